@@ -1,4 +1,4 @@
-# BYOL with LARS (AIRL's Tab. 2), as in its paper.
+# BYOL with LARS, the optimizer of BYOL's paper (AIRL's Tab. 2).
 __method__ = 'byol_lars'
 _base_ = 'byol_r50_200e.py'
 # The learning rate is 0.3 per 256 images. The batch of 1024 is an assumption: neither the paper nor its release states the
@@ -8,5 +8,6 @@ optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6, eta=0.001)
 )
 assumptions = dict(
-    lars_batch="LARS rows use the benchmark's batch of 1024; neither paper nor release states it, and BYOL's own is 4096"
+    lars_batch="models with LARS are trained with the benchmark's batch of 1024; neither the paper nor its release "
+    'states a batch, and BYOL itself uses 4096'
 )

@@ -19,12 +19,15 @@ default_hooks = dict(momentum=dict(base=0.999, schedule='constant'))
 # These are choices that the papers leave open. All configs that inherit from this one share them. A config states its own
 # choices under new names.
 assumptions = dict(
-    split_bn='1024 images are normalized in eight groups of 128; the releases of MoCo have 32 images on a GPU',
+    split_bn='batch norm normalizes 1024 images in eight groups of 128; in the releases of MoCo, it normalizes the 32 '
+    'images on a GPU',
     orientation='images are rotated by their EXIF orientation; the loaders of the release and torchvision ignore it',
     crop='crops are resized bilinearly',
     jitter='color jitter rounds once; PIL, and therefore the release, rounds after each operation',
     blur="blur is a Gaussian with 23 taps at 224 pixels; the release uses PIL's box approximation",
-    running_variance="the running variance is unbiased; in the release's synchronized batch norm it is biased",
-    linear_start='linear classifiers start at N(0, 0.01); the last is tested, in the release the best of every 20th epoch',
-    probe="the online probe's rate drops after 60 and 80 % of the run; in the release after epochs 60 and 80",
+    running_variance='the running variance of batch norm is unbiased; in the synchronized batch norm of the release, '
+    'it is biased',
+    linear_start='linear classifiers start at N(0, 0.01) and are tested after the last epoch; the release tests after '
+    'every 20th epoch and reports the best result',
+    probe='the rate of the online probe drops after 60 and 80 % of the run; in the release, it drops after epochs 60 and 80',
 )

@@ -9,5 +9,6 @@ model = dict(
     shuffle_bn=False,
 )
 assumptions = dict(
-    projector="with SyncBN, the projector widens to BYOL's 4096-256; the paper only states that BN is inserted"
+    projector="with SyncBN, the projector also gets BYOL's widths of 4096 and 256; the paper only states that it gets "
+    'batch norm'
 )

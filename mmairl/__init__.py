@@ -1,4 +1,4 @@
-"""mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin.
+"""mmairl: a plugin of OpenMMLab that compares self-supervised vision methods fairly.
 
 `import mmairl` only prepares mmengine to resolve config names such as `mmairl::NAME.py`. It imports neither mmengine nor torch.
 mmengine imports `mmairl.registry` when a config first uses the scope `mmairl`.

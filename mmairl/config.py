@@ -206,12 +206,8 @@ def same_config(stored: str, current: str) -> bool:
         return True
     try:
         return _settings(stored) == _settings(current)
-    except (
-        yaml.YAMLError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):  # the text is not a config of this package
+    # The text is not a config of this package.
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         return False
 
 

@@ -137,9 +137,8 @@ def teach_mmengine(module: ModuleType) -> None:
 
     def no_metainfo(package: str, path: str) -> dict[str, Any]:
         if Path(path).is_absolute():
-            raise ValueError(
-                f'{path} is not the name of a model'
-            )  # mmengine catches this and loads the path
+            # mmengine catches this error and loads the path.
+            raise ValueError(f'{path} is not the name of a model')
         return metainfo(package, path)
 
     module.Config._get_cfg_path = staticmethod(our_base)

@@ -49,7 +49,7 @@ def unusable_gpu() -> str:
 
     Return '' if torch can use the GPU, if there is no GPU, or if CUDA_VISIBLE_DEVICES hides the GPU.
     """
-    import torch  # not at the top: `prepare` must run first, because it sets OMP_WAIT_POLICY for torch
+    import torch  # not at the top, because `prepare` must set OMP_WAIT_POLICY before
 
     hidden = os.environ.get('CUDA_VISIBLE_DEVICES') in ('', '-1')
     if hidden or torch.cuda.is_available() or not glob('/dev/nvidia[0-9]*') + glob('/dev/kfd'):

@@ -1,4 +1,4 @@
-"""Write files atomically (temporary file, flush, rename), limit the size of files to read, and convert JSON and YAML to types.
+"""Write files atomically (temporary file, flush, rename), limit the size of files to read, and check types in JSON and YAML.
 
 If a file is invalid, these functions raise a UserError that names the file and the position of the error.
 """

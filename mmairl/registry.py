@@ -263,8 +263,8 @@ PROTOCOLS = Registry(
         'evaluation.weight_norms': ['norms'],
     },
 )
-# mmairl registers no class in the following registries of mmengine. They have a child with the scope `mmairl` only because
-# mmengine would otherwise warn at every look-up.
+# mmengine warns at every look-up in a registry that has no child with the scope in use. mmairl registers no class in the
+# following registries, so it only adds empty children to prevent these warnings.
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,

@@ -29,9 +29,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal
 # The exit code EX_TEMPFAIL. Running the same command again resumes the work, so torchrun restarts the command, and a scheduler
 # should requeue it.
 AGAIN = 75
-GRACE = (
-    120  # seconds that a process has to finish its step and to save; Slurm jobs have the same time
-)
+# The seconds that a process has to finish its step and to save. Slurm jobs have the same time.
+GRACE = 120
 PARENT = 'MMAIRL_PARENT'  # environment variable with the id of the process that called `start`
 PR_SET_PDEATHSIG = 1  # defined in linux/prctl.h
 

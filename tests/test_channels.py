@@ -1,4 +1,6 @@
-"""Train, resume, evaluate, embed, convert and show images that are not 8-bit RGB."""
+"""Images that are not 8-bit RGB: they can be trained on, evaluated, embedded, shown, and used after a resume or a
+conversion.
+"""
 
 import json
 
@@ -62,7 +64,10 @@ CASES = {
 
 @pytest.fixture
 def made(request, tmp_path):
-    """Return the number of channels, a config file, and a folder of 24 images in two classes that differ in brightness."""
+    """Return the number of channels, a config file, and a folder of 24 images.
+
+    The images of its two classes differ in brightness.
+    """
     channels, kind, write, side = CASES[request.param]
     random, root = np.random.default_rng(0), tmp_path / 'images'
     for number in range(24):
@@ -130,7 +135,7 @@ def test_wrong_channels_raise_before_the_first_step(made, tmp_path):
     grey = [[dict(type='RandomGrayscale', p=0.2)]] * 2
     assert 'RandomGrayscale (leave it out)' in said(**{'train_dataloader.dataset.views': grey})
     assert 'the first convolution takes 3; set model' in said(**{'model.backbone.in_channels': 3})
-    assert '00.png: 1 channel' in said(**{'train_dataloader.dataset.channels': 5})
+    assert '00.png: the image has 1 channel' in said(**{'train_dataloader.dataset.channels': 5})
 
 
 def test_pretrain_omits_rgb_views_for_other_channels(tmp_path):

@@ -13,6 +13,6 @@ train_cfg = dict(max_epochs=1000)
 evaluation = dict(sweep=True)
 assumptions = dict(
     crop="crops are resized bilinearly; BYOL's were bicubic",
-    release="BYOL's release differs in eight settings that its paper does not state; `byol_release_r50_1000e.py` has seven of "
-    'them, and `explain_byol_release.yaml` crosses these',
+    release="BYOL's release differs in eight settings that its paper does not state; `byol_release_r50_1000e.py` has "
+    'seven of them, and the study `explain_byol_release.yaml` measures the effects of these seven',
 )

@@ -4,5 +4,6 @@ _base_ = '../longer/mocov2_r50_100e.py'
 # The paper does not state the width.
 model = dict(backbone=dict(depth=18), projector=dict(in_channels=512, hidden_channels=512))
 assumptions = dict(
-    projector="MoCo v2's hidden layer is as wide as ResNet-18's features; the release keeps 2048"
+    projector="the hidden layer of MoCo v2's projector is as wide as the features of a ResNet-18; in the release, its "
+    'width is 2048'
 )

@@ -28,6 +28,6 @@ second_view = [
 ]
 train_dataloader = dict(dataset=dict(views=[first_view, second_view]))
 assumptions = dict(
-    release='written from a description of the release; the clipping between the four changes of color and the formula of its '
-    'saturation were not compared with it'
+    release='the color jitter was written from a description of the release; its formula of saturation, and the '
+    "clipping between its four changes of color, were not compared with the release's code"
 )

@@ -3,5 +3,5 @@
 _base_ = 'simclr_r50_300e.py'
 model = dict(projector=dict(hidden_channels=2048, out_channels=128))
 assumptions = dict(
-    simclr="SimCLR's own projector is 2048-128, as in its release; BYOL's Tab. 16 and 17 state no widths"
+    simclr="SimCLR's own projector has the widths 2048 and 128, as in its release; BYOL's Tab. 16 and 17 state no widths"
 )

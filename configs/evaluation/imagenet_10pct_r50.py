@@ -11,5 +11,6 @@ evaluation = dict(
 )
 recipes = dict(finetune='semi_10pct')
 assumptions = dict(
-    held_out='with few labels, one labeled image per class is held out for selection; BYOL selects on 10 009 other images'
+    held_out='with few labels, one labeled image per class is held out for the selection of settings; BYOL uses 10 009 '
+    'other images'
 )

@@ -1,4 +1,4 @@
-# ImageNet. The trained classifier is also tested on ImageNet-V2, -A, -R, -Sketch and ReaL.
+# ImageNet. The classifier that is trained on it is also tested on ImageNet-V2, -A, -R, -Sketch and ReaL.
 _base_ = 'imagenet_r50.py'
 view = [{{_base_.test_view}}]
 evaluation = dict(

@@ -15,6 +15,6 @@ train_dataloader = dict(
     )
 )
 assumptions = dict(
-    taxonomy='the coarse classes are the label sets of Huh et al., whose practice the paper follows: 79 and 127 exist in them, '
-    'and their 2 classes have its 1 : 327 images'
+    taxonomy='the coarse classes are the label sets of Huh et al., which the paper probably uses as well: they include '
+    '79 and 127 classes, and the ratio of their 2 classes is 1 : 327, as in the paper'
 )

@@ -1,4 +1,4 @@
-"""Keep the total batch of a config on other hardware by accumulating gradients."""
+"""Plan gradient accumulation, so that a config keeps its total batch size on other hardware."""
 
 from mmengine.config import Config
 
@@ -6,10 +6,10 @@ from mmairl.errors import UserError
 
 
 def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
-    """Return the number of accumulated steps that keeps the total batch, and a description of the layout.
+    """Return how many steps must be accumulated to keep the total batch size, and a text that describes the layout.
 
-    The learning rate and the number of optimizer steps stay the same. The statistics of batch norm come from the images of
-    one accumulated step.
+    Accumulation changes neither the learning rate nor the number of optimizer steps. It does change the statistics of batch
+    norm, which come from the images of a single accumulated step.
 
     Args:
         cfg: The config.
@@ -17,7 +17,7 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
         per_gpu: Number of images that each GPU processes at once.
 
     Raises:
-        UserError: 'bad-batch' if the images processed at once exceed or do not divide the total batch.
+        UserError: 'bad-batch' if `gpus * per_gpu` exceeds the total batch size or does not divide it.
     """
     total = cfg.total_batch_size
     at_once = gpus * per_gpu
@@ -41,7 +41,7 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
         warm_up = f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'
     lines = [
         f'total batch    {total} = {gpus} GPUs x {per_gpu} images x {steps} accumulated steps',
-        f'learning rate  {cfg.optim_wrapper.optimizer.lr:g} (unchanged: the total batch is)',
+        f'learning rate  {cfg.optim_wrapper.optimizer.lr:g} (unchanged, because the total batch is unchanged)',
         f'warm-up        {warm_up} (unchanged)',
     ]
     if steps > 1 and 'BN' in str(cfg.model.backbone.get('norm_cfg')):
@@ -50,7 +50,7 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
         )
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
         lines.append(
-            'note           loss terms over the batch, such as negatives, are over one accumulated step'
+            'note           loss terms that use other images of the batch, such as negatives, only see one accumulated step'
         )
     return steps, '\n'.join(lines)
 

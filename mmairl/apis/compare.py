@@ -1,4 +1,7 @@
-"""Compare external checkpoints from Python by the statistics of a study."""
+"""Compare checkpoints from any source in Python, with the statistics of a study.
+
+A study is mmairl's comparison of training recipes. Each row of a study is one recipe with its checkpoints.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,16 +36,17 @@ from mmairl.study.task_names import require_known
 UNCHANGED = Scale(
     text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',)
 )
-FOLDERS = {'train': ('train',), 'test': ('test', 'val')}  # names of the folders of each part
+# For each set of images, the first of these folders that exists is used.
+FOLDERS = {'train': ('train',), 'test': ('test', 'val')}
 
 
 @dataclass(frozen=True)
 class ComparedCheckpoints:
-    """The result of `compare`; a notebook shows it as a table.
+    """The result of `compare`. A notebook displays it as a table.
 
     Args:
-        record: The record of the comparison, as in study.json.
-        page: The page with effects, intervals and verdicts.
+        record: All results of the comparison, with the same content as study.json.
+        page: Path of the HTML page with effects, confidence intervals and verdicts.
     """
 
     record: dict[str, Any]
@@ -74,28 +78,29 @@ def compare(
     jobs: int | None = None,
     say: Callable[[str], None] = print,
 ) -> ComparedCheckpoints:
-    """Measure checkpoints on the same tasks and test which recipe is better. Finished measurements are reused.
+    """Measure the checkpoints of several training recipes on the same tasks, and test which recipe is better.
 
-    A randomly initialized network is also measured, because collapsed checkpoints are recognized by comparison with it. If
-    there are two recipes with one checkpoint each, the predictions for each image are compared, too. The verdict then
-    concerns the two files, not their recipes.
+    Finished measurements are reused. A randomly initialized network is measured as well, because collapsed checkpoints are
+    recognized by comparing them with it. If there are two recipes with one checkpoint each, `compare` also compares their
+    predictions image by image. The verdict of that test is about the two files and does not extend to their recipes.
 
     Args:
-        networks: For each recipe, its name and its checkpoints from several seeds. The recipes are compared with the first.
+        networks: A dictionary from the name of each recipe to a list of its checkpoints, one per seed. All other recipes
+            are compared with the first recipe.
         data: A folder with train/CLASS and test/CLASS (or val/CLASS), or a config with `evaluation`.
-        tasks: Protocols of `tools/evaluate.py`.
+        tasks: Names of evaluation protocols, as in `tools/evaluate.py`.
         out: Folder for features, results, study.json and page.html.
-        config: The config of models that are not ResNets or ViTs.
-        options: Config keys, as in `--cfg-options`.
-        jobs: Number of parallel measurements. Default: one per GPU, or without GPUs one per core.
+        config: A config that defines the network. Required if the checkpoints are neither ResNets nor ViTs.
+        options: Config keys to override, as in `--cfg-options`.
+        jobs: Number of parallel measurements. Default: the number of GPUs, or of CPU cores if there is no GPU.
         say: Function that is called with each line of progress.
 
     Returns:
-        The record and the path of the page.
+        The results and the path of the HTML page.
 
     Raises:
-        UserError: If there are fewer than two recipes, a task is unknown, a checkpoint does not fit its network, or a model
-            occurs twice.
+        UserError: If there are fewer than two recipes, a task is unknown, a checkpoint does not fit its network, or two
+            checkpoints hold the same model.
 
     Example:
         >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
@@ -113,10 +118,11 @@ def compare(
         row = external_row(name, paths, out / 'configs', base=rows[0] if rows else None)
         configs[name] = config_of(row.weights[0], data, config, options)
         rows.append(row)
-    require_known(tasks)  # after the configs, which may register protocols
+    # The tasks are checked only after the configs were loaded, because configs may register protocols.
+    require_known(tasks)
     require_distinct_models(rows, configs)
     require_networks(rows, configs)
-    question = 'Which network is ahead, by the same tasks on the same images?'
+    question = 'Which recipe scores higher on the same tasks and the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     for row in rows:
         write_config(configs[row.name], Path(row.config))
@@ -133,7 +139,10 @@ def compare(
 def compared_images(
     record: Mapping[str, Any], rows: Sequence[Row], configs: Mapping[str, Config], out: Path
 ) -> list[str]:
-    """Return lines with the comparison image by image for two recipes with one checkpoint each; otherwise no line."""
+    """Return the lines of text that compare two checkpoints image by image.
+
+    The list is empty unless there are exactly two recipes with one checkpoint each.
+    """
     if [len(row.weights) for row in rows] != [1, 1]:
         return []
     described = {row['name']: row for row in record['rows']}
@@ -149,7 +158,7 @@ def compared_images(
 
 
 def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Row | None) -> Row:
-    """Return the row of a study for the checkpoints of one recipe."""
+    """Return one recipe with its checkpoints as a row of a study. If `base` is set, the recipe is compared with this row."""
     if not paths or isinstance(paths, str | Path):
         raise UserError(
             f"compare: '{name}' requires a list of checkpoints, one per seed ('{paths}'); put them into a list",
@@ -171,7 +180,7 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
 def config_of(
     checkpoint: str, data: str | Path, config: str | Path | None, options: Mapping[str, Any] | None
 ) -> Config:
-    """Return a config with a checkpoint's network and the images to measure it on."""
+    """Return a config that defines a checkpoint's network and the images to measure it on."""
     if Path(data).is_dir():
         cfg = load_config('mmairl::evaluation/folder_r50.py', dict(options or {}))
         for part in FOLDERS:
@@ -187,7 +196,7 @@ def config_of(
 
 
 def class_folder(data: Path, part: str) -> Path:
-    """Return the folder with the class folders of one part of the images."""
+    """Return the folder of the training or test images, which contains one folder per class."""
     for name in FOLDERS[part]:
         if (data / name).is_dir():
             return (data / name).absolute()

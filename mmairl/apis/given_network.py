@@ -1,4 +1,4 @@
-"""Registration of the modules passed to `mmairl.pretrain(network=...)`, so that a config can refer to them."""
+"""Register the modules passed to `mmairl.pretrain(network=...)`, so that a config can refer to them by name."""
 
 import copy
 
@@ -16,15 +16,15 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     """Make a module available to configs as `dict(type='GivenNetwork', name=NAME)`.
 
     Args:
-        network: A module from images to pooled features (N, D) or a feature map (N, D, H, W).
-        channels: Channels of the images.
+        network: A module that maps images to pooled features (N, D) or to a feature map (N, D, H, W).
+        channels: Number of channels of the images.
         size: Side of the images in pixels.
 
     Returns:
-        The name, and the width D of the features, measured with two blank images.
+        NAME and the number of features D, which is measured by calling the module with two blank images.
 
     Raises:
-        UserError: 'bad-network' if the module fails or returns something else.
+        UserError: 'bad-network' if the module fails on the blank images or does not return features of these shapes.
     """
     kind = type(network).__name__
     parameter = next(network.parameters(), torch.empty(0))
@@ -34,7 +34,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     try:
         with torch.no_grad():
             features = network(images)
-    except Exception as error:  # the user's own code
+    except Exception as error:  # The module is user code and can raise any exception.
         raise UserError(
             f'network: {kind} fails for images of shape {tuple(images.shape)} ({type(error).__name__}: {error}); change the '
             'module, or set size or channels',
@@ -69,5 +69,6 @@ def given_network(name: str) -> nn.Module:
             code='network-of-python',
         )
     network = copy.deepcopy(NETWORKS[name])
-    network.is_init = True  # otherwise mmengine calls the init_weights of timm's networks
+    # Without this mark, mmengine would call the method init_weights of timm's networks, which replaces their weights.
+    network.is_init = True
     return network

@@ -19,7 +19,7 @@ from mmairl.engine.run import train
 from mmairl.errors import UserError, cleared_frames
 from mmairl.io import read_text
 
-SAMPLED = 5000  # images from which mean and standard deviation are estimated
+SAMPLED = 5000  # number of images from which the mean and standard deviation are estimated
 NO_GPU = 'no GPU is available, and training on the CPU is slow; use fewer epochs, fewer images or a smaller size'
 
 
@@ -45,8 +45,8 @@ def pretrain(
 ) -> Path:
     """Pre-train a network on all images below a folder, in this process and on one device.
 
-    The default network is a ResNet-18. The config is written to `out`; with it, `tools/train.py` can resume or repeat the
-    run. Notebooks show a progress bar and warnings; `options={'log_level': 'INFO'}` shows the log.
+    The default network is a ResNet-18. The config is written to the folder `out`, so that `tools/train.py` can resume or
+    repeat the run. Notebooks show only a progress bar and warnings. To see the log, pass `options={'log_level': 'INFO'}`.
 
     Args:
         method: Short name of a method, such as 'mocov2plus', 'byol' or 'dino'. The error for an unknown name lists all
@@ -55,27 +55,29 @@ def pretrain(
         out: Folder for logs and checkpoints.
         epochs: Number of passes over the images.
         size: Side of the crops in pixels. Choose a smaller size for small images.
-        batch: Images per step. Default: a sixteenth of the images, at least 16 and at most 256.
-        workers: Processes that load images. Default: one per core, at most 16.
-        channels: Number of channels. If given, images (TIFF, PNG or NPY; 8 bits, 16 bits or floats) are not converted to
-            8-bit RGB, and their mean and standard deviation are measured. Without exactly three channels, views skip the
-            steps that require RGB.
+        batch: Images per step. Default: about a sixteenth of the images, at least 16 and at most 256.
+        workers: Number of processes that load images. Default: one per core, at most 16.
+        channels: Number of channels of the images. If it is set, images (TIFF, PNG or NPY; 8 bits, 16 bits or floats) are
+            used as stored instead of being converted to 8-bit RGB, and their mean and standard deviation are measured. If
+            it is not 3, the augmentations that require RGB are skipped.
         weights: A checkpoint in any format that mmairl reads, or a released model such as 'torchvision:resnet50', to
-            initialize student and teacher. The learning rate is divided by 10, because the full rate would destroy the
+            initialize student and teacher. The learning rate is then divided by 10, because the full rate would destroy the
             learned features.
-        network: A module to train instead of the method's backbone. It maps images to pooled features or a feature map.
+        network: A module to train instead of the ResNet-18. It maps images to pooled features or a feature map.
             Cannot be combined with `weights`.
-        views: Augmentations for images that are not photographs: 'satellite', 'microscopy', 'medical_grey' or 'documents'
-            (mmairl/data/view_sets.yaml lists them with reasons). Or a list of steps for each view. A step is a config, a
-            transform of torchvision v2 or albumentations, or a function of a tensor C x H x W.
-        seed: Random seed. With a seed, runs on a CPU are bit-identical.
+        views: Augmentations of each view. Default: those of the method. For images that are not photographs, choose
+            'satellite', 'microscopy', 'medical_grey' or 'documents' (mmairl/data/view_sets.yaml explains these choices). For
+            custom augmentations, pass one list of steps per view. A step is a config, a transform of torchvision v2 or
+            albumentations, or a function of a tensor C x H x W.
+        seed: Random seed. Runs with the same seed are bit-identical on a CPU.
         resume: Whether to resume from the newest checkpoint in `out`.
-        log: Loggers that also receive the curves: 'wandb', 'mlflow', or a list.
-        stop: Removed; `python -m projects.label_free.choose checkpoints` chooses a checkpoint without labels.
-        options: Config keys, as in `--cfg-options`, such as {'model.head.temperature': 0.1}.
+        log: Experiment trackers that also receive the training curves: 'wandb', 'mlflow', or a list of both.
+        stop: No longer supported. To choose a checkpoint without labels, run
+            `python -m projects.label_free.choose checkpoints` after the training.
+        options: Config keys to override, as in `--cfg-options`, such as {'model.head.temperature': 0.1}.
 
     Returns:
-        The last checkpoint.
+        Path of the last checkpoint.
 
     Raises:
         UserError: If an argument is invalid, images cannot be read, or training fails.
@@ -129,7 +131,7 @@ def _config(
     options: Mapping[str, Any],
     request: Mapping[str, Any],
 ) -> Config:
-    """Return the config of the run, with measured statistics if images are read as stored."""
+    """Return the config of the run. If images are used as stored, measure their mean and standard deviation for it."""
     channels = request['channels']
     dataset = UnlabelledFolder(data, channels=channels)
     # In a notebook, persistent workers would outlive the run.
@@ -143,5 +145,5 @@ def _config(
         }
         cfg.merge_from_dict({**normalization, **overrides})
     if Console().is_jupyter and 'log_level' not in overrides:
-        cfg.log_level = 'WARNING'  # only the progress bar and warnings are shown
+        cfg.log_level = 'WARNING'
     return cfg

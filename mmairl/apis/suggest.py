@@ -27,8 +27,8 @@ from mmairl.hardware import cores
 
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
 TEMPLATE = Path(__file__).with_name('suggested.jinja')
-FEWEST = 64  # images
-LARGE = 1_000_000  # images from which on the papers' settings apply
+FEWEST = 64  # smallest number of images that `suggest` accepts
+LARGE = 1_000_000  # smallest number of images for which the papers' settings are kept
 CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
 BATCH_PER_GPU = 256
 LARGEST_BATCH = 1024
@@ -38,24 +38,24 @@ MOST_WORKERS = 16
 
 @dataclass(frozen=True)
 class Request:
-    """The images, the hardware and the options that a config is suggested for.
+    """The arguments of `suggest`: the images, the hardware and the options of a run.
 
     Args:
         method: Short name of the method, such as `'byol'`.
         images: Number of images.
         gpus: Number of GPUs.
-        channels: Number of channels of images to read as stored. Default: RGB.
-        weights: A checkpoint of any known project to initialize student and teacher.
+        channels: Number of channels. If it is set, images are read as stored. Default: images are converted to RGB.
+        weights: A checkpoint in any format that mmairl reads, to initialize student and teacher.
         network: A module to train instead of a ResNet-18.
         data: The folder of images.
         epochs: Number of passes over the images. Default: depends on the number of images.
         size: Side of the largest crop in pixels.
         batch: Images per step. Default: depends on the number of images.
         workers: Number of processes that load images. Default: one per core, at most 16.
-        views: Name of a list in data/view_sets.yaml, whose steps replace those after the crop of each view.
+        views: Name of a set of augmentations in data/view_sets.yaml. In each view, they replace the steps after the crop.
 
     Raises:
-        UserError: If a number is not positive, if there are too few images, or if there are weights and a network.
+        UserError: If a number is not positive, if there are too few images, or if both `weights` and `network` are set.
     """
 
     method: str
@@ -86,7 +86,7 @@ class Request:
             )
         if self.network is not None and self.weights is not None:
             raise UserError(
-                'network: exclusive with weights; load the weights into the module',
+                'network: cannot be combined with weights; load the weights into the module',
                 code='network-and-weights',
             )
 
@@ -102,9 +102,10 @@ def config_for(
     options: Mapping[str, Any] | None = None,
     **request: Any,
 ) -> Config:
-    """Return as a config what `suggest` returns as text, for the images in the folder `data` and with `options` merged in.
+    """Return the suggestions for the images in the folder `data` as a config, with `options` merged in.
 
-    No text is executed, so file names are harmless.
+    `suggest` returns the same settings as the text of a config file. This function does not execute that text, so file names
+    cannot inject code.
     """
     base = full_size(method)
     cfg = load_config(base)
@@ -115,7 +116,7 @@ def config_for(
 
 
 def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
-    """Return the text of a config, with comments, for training on unlabeled images.
+    """Return the text of a config file for training on unlabeled images. Its comments give a reason for each setting.
 
     Args:
         method: Short name of the method.
@@ -129,7 +130,7 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
     def code(key: str) -> Markup:
         return Markup(python_text(Config({key: values[key]})).strip())
 
-    # File names can contain line breaks, so all values except code are made printable on one line.
+    # File names can contain line breaks, so line breaks are escaped in all values except generated code.
     environment = Environment(
         trim_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
@@ -145,14 +146,14 @@ def suggest_for(
     views: str | None = None,
     **request: Any,
 ) -> str:
-    """Return the text of `suggest` for a folder. Without `views`, some of its images are inspected to choose them."""
+    """Return the text of `suggest` for a folder of images. If `views` is None, `domain_of` chooses the views."""
     dataset = UnlabelledFolder(data, channels=channels)
     views = views or domain_of(dataset)
     return suggest(method, len(dataset), channels=channels, data=data, views=views, **request)
 
 
 def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the changes of a method's config, and facts for the comments."""
+    """Return the settings that replace those of the method's config, and the facts for the comments of `suggest`."""
     base = load_config(full_size(request.method))
     batch = _batch(request)
     epochs = request.epochs or _epochs(request.images)
@@ -195,7 +196,7 @@ def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _batch(request: Request) -> int:
-    """Return a batch for about sixteen steps per epoch, of 16 images or more, and divisible by the number of GPUs."""
+    """Return the requested batch size, or a multiple of the number of GPUs: for a small data set, about 16 steps per epoch."""
     if request.batch:
         return request.batch
     gpus = request.gpus
@@ -214,17 +215,17 @@ def _epochs(images: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """Return the largest power of two up to a number."""
+    """Return the largest power of two that does not exceed a number."""
     return 1 << (number.bit_length() - 1)
 
 
 def _model_changes(
     request: Request, base: Config, batch: int, model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return queue, prototypes and channels for this number and kind of images."""
+    """Return the queue length, the number of prototypes and the number of channels that suit the images."""
     changes: dict[str, Any] = {}
     if base.model.get('queue'):
-        # In a longer queue than a quarter of the images, too many negatives would be old keys of the same image.
+        # If the queue held more than a quarter of the images, too many negatives would be old keys of the same image.
         quarter = min(LONGEST_QUEUE // 4, _power_of_two(request.images // 4))
         length = LONGEST_QUEUE if request.is_large else max(batch, quarter)
         changes['queue'] = dict(length=length)
@@ -244,13 +245,13 @@ def _model_changes(
 def _starting_point(
     request: Request, base: Config, batch: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the network, and the optimizer with the learning rate for the batch."""
+    """Return the settings of the network, and those of the optimizer with the learning rate for this batch size."""
     optimizer: dict[str, Any] = {}
     rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
     if request.weights:
         backbone, width = _pretrained_backbone(request.weights)
         if 'depth' not in backbone and base.optim_wrapper.optimizer.type != 'AdamW':
-            # The optimizer of the configs in configs/vit.
+            # The configs in configs/vit use these settings of AdamW.
             optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
             rate = 1.5e-4 / 256
         rate /= CONTINUED
@@ -263,12 +264,13 @@ def _starting_point(
     projector = dict(in_channels=width)
     as_wide = base.model.projector.hidden_channels == base.model.projector.in_channels
     if as_wide and not request.weights:
-        projector['hidden_channels'] = width  # MoCo v2's projector is as wide as the features
+        # In MoCo v2, the hidden layer of the projector is as wide as the features.
+        projector['hidden_channels'] = width
     return dict(backbone=backbone, projector=projector), {**optimizer, 'lr': rate * batch}
 
 
 def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
-    """Return the network of a checkpoint with its weights, and the width of its features."""
+    """Return a backbone config that loads the weights of a checkpoint, and the number of its features."""
     backbone = read_backbone(weights).network
     file = str(weights) if is_released(weights) else str(Path(weights).absolute())
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
@@ -279,7 +281,7 @@ def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
 
 
 def _folder(request: Request, views: Sequence[Sequence[dict]]) -> dict[str, Any]:
-    """Return the data set of the folder, with views of its own if the method's views do not fit the images."""
+    """Return the config of the data set. If the views of the method do not suit the images, the config has other views."""
     dataset: dict[str, Any] = dict(type='UnlabelledFolder', root=str(request.data))
     channels = request.channels
     if request.views:
@@ -304,7 +306,7 @@ def _rescale_crops(view: Sequence[dict], factor: float) -> list[dict]:
 
 
 def _without_rgb(view: Sequence[dict]) -> list[dict]:
-    """Return the view without the effects that require RGB images."""
+    """Return the view without the augmentations that require RGB images."""
     steps = []
     for step in view:
         if step['type'] == 'ColorJitter':
@@ -315,10 +317,11 @@ def _without_rgb(view: Sequence[dict]) -> list[dict]:
 
 
 def domain_of(dataset: ViewDataset) -> str | None:
-    """Return the name of the views that suit a data set, judged by thumbnails of some images; None for photographs.
+    """Return the name of the set of views that suits the images, or None for photographs.
 
-    Documents are white and without color, medical images are gray, and stained tissue has more red and blue than green. In
-    aerial images, all positions are equally bright on average, so the mean image has a small variance.
+    The choice is based on thumbnails of some images. Documents are white and without color, medical images are gray, and
+    stained tissue has more red and blue than green. In aerial images, all positions are equally bright on average, so
+    the mean over the images is nearly uniform.
     """
     small = []
     for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
@@ -343,10 +346,10 @@ def domain_of(dataset: ViewDataset) -> str | None:
 
 
 def full_size(method: str) -> str:
-    """Return the name of a method's config at full size.
+    """Return the name of the config file that trains a method at full size, on ImageNet.
 
     Raises:
-        UserError: If there is no such method. The message lists all methods, grouped by their heads.
+        UserError: If the method is unknown. The message lists all methods, grouped by their heads.
     """
     known = methods()
     if method not in known:
@@ -365,9 +368,10 @@ def full_size(method: str) -> str:
 
 
 def methods() -> dict[str, Path]:
-    """Return the config file of each method by the name that the file assigns to `__method__`.
+    """Return the config files of all methods. The keys are the names that the files assign to `__method__`.
 
-    The files are searched, not executed. mmengine neither inherits names with two underscores nor adds them to a config.
+    The files are searched for this assignment, but not executed. Since the name starts with two underscores, mmengine does
+    not pass it on to configs that inherit from the file.
     """
     known = {}
     for path in sorted((home() / 'configs').rglob('*.py')):

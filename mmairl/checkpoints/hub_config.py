@@ -88,7 +88,7 @@ class HubConfig:
         return None
 
     def require_network(self, network: Mapping[str, Any]) -> None:
-        """Raise unless `config.json` describes this network.
+        """Raise an error unless `config.json` describes this network.
 
         Args:
             network: The `backbone=` of a config.
@@ -147,7 +147,7 @@ class Network(Declared):
     ignored: list[str]
 
     def require(self, fields: Mapping[str, Any], path: Path) -> None:
-        """Raise unless each field is ignored or has an accepted value."""
+        """Raise an error unless each field is ignored or has an accepted value."""
         ignored = ' '.join(FIELDS.ignored[group] for group in self.ignored).split()
         for name, value in fields.items():
             if name in self.accepted:
@@ -252,7 +252,8 @@ def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
             f"{path}: rescale_factor must be positive ('{factor}'); correct it",
             code='bad-statistics',
         )
-    scale = 255 * factor  # Hugging Face's largest pixel value; mmairl's is 1
+    # Hugging Face's statistics are for pixel values from 0 to `scale`. mmairl's are for values from 0 to 1.
+    scale = 255 * factor
     if math.isclose(scale, 1, rel_tol=1e-6):
         scale = 1.0
     raw = not fields.get('do_normalize', True)

@@ -1,4 +1,4 @@
-"""Initialize a network from a checkpoint's backbone. A weight that does not fit is an error."""
+"""Initialize a network from a checkpoint's backbone. A weight that does not fit raises an error."""
 
 import logging
 from collections.abc import Mapping

@@ -40,7 +40,7 @@ class Format(Declared):
 
     @property
     def pure(self) -> bool:
-        """Whether only a backbone has this prefix, and no head. The backbone may then have any architecture."""
+        """Whether only tensors of a backbone have this prefix, and none of a head. The backbone may have any architecture."""
         return self.student.endswith(('backbone.', '.0.', '_feature_blocks.', 'bottom_up.'))
 
     def matches(self, keys: Collection[str]) -> bool:
@@ -90,8 +90,8 @@ def detect_format(keys: Collection[str]) -> Format | None:
 
 # A prefix that contains one of these words belongs to a teacher, which must not be mistaken for a student.
 TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
-# C4 detectors have the last stage of the backbone in their head. For each project's detectors: the prefix of this stage in the
-# file, and the prefix that replaces it.
+# C4 detectors have the last stage of the backbone in their head. Each pair is the prefix of this stage in one project's
+# files, and the prefix that replaces it.
 LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
 # Tensors with these names do not influence features: heads, tokens of masked patches, queues, and angles that are computed.
 IGNORED = re.compile(

@@ -77,7 +77,8 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
             f'{path}: cannot be read ({error.strerror}); check the file and its permissions',
             code='unreadable-file',
         ) from error
-    except Exception as error:  # a damaged pickle can fail in any opcode
+    # Reading a damaged pickle can raise any exception.
+    except Exception as error:
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(
@@ -85,7 +86,8 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
             code='no-dictionary',
         )
     if isinstance(loaded.get('meta'), dict):
-        loaded['meta'].pop('config', None)  # mmengine's `resume` would run this text as Python
+        # This entry is removed, because mmengine's `resume` would run its text as Python.
+        loaded['meta'].pop('config', None)
     return loaded
 
 

@@ -21,7 +21,7 @@ from mmairl.registry import WEIGHT_INITIALIZERS
 
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')
-# A tensor of whole numbers, such as Swin's table of positions, cannot be rescaled for this reason.
+# This is the reason given for a tensor of whole numbers, such as Swin's table of positions, which cannot be rescaled.
 WHOLE_NUMBERS = 'it holds whole numbers'
 # This is the epsilon of torch's batch norm.
 EPSILON = 1e-5
@@ -68,7 +68,7 @@ def normrescale(
         statistics: 'keep' does not change running means and variances. 'rescale' rescales them like weights, as the paper's
             release does. Counters never change.
         exact: Whether the network must compute the same features as before. If so, only two kinds of tensors are rescaled:
-            kernels that a batch norm follows, and gains and biases of batch norms that only such a kernel follows.
+            kernels whose output enters a batch norm, and gains and biases of batch norms whose output enters only such kernels.
 
     Returns:
         The new weights, and a list with the change of each tensor.
@@ -120,9 +120,9 @@ def _keeping_function(
 ) -> tuple[dict[str, Tensor], list[TensorChange]]:
     """Rescale a ResNet so that it computes the same features as before.
 
-    Each kernel that a batch norm follows is rescaled, and so are the gain and bias of each batch norm that only such a kernel
-    follows. A kernel that is rescaled by c multiplies the input of its batch norm by c, so the running mean is multiplied by c
-    and the running variance by c^2. The gain is corrected, because the epsilon of the batch norm does not change.
+    Each kernel whose output enters a batch norm is rescaled. The gain and bias of a batch norm are rescaled, too, if its output
+    enters only such kernels. If a kernel is multiplied by c, so is the input of its batch norm. Therefore the running mean is
+    multiplied by c and the running variance by c^2. The gain is corrected, because the batch norm's epsilon stays the same.
     """
     new = dict(weights)
     rows = []

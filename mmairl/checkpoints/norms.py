@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 # Weights count as LARS-trained if the norms of 3x3 convolutions are typically above this multiple of their initial norms. With
-# a weight decay of 1e-4, this ratio falls below 1 within a few epochs. Without decay, each step increases it, because a batch
-# norm makes the loss independent of the norm, so the gradient is orthogonal to the weight.
+# a weight decay of 1e-4, this ratio falls below 1 within a few epochs. Without decay, each step increases it: if a batch norm
+# follows a weight, the loss does not depend on the weight's norm, so the gradient is orthogonal to the weight.
 LARS_GROWTH = 1.5
 
 

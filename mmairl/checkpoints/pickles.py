@@ -44,13 +44,13 @@ PUTS = ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE')
 # Picklers write these opcodes only for objects that contain themselves.
 RECURSIVE = ('DUP', 'POP', 'POP_MARK')
 SEPARATORS = (pickletools.markobject, pickletools.stackslice)
-# A file may contain this many values. A list that is referenced several times counts as many times.
+# A file may contain at most this many values. A list that is referenced several times counts as many times.
 LARGEST = 1_000_000
 # This many characters or bytes count as one value.
 TEXT = 64
 # Python hashes larger integers modulo 2**61 - 1, so a file could contain many of them with the same hash.
 LARGEST_KEY = 2**61 - 2
-# This many different values may have the same hash. With many more, a dictionary would become slow.
+# At most this many different values may have the same hash, because many more would make a dictionary slow.
 COLLISIONS = 8
 # A file of torch before 1.6 consists of this many pickles.
 LEGACY = 5

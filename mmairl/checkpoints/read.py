@@ -1,6 +1,6 @@
 """Read a backbone from a checkpoint of any known project.
 
-A tensor whose key begins with the backbone's prefix must be recognized. An unknown tensor is an error and is not skipped.
+Every tensor whose key begins with the backbone's prefix must be recognized. An unknown tensor raises an error.
 """
 
 import ast
@@ -269,7 +269,8 @@ def read_backbone(
     broken = not_finite(match.weights)
     if broken:
         warn(
-            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}, because their training diverged'
+            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}, because their training diverged; '
+            'use an earlier checkpoint'
         )
     return Backbone(
         weights=with_counters(match.weights),

@@ -1,4 +1,4 @@
-"""Write a backbone in the format of another project, with a record of origin: where its weights come from."""
+"""Write a backbone in the format of another project, and record in the file where its weights come from."""
 
 import pickle
 import re
@@ -86,7 +86,7 @@ def _of_timm(weights: Weights) -> Weights:
         return {rename(key, 'dinov3'): value for key, value in weights.items()}
     tokens = weights['cls_token'].shape[1]
     if tokens > 1:
-        # timm stores registers as a separate tensor, to which it adds no position embeddings. So they are added here.
+        # timm stores registers as a separate tensor and does not add position embeddings to them, so they are added here.
         positions = weights['pos_embed']
         first = weights['cls_token'] + positions[:, :tokens]
         weights = {

@@ -2,7 +2,7 @@
 
 norms     plot the weight norms of each checkpoint (Fig. 3a of the paper); requires no images
 cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b); draw a heat map of more checkpoints
-geometry  measure alignment, uniformity, rank and spectrum, draw a map and neighbors, and test invariances
+geometry  measure alignment, uniformity, rank, spectrum and invariances, and draw a map and nearest neighbors
 measures  compute measures that require no labels on training images: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ...
 patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT's last layer
 

@@ -92,7 +92,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--print-commands',
-        'print a command line for each run, for other schedulers, and exit (default: run them)',
+        'print a command line for each run, to use with another scheduler, and exit (default: run them)',
     )
 
 

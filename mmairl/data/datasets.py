@@ -1,4 +1,4 @@
-"""The base class of data sets, and image folders with or without classes."""
+"""The base class of our image data sets, and data sets that read image folders with or without classes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -29,21 +29,24 @@ from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS, TRANSFORMS
 
-# A list of transforms per view, or the name of a set in mmairl.data.view_sets.
+# The views of an image: one list of transforms for each view, or the name of a list of views in view_sets.yaml.
 Views = Sequence[Sequence[dict]] | str
 Pipeline = list[Callable[[Tensor], Tensor]]
-# Images as paths below the root, their labels, and the names of the classes.
+# The images of a data set: their paths relative to the root, their labels, and the class names.
 Listing = tuple[list[str], list, list[str]]
-DEPTH_TRIES = 20  # images that are tried to find the bit depth of a data set
-THREADS = 16  # folders that are listed in parallel, because network disks are slow
+# The bit depth of a data set is that of its first readable image. At most this many images are tried.
+DEPTH_TRIES = 20
+# Network disks are slow, so this many folders are listed in parallel.
+THREADS = 16
 
 
 def build_views(views: Views | None) -> list[Pipeline]:
-    """Build the pipeline of each view. Without views, return one empty pipeline, which leaves the image unchanged.
+    """Return one pipeline (a list of callables) for each view.
 
-    A step is the config of a registered transform, or a transform or function of another library.
+    If `views` is None, return a single empty pipeline, so that images stay unchanged. A step of a pipeline is the config of a
+    registered transform, or a transform or function of another library.
     """
-    # OpenCV's thread pool does not survive the fork of a data worker, and a worker has only one core anyway.
+    # OpenCV's thread pool does not work in a forked data worker. A worker has only one core, so it needs no threads.
     cv2.setNumThreads(0)
     lists = expand_named_views(views) or [[]]
     return [[build_step(step) for step in steps] for steps in lists]
@@ -55,16 +58,17 @@ def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Te
 
 
 class ViewDataset(Dataset):
-    """Base class of data sets. An item reads an image once and passes it through the pipeline of each view.
+    """Base class of image data sets. `dataset[i]` reads image i once and returns one augmented copy for each view.
 
-    A subclass sets `labels` and `classes`, and defines `raw`, or `encoded` if the images are files. `labels` has the class
-    of each image (-1 if unknown). If an image can have several classes, `labels` has the shape (images, classes), where 1
-    means that the image has the class, 0 that it does not, and -1 that the pair is not scored. `metric` is the customary
-    score of the data set.
+    A subclass sets `labels` and `classes`. It also defines `raw`, or `encoded` if the images are files. `labels` contains
+    the class index of each image (-1 if unknown). If an image can have several classes, `labels` has the shape
+    (images, classes): 1 means that the image has the class, 0 means that it does not, and -1 means that this class is not
+    scored on this image. `metric` names the score that is usually reported for the data set.
 
     Args:
-        views: A list of transforms per view, or the name of a view set.
-        channels: Number of channels of image files that are read as stored. Default: convert images to 8-bit RGB.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
+        channels: Number of channels in the image files. If set, the values are read as stored, without conversion.
+            Default: convert every image to 8-bit RGB.
     """
 
     labels: Tensor
@@ -79,7 +83,8 @@ class ViewDataset(Dataset):
 
     def __init__(self, views: Views | None, channels: int | None = None) -> None:
         self.views = build_views(views)
-        # Spawned data workers have not imported the modules that register readers. Unpickling this copy imports them.
+        # A spawned data worker has not imported the modules that register readers. It imports them when it unpickles this
+        # copy of the registry.
         self.readers = dict(READERS)
         if channels is not None:
             self.channels = channels
@@ -90,7 +95,10 @@ class ViewDataset(Dataset):
         raise NotImplementedError
 
     def raw(self, index: int) -> Tensor:
-        """Return the image as stored: uint8, uint16 or float32, channels first."""
+        """Return the decoded image, channels first.
+
+        It is 8-bit RGB. If `channels` is set, it has the stored values instead, as uint8, uint16 or float32.
+        """
         try:
             return self.decoded(self.encoded(index), index)
         except UnreadableImage as fault:
@@ -103,7 +111,8 @@ class ViewDataset(Dataset):
         if ending := ending_by_reader(data, self.readers):
             image = self.readers[ending].decode(data, self.max_pixels, self.as_stored)
         elif self.as_stored:
-            from mmairl.data.raw_values import decode_stored  # not needed for RGB images
+            # This import is here because data sets of RGB images do not need it.
+            from mmairl.data.raw_values import decode_stored
 
             image = decode_stored(data, self.max_pixels)
         else:
@@ -111,19 +120,22 @@ class ViewDataset(Dataset):
         return self.checked_format(image, index) if self.as_stored else image
 
     def checked_format(self, image: Tensor, index: int) -> Tensor:
-        """Return the image. Raise if it differs in channels or depth from the data set."""
+        """Return the image unchanged. Raise if its channels or its bit depth differ from those of the data set."""
         depth = self.depth or image.dtype
         if (len(image), image.dtype) != (self.channels, depth):
             raise UserError(
-                f'{self.name(index)}: {len(image)} channels of {dtype_name(image.dtype)} (NumPy arrays are H x W x C), '
-                f'but the data set has channels={self.channels} of {dtype_name(depth)}; set channels to the number that all '
-                'images have, convert this image, or remove it from the data set',
+                f'{self.name(index)}: the image has {len(image)} channels of {dtype_name(image.dtype)} (the shape of a NumPy '
+                f'array is read as H x W x C), but the data set has channels={self.channels} of {dtype_name(depth)}; set '
+                'channels to the number that all images have, convert this image, or remove it from the data set',
                 code='mixed-images',
             )
         return image
 
     def take_depth(self) -> None:
-        """Set depth and value range to those of the first readable image."""
+        """Set the bit depth and the value range of the data set to those of its first readable image.
+
+        Do nothing if images are converted to 8-bit RGB.
+        """
         if not self.as_stored:
             return
         for index in range(min(len(self), DEPTH_TRIES)):
@@ -135,16 +147,16 @@ class ViewDataset(Dataset):
                 return
 
     def label(self, index: int) -> Tensor:
-        """Return the label of one image. Subclasses can do so without computing all `labels`."""
+        """Return the label of one image. A subclass can override this if computing `labels` for all images is slow."""
         return self.labels[index]
 
     def name(self, index: int) -> str:
-        """Return the name of the image in messages."""
+        """Return the name by which messages refer to the image."""
         return f'image {index}'
 
     @property
     def metainfo(self) -> dict[str, list[str]]:
-        """The classes, which mmengine saves in checkpoints."""
+        """The class names, in the form in which mmengine saves them in checkpoints."""
         return dict(classes=self.classes)
 
     def __len__(self) -> int:
@@ -152,7 +164,7 @@ class ViewDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         image = self.raw(index)
-        if image.dtype is torch.uint16:  # which few torch functions support
+        if image.dtype is torch.uint16:  # few torch functions support uint16
             image = to_unit(image)
         inputs = []
         for pipeline in self.views:
@@ -168,7 +180,7 @@ class ViewDataset(Dataset):
 
 
 def innermost_dataset(dataset: Dataset) -> Dataset:
-    """Return the data set inside all wrappers that select or relabel its images."""
+    """Unwrap a data set: return the data set inside all wrappers that select or relabel its images."""
     while hasattr(dataset, 'dataset'):
         dataset = dataset.dataset
     return dataset
@@ -179,15 +191,15 @@ def dtype_name(depth: torch.dtype) -> str:
 
 
 class FileDataset(ViewDataset):
-    """Images in files. Training replaces unreadable images by other images.
+    """A data set of image files. If an image is unreadable, training uses another image in its place.
 
     Args:
-        root: The folder of all files.
-        files: Paths relative to the root.
-        labels: The label of each file.
+        root: The folder that contains the files.
+        files: The paths of the files, relative to the root.
+        labels: The label of each file, in the same order.
         views: As in `ViewDataset`.
-        max_unreadable: Training stops if a larger fraction of the files is unreadable.
-        max_pixels: Images with more pixels count as unreadable.
+        max_unreadable: Training stops if more than this fraction of the files is unreadable.
+        max_pixels: Images with more pixels than this count as unreadable.
         channels: As in `ViewDataset`.
     """
 
@@ -205,8 +217,8 @@ class FileDataset(ViewDataset):
         self.root = Path(root)
         self.max_unreadable = max_unreadable
         self.max_pixels = max_pixels
-        # An array, because reading a list of str objects would change their reference counts, which copies their memory pages
-        # in each worker.
+        # Forked data workers share the memory of an array. They would copy the memory of a list of str objects, because
+        # reading an object changes its reference count.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
         self.take_depth()
@@ -227,14 +239,14 @@ class FileDataset(ViewDataset):
 
 @DATASETS.register_module()
 class ImageFolder(FileDataset):
-    """Images in `root/class/.../name.jpg`. The classes are the folder names in sorted order.
+    """Labeled images in one folder per class: `root/class/.../name.jpg`. Classes are numbered in the order of their names.
 
     Args:
-        root: The folder of the classes.
-        views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images is unreadable.
-        max_pixels: Images with more pixels count as unreadable.
-        channels: Number of channels of images that are read as stored. Default: convert images to 8-bit RGB.
+        root: The folder that contains the class folders.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
+        max_unreadable: Training stops if more than this fraction of the images is unreadable.
+        max_pixels: Images with more pixels than this count as unreadable.
+        channels: Number of channels in the image files, which are read as stored. Default: convert images to 8-bit RGB.
 
     Raises:
         UserError: If the folder does not exist or has no image.
@@ -244,8 +256,8 @@ class ImageFolder(FileDataset):
     """
 
     layout = (
-        'one folder per class with its images inside (images without classes: type=UnlabelledFolder, or '
-        'tools/pack.py --unlabelled)'
+        'one folder per class that contains the images of the class (for images without classes, set '
+        'type=UnlabelledFolder, or run tools/pack.py --unlabelled)'
     )
 
     def __init__(
@@ -258,10 +270,10 @@ class ImageFolder(FileDataset):
     ) -> None:
         if not os.path.isdir(root):
             is_file = os.path.exists(root)
-            fault = 'is a file (archives: type=Shards)' if is_file else 'does not exist'
+            fault = 'is a file (for archives, set type=Shards)' if is_file else 'does not exist'
             raise UserError(
-                f'{Path(root).resolve()}: the image folder {fault}; expected layout: {self.layout}. Set it by --cfg-options '
-                'train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
+                f'{Path(root).resolve()}: the image folder {fault}; expected layout: {self.layout}. Set the folder by '
+                '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
                 code='no-image-folder',
             )
         endings = extensions() if channels is None else (*extensions(), '.npy')
@@ -269,8 +281,8 @@ class ImageFolder(FileDataset):
         if not files:
             array = ' (or NAME.npy, with channels=C)' if channels is None else ''
             raise UserError(
-                f'{Path(root).resolve()}: no image found by {type(self).__name__}; expected layout: {self.layout}, as '
-                f'NAME{", NAME".join(endings)}{array}',
+                f'{Path(root).resolve()}: no image found by {type(self).__name__}; expected layout: {self.layout}. Expected '
+                f'file names: NAME{", NAME".join(endings)}{array}',
                 code='no-images',
             )
         super().__init__(root, files, labels, views, max_unreadable, max_pixels, channels)
@@ -281,9 +293,9 @@ class ImageFolder(FileDataset):
 
 @DATASETS.register_module()
 class UnlabelledFolder(ImageFolder):
-    """All images below `root`, at any depth, without labels. The arguments are those of `ImageFolder`."""
+    """Unlabeled images: all image files in `root` and its subfolders. The arguments are the same as for `ImageFolder`."""
 
-    layout = 'images at any depth'
+    layout = 'images in the folder or in any of its subfolders'
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
         files = image_files(root, endings)
@@ -291,7 +303,10 @@ class UnlabelledFolder(ImageFolder):
 
 
 def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
-    """Return the image files below the class folders, in sorted order, with their labels and the classes."""
+    """List the images of a folder with one subfolder per class. Return their paths, their labels and the classes.
+
+    The paths are in the order of `image_files`.
+    """
     classes = sorted(
         entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
     )
@@ -301,9 +316,10 @@ def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
 
 
 def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
-    """List the files with these endings, relative to root. The sorted files of a folder precede those of its subfolders.
+    """Return the paths, relative to `root`, of all files in `root` and its subfolders that have one of these endings.
 
-    Hidden files and folders are left out. Links to folders are followed.
+    The files of a folder come in sorted order, before the files of its subfolders. Hidden files and folders are skipped.
+    Links to folders are followed.
     """
 
     def files_below(below: str, parents: tuple = ()) -> list[str]:
@@ -311,10 +327,11 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
         files, folders = [], []
         try:
             status = os.stat(folder)
-            this = status.st_dev, status.st_ino  # the same for a folder and all links to it
+            # These two numbers identify a folder. They are the same if the folder is reached by a link.
+            this = status.st_dev, status.st_ino
             if this in parents:
                 raise UserError(
-                    f'{folder}: the link leads to a folder that contains it; remove the link',
+                    f'{folder}: the link leads to a folder that contains the link; remove the link',
                     code='cyclic-link',
                 )
             with os.scandir(folder) as entries:

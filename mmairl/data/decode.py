@@ -1,4 +1,7 @@
-"""Decoding of image files to the pixels that a viewer shows, and the registry of readers for other formats."""
+"""Decoding of image files to the RGB pixels that an image viewer shows.
+
+The module also contains the registry of readers for formats that Pillow does not support.
+"""
 
 import ctypes
 import functools
@@ -25,19 +28,22 @@ try:
 except ImportError:
     simplejpeg = None
 
-# Pillow's own limit: half a gigabyte of RGB. The largest image of ImageNet has 61 million pixels.
+# Larger images count as unreadable. Pillow has the same limit, which is half a gigabyte of 8-bit RGB. The largest image of
+# ImageNet has 61 million pixels.
 MAX_PIXELS = 178_956_970
-# A file may have PLAUSIBLE_PIXELS pixels (a page at 600 dpi has 35 million), or EXPANSION pixels per byte if that is more.
-# Otherwise a blank image of 100 kB could take a gigabyte and several seconds. Photographs have 2 to 10 pixels per byte.
+# An image may have PLAUSIBLE_PIXELS pixels (a page at 600 dpi has 35 million) or EXPANSION pixels per byte of its file,
+# whichever is more. Without this limit, a blank image in a file of 100 kB could take a gigabyte of memory and several seconds
+# to decode. Photographs have 2 to 10 pixels per byte.
 PLAUSIBLE_PIXELS = 36 * 10**6
 EXPANSION = 32
-# Each scan of a progressive JPEG visits all pixels. Encoders write about 10 scans. An empty scan takes only
-# 10 bytes, so a small file could take minutes to decode.
+# A progressive JPEG consists of scans, and each scan is decoded by visiting all pixels. Encoders write about 10 scans. An
+# empty scan takes only 10 bytes, so without a limit on scans, a small file could take minutes to decode.
 ORDINARY_SCANS = 16
-MAX_SCANNED_PIXELS = 2**31  # about 2 seconds
+MAX_SCANNED_PIXELS = 2**31  # visiting this many pixels takes about 2 seconds
 START_OF_SCAN = b'\xff\xda'
-BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
-# Formats we accept. Pillow can open others, but EPS executes PostScript and the TGA reader accepts arbitrary files.
+BYTES_PER_PIXEL = 16  # the largest pixels that Pillow reads have four channels of 32 bits
+# The accepted formats. Pillow supports more, but opening an EPS file executes PostScript, and Pillow's TGA reader accepts
+# arbitrary files.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
 EXTENSIONS = (
     '.jpg',
@@ -52,15 +58,16 @@ EXTENSIONS = (
     '.pgm',
     '.dcm',
 )
-# Formats whose extension differs from their name. Phones write MPO, a JPEG file with several pictures.
+# The file extension of each format whose name in Pillow differs from its extension. An MPO file is a JPEG file with several
+# pictures, which some phones write.
 KINDS = {'JPEG': 'jpg', 'MPO': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}
 NPY = b'\x93NUMPY'
-ORIENTATION = 0x0112  # tag of EXIF
+ORIENTATION = 0x0112  # the EXIF tag that states how to rotate the image
 TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 
 
 class Reason(IntEnum):
-    """The reason why an image cannot be read, with a phrase for messages. A code fits into one byte."""
+    """Reasons why an image cannot be read. Each has a code, which fits into one byte, and a phrase for messages."""
 
     phrase: str
 
@@ -76,13 +83,16 @@ class Reason(IntEnum):
     TOO_LARGE = 4, 'is larger than max_pixels'
     NO_IMAGE = 5, 'is not recognized as an image'
     CUT_SHORT = 6, 'is cut short'
-    FORBIDDEN = 7, 'may not be read by this user'
+    FORBIDDEN = 7, 'cannot be read by this user (check its permissions)'
     NO_FILE = 8, 'is not a regular file'
     NOT_FINITE = 9, 'holds NaN or infinite values'
-    NO_ARRAY = 10, 'is not an array of height, width and channels in uint8, uint16 or floats'
+    NO_ARRAY = (
+        10,
+        'is not an array of shape (height, width, channels) with uint8, uint16 or float values',
+    )
     NOT_RGB = (
         11,
-        'is damaged, or a TIFF that is not RGB (then set channels of the data set)',
+        'is damaged, or is a TIFF that is not RGB (to read such files, set channels of the data set)',
     )
     PAGES = (
         12,
@@ -98,10 +108,10 @@ class Reason(IntEnum):
 
 
 class UnreadableImage(UserError):
-    """Raised for a faulty image file. Training replaces the image by another one. Evaluation skips and reports it."""
+    """An image file cannot be decoded. Training uses another image in its place. Evaluation skips the image and reports it."""
 
     def __init__(self, reason: Reason | str, name: str = 'an image') -> None:
-        # torch recreates the error of a data worker from its text.
+        # `reason` can also be the text of an error, because torch recreates the error of a data worker from its text.
         super().__init__(
             reason if isinstance(reason, str) else f'{name} {reason.phrase}; fix or remove it'
         )
@@ -109,12 +119,13 @@ class UnreadableImage(UserError):
 
 
 class Reader(NamedTuple):
-    """A reader of one file format.
+    """Two functions that recognize and decode the files of one format.
 
     Args:
-        matches: Returns whether the content of a file has this format.
-        decode: Takes the content, `max_pixels` and `as_stored`. Returns the image, channels first: uint8 RGB, or with
-            `as_stored` the file's values as uint8, uint16 or float32. Raises UnreadableImage if the file is at fault.
+        matches: A function that takes the content of a file and returns whether the file has this format.
+        decode: A function that takes the content of a file, `max_pixels` and `as_stored`. It returns the image, channels
+            first. If `as_stored` is true, the image has the values in the file, as uint8, uint16 or float32. Otherwise, it
+            is 8-bit RGB. The function raises UnreadableImage if the file is faulty.
     """
 
     matches: Callable[[bytes], bool]
@@ -122,20 +133,23 @@ class Reader(NamedTuple):
 
 
 READERS: dict[str, Reader] = {}
-"""Readers of formats that Pillow does not open, by file extension, such as '.npy'.
+"""The registry of readers for formats that Pillow does not support. The keys are file extensions, such as '.dcm'.
 
-A module registers its readers when it is imported, and a config imports the module by ``custom_imports``. The functions of
-a reader must be importable by name, because spawned data workers do not share this process's memory.
+A module adds its readers to this dictionary when it is imported, and a config imports the module by ``custom_imports``. The
+functions of a reader must be importable by name, because spawned data workers do not share the memory of this process.
 """
 
 
 def extensions() -> tuple[str, ...]:
-    """Return the endings of image files."""
+    """Return the extensions by which image files are recognized, including those of registered readers."""
     return tuple(dict.fromkeys((*EXTENSIONS, *READERS)))
 
 
 def ending_by_reader(data: bytes, readers: dict[str, Reader]) -> str | None:
-    """Return the ending under which a reader for this content is registered; None if Pillow should read it."""
+    """Return the extension of the registered reader that recognizes this content, or None if there is no such reader.
+
+    Raise if the content is a DICOM file and no reader recognizes it.
+    """
     for ending, reader in readers.items():
         if reader.matches(data):
             return ending
@@ -149,7 +163,9 @@ def ending_by_reader(data: bytes, readers: dict[str, Reader]) -> str | None:
 
 
 def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """Decode a file to upright uint8 RGB, channels first. Of an animation, decode the first frame.
+    """Decode the content of an image file to 8-bit RGB, channels first, rotated as its EXIF data states.
+
+    If the file is an animation, its first frame is decoded.
 
     >>> decode_bytes(Path('cat.jpg').read_bytes()).shape  # doctest: +SKIP
     torch.Size([3, 375, 500])
@@ -163,15 +179,19 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
             pixels = np.array(as_rgb(image))
         if not pixels.size:
             raise UnreadableImage(Reason.BROKEN)
-    # The memory keeps the channels of a pixel together, the layout that the first transform of a view needs.
+    # The channels of a pixel stay next to each other in memory, because the first transform of a view needs this layout.
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 @contextmanager
 def open_image(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Open an image with Pillow, which reads only its header, and hide Pillow's warnings."""
+    """Open an image with Pillow without decoding it. Raise if decoding would take too much time or memory.
+
+    Warnings of Pillow are hidden.
+    """
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = max_pixels / 2  # because Pillow raises above twice its limit
+    # Pillow raises if an image has more than twice this number of pixels.
+    Image.MAX_IMAGE_PIXELS = max_pixels / 2
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -185,7 +205,7 @@ def open_image(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
 
 
 def require_plausible_size(pixels: int, data: bytes, least: int = PLAUSIBLE_PIXELS) -> None:
-    """Raise if a file is too small for its number of pixels."""
+    """Raise if the number of pixels is implausibly large for the size of the file."""
     if pixels > max(least, EXPANSION * len(data)):
         raise UnreadableImage(Reason.EXPANDS)
 
@@ -205,7 +225,7 @@ def decoder() -> str:
 
 
 def refuse_pages(image: Image.Image) -> None:
-    """Raise if the second page of a TIFF has the size of the first. If it is smaller, it is a preview."""
+    """Raise if the second page of a TIFF is as large as the first page. A second page of another size counts as a preview."""
     size = image.size
     image.seek(1)
     if image.size == size:
@@ -214,13 +234,14 @@ def refuse_pages(image: Image.Image) -> None:
 
 
 def decode_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:
-    """Decode an upright JPEG with simplejpeg: the pixels are those of Pillow, the time is two thirds.
+    """Decode a JPEG with simplejpeg. It returns the same pixels as Pillow in two thirds of the time.
 
-    Return None if simplejpeg is not installed, for other files, and if libjpeg warns. Pillow then decodes the file.
+    Return None if Pillow must decode the file instead: if simplejpeg is not installed, if the file is not an upright JPEG in
+    RGB or gray, or if libjpeg warns about the file.
     """
     if simplejpeg is None or image.format != 'JPEG' or image.mode not in ('RGB', 'L'):
         return None
-    with suppress(Exception):  # a broken EXIF block, and libjpeg's warnings
+    with suppress(Exception):  # broken EXIF data and warnings of libjpeg raise errors of many types
         if image.getexif().get(ORIENTATION, 1) == 1:
             return simplejpeg.decode_jpeg(data)
     return None
@@ -232,20 +253,21 @@ def turn_upright(image: Image.Image) -> None:
         ImageOps.exif_transpose(image, in_place=True)
     except MemoryError:
         raise
-    except (
-        Exception
-    ):  # a broken EXIF block raises many types, but the pixels of the image are intact
+    except Exception:
+        # Broken EXIF data raises errors of many types, but the pixels of the image are intact.
         pass
 
 
 @contextmanager
 def faults_explained(data: bytes) -> Iterator[None]:
-    """Turn an exception of a decoder into an UnreadableImage with its reason."""
+    """Turn an exception that a decoder raises for a faulty file into an UnreadableImage that states the reason."""
     try:
         yield
-    except (MemoryError, UserError):  # a file within max_pixels cannot exhaust the memory by itself
+    except (MemoryError, UserError):
+        # An image within max_pixels does not exhaust the memory, so a MemoryError is not the fault of the file.
         raise
-    except Exception as error:  # Pillow raises a dozen types for broken files: OSError, SyntaxError, struct.error, ...
+    except Exception as error:
+        # For broken files, Pillow raises errors of a dozen types: OSError, SyntaxError, struct.error, ...
         raise UnreadableImage(_reason_of(error, data)) from error
 
 
@@ -254,23 +276,23 @@ def _reason_of(error: Exception, data: bytes) -> Reason:
         return Reason.TOO_LARGE
     if isinstance(error, UnidentifiedImageError):
         return Reason.NOT_RGB if data.startswith(TIFF) else Reason.NO_IMAGE
-    if 'truncated' in str(error).lower():  # Pillow has no type for a file that ends too soon
+    if 'truncated' in str(error).lower():  # Pillow has no error type for a file that is cut short
         return Reason.CUT_SHORT
     return Reason.BROKEN
 
 
 def installed(packages: str, reads: str) -> AbstractContextManager[None]:
-    """Turn a failing import into a UserError that names the packages to install."""
+    """Turn an ImportError into a UserError that names the packages to install."""
     name = packages.split()[0]
     install = f'pip install {packages}'
     return explained(f'{reads} require {name}', install, (ImportError,), code='no-package')
 
 
 def file_kind(data: bytes) -> str:
-    """Return the extension that fits the content of an image file: 'jpg', 'png', 'webp', ..."""
+    """Return the file extension, such as 'jpg' or 'png', that fits the content of an image file."""
     if data.startswith(NPY):
         return 'npy'
-    if data.startswith(TIFF):  # Pillow opens only some of these
+    if data.startswith(TIFF):  # Pillow does not open all TIFF files
         return 'tif'
     if ending := ending_by_reader(data, READERS):
         return ending[1:]
@@ -282,7 +304,7 @@ def file_kind(data: bytes) -> str:
 def formats() -> tuple[str, ...]:
     """Return the formats in FORMATS that this build of Pillow supports.
 
-    This also silences Pillow's log and libtiff's output, which do not name the file and precede an exception anyway.
+    This also silences the messages of Pillow and libtiff. They do not name the file, and an exception follows anyway.
     """
     Image.init()
     logging.getLogger('PIL').setLevel(logging.CRITICAL)
@@ -295,19 +317,20 @@ def formats() -> tuple[str, ...]:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to RGB, with white behind transparent parts, as on a web page.
+    """Convert an image to 8-bit RGB. Transparent parts are shown on a white background, as on a web page.
 
-    Without the white, the hidden color of transparent pixels would show, which is usually black. Color profiles are not
-    applied, as in the data loaders behind published results.
+    Without a background, transparent pixels would show their hidden color, which is usually black. Color profiles are not
+    applied, because the data loaders of published results do not apply them either.
     """
-    # Pillow may read 16-bit PNG and PGM files in its 32-bit mode, and it clips 16 bits to 8 instead of scaling them.
+    # Pillow may open 16-bit PNG and PGM files in its 32-bit mode. Its conversion to 8 bits clips values instead of scaling.
     if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
         gray = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
         return Image.fromarray(gray).convert('RGB')
-    if image.mode in ('I', 'F'):  # value range is unknown
+    if image.mode in ('I', 'F'):  # the value range of these modes is unknown
         raise UnreadableImage(Reason.NOT_RGB)
     if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
-        # JPEGs with Adobe's marker store 255 for no ink, and Pillow assumes this of every file.
+        # In a CMYK JPEG with Adobe's marker, 255 means no ink. Pillow assumes this of all CMYK JPEGs, so a file without the
+        # marker must be inverted.
         image = ImageChops.invert(image)
     if not image.has_transparency_data:
         return image.convert('RGB')

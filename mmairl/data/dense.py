@@ -1,4 +1,4 @@
-"""Images with a class or a depth for every pixel: mmseg's data sets, and drawn scenes that require no download."""
+"""Data sets with a class or a depth for every pixel: those of mmseg, and synthetic scenes that require no download."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from mmairl.data.shapes import KINDS
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
 
-IGNORED = 255  # label of pixels that are not scored
+IGNORED = 255  # pixels with this label are not scored
 Target = Literal['classes', 'depth']
 
 
@@ -25,7 +25,8 @@ class DenseDataset(Dataset):
     """Base class of data sets with a target for every pixel. Subclasses set `classes` and define `__len__` and `pair`.
 
     Args:
-        target: 'classes' (0, 1, ..., and 255 for ignored pixels) or 'depth' in meters (0 if unknown).
+        target: 'classes' for class indices (255 marks pixels that are not scored), or 'depth' for the depth in meters
+            (0 marks pixels of unknown depth).
     """
 
     label_kind = 'dense'
@@ -40,7 +41,7 @@ class DenseDataset(Dataset):
         self.target = target
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return a uint8 image (3, H, W) and its target (H, W)."""
+        """Return one image, a uint8 tensor of shape (3, H, W), and its target of shape (H, W)."""
         raise NotImplementedError
 
     def name(self, index: int) -> str:
@@ -70,10 +71,11 @@ class MMSegImages(DenseDataset):
     """Images and targets of one of mmseg's data sets.
 
     Args:
-        source: Config of the data set without a pipeline, such as ``dict(type='ADE20KDataset', data_root=...)``.
+        source: Config of mmseg's data set without a pipeline, such as ``dict(type='ADE20KDataset', data_root=...)``.
         target: 'classes' or 'depth'.
         depth_scale: Meters per unit of the depth files.
-        count: The expected number of images. With it, a study can plan hours before the data exist. Default: not checked.
+        count: Expected number of images. If it is set, a study can estimate its compute time before the data are on disk.
+            Default: do not check the number.
 
     Raises:
         UserError: If mmseg is not installed, or if the number of images is not `count`.
@@ -89,7 +91,8 @@ class MMSegImages(DenseDataset):
         super().__init__(target)
         use_torchvision_ops()
         fault = 'MMSegImages: mmseg cannot be imported'
-        kinds = (ImportError, AssertionError)  # mmseg asserts mmcv's version
+        # mmseg asserts on import that the version of mmcv is supported.
+        kinds = (ImportError, AssertionError)
         with explained(fault, 'run requirements/install.sh full', kinds, code='missing-mmseg'):
             from mmseg.datasets import transforms
             from mmseg.registry import DATASETS as PLATFORM
@@ -128,13 +131,13 @@ class MMSegImages(DenseDataset):
 
 @DATASETS.register_module()
 class Scenes(DenseDataset):
-    """Drawn scenes with up to 5 shapes of 12 kinds. The depth of a shape is inversely proportional to its radius.
+    """Synthetic scenes with up to 5 geometric shapes each. There are 12 kinds of shapes, which are the classes.
 
-    Image i depends only on (seed, i).
+    The depth of a shape is inversely proportional to its radius. Image i depends only on (seed, i).
 
     Args:
         count: Number of images.
-        size: Side of an image in pixels. Default: 96.
+        size: Height and width of an image in pixels. Default: 96.
         seed: Seed of the images.
         target: 'classes' (0 is the background) or 'depth'.
 
@@ -153,7 +156,8 @@ class Scenes(DenseDataset):
         self.count = count
         self.size = size
         self.seed = seed
-        # The data's identity includes this image, because the drawing code can change.
+        # A stored result is reused only for the same data. A digest of the data includes this image, so that the digest
+        # changes with the drawing code.
         self.sample, _ = self.pair(0)
 
     def __len__(self) -> int:

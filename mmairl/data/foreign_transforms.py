@@ -1,4 +1,4 @@
-"""Adapters for transforms of other libraries: torchvision, albumentations, and plain functions."""
+"""An adapter that lets views contain transforms of torchvision or albumentations, and plain functions."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from mmairl.data.transforms import interleaved
 from mmairl.errors import UserError, explained
 from mmairl.registry import TRANSFORMS
 
-# Transforms that were passed as Python objects, by the name that configs use for them.
+# The transforms that a user passed as Python objects. The keys are the names by which configs refer to them.
 OBJECTS: dict[str, Callable[..., Any]] = {}
 
 
 def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
-    """Return the configs of steps. A Python object is stored in OBJECTS and replaced by its name."""
+    """Return one config for each step. If a step is a Python object, store it in OBJECTS and refer to it by a name."""
     configs = []
     for step in steps:
         if not isinstance(step, dict):
@@ -36,15 +36,15 @@ def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
 class ForeignTransform:
     """Applies a transform of torchvision v2 or albumentations, or a function, to one image at a time.
 
-    A seed repeats a run exactly if the transform draws random numbers from torch, NumPy, Python's `random` or
+    Runs with the same seed are identical if the transform draws its random numbers from torch, NumPy, Python's `random` or
     albumentations. A function receives and returns a C x H x W tensor of bytes or floats.
 
     Args:
         transform: The transform, or the name 'module.name' of a class, an instance or a function.
-        settings: Arguments of the class or the function.
+        settings: Keyword arguments for the class or the function.
 
     Raises:
-        UserError: If the transform cannot be imported, or if it does not return one image with the same channels.
+        UserError: If the transform cannot be imported, or if it does not return one image with as many channels as its input.
 
     Example:
         >>> step = ForeignTransform('torchvision.transforms.v2.RandomRotation', degrees=30)
@@ -68,7 +68,7 @@ class ForeignTransform:
 
     def __call__(self, image: Tensor) -> Tensor:
         if self.is_albumentations:
-            # It has its own random generators, which neither torch nor the data loader seeds.
+            # A transform of albumentations has its own random generators, which neither torch nor the data loader seeds.
             seed = int(torch.randint(2**62, ()))
             self.transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
             pixels = self.transform(image=interleaved(image.cpu()))['image']

@@ -1,4 +1,4 @@
-"""Mixtures of several data sets, with a weight for each set."""
+"""Mixtures of several data sets. A weight determines how often training sees the images of each set."""
 
 import math
 from collections.abc import Mapping
@@ -14,19 +14,21 @@ from mmairl.registry import DATASETS
 
 @DATASETS.register_module()
 class Mixture(ViewDataset):
-    """The images of several named data sets.
+    """Combines the images of several named data sets into one data set.
 
-    Classes with the same name become one class. The images of a set without classes, or with several classes per image,
-    are unlabeled in the mixture. Evaluation ignores the weights and sees each image once.
+    Classes with the same name become one class. If a set has no classes, or if its images can have several classes, its
+    images are unlabeled in the mixture. Evaluation ignores the weights and sees each image once.
 
     Args:
-        sets: Name and config of each data set.
-        weights: How often a training epoch sees each image of a set. With 2, an epoch sees each image twice. With 0.3, it
-            sees three in ten images, and the next epoch sees others. Default: 1.
-        views: A list of transforms per view, or the name of a view set. All sets have the same views.
+        sets: The name and the config of each data set.
+        weights: For each set by name, how often a training epoch sees each of its images. With 2, an epoch sees each image
+            twice. With 0.3, an epoch sees three in ten images, and the next epoch sees other images. Default: 1.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml). The
+            views apply to the images of all sets.
 
     Raises:
-        UserError: If images differ in channels or depth, if a set has views of its own, or if a weight is not positive.
+        UserError: If the sets differ in channels or bit depth, if a set has its own views or is a Mixture, or if a weight
+            is not positive or belongs to an unknown set.
 
     Example:
         >>> photos = dict(type='ImageFolder', root='photos')
@@ -47,7 +49,8 @@ class Mixture(ViewDataset):
         inner = {name: innermost_dataset(part) for name, part in self.sets.items()}
         require_one_kind(inner)
         sizes = {name: len(part) for name, part in self.sets.items()}
-        self.bounds = np.cumsum([0, *sizes.values()])  # first image of each set, and the end
+        # The index of the first image of each set, followed by the number of all images.
+        self.bounds = np.cumsum([0, *sizes.values()])
         self.per_epoch = images_per_epoch(sizes, weights) if weights else None
         first = next(iter(inner.values()))
         self.channels = first.channels
@@ -63,7 +66,8 @@ class Mixture(ViewDataset):
             dict.fromkeys(name for part in self.sets.values() for name in part.classes)
         )
         number = {name: index for index, name in enumerate(self.classes)}
-        # The label in the mixture of each class of a set. The last entry, -1, belongs to the label -1.
+        # For each set, a table that maps the labels of the set to labels of the mixture. Label -1 (unlabeled) indexes the
+        # last entry, which is -1 as well.
         self.numbers = {
             name: torch.tensor([*map(number.get, part.classes), -1])
             for name, part in self.sets.items()
@@ -72,7 +76,8 @@ class Mixture(ViewDataset):
     @property
     def labels(self) -> Tensor:
         if not self.classes:
-            return torch.tensor(-1).expand(len(self))  # takes the memory of one label
+            # An expanded tensor takes the memory of a single label.
+            return torch.tensor(-1).expand(len(self))
         return torch.cat([self.joint_labels(name, part.labels) for name, part in self.sets.items()])
 
     def label(self, index: int) -> Tensor:
@@ -80,7 +85,7 @@ class Mixture(ViewDataset):
         return self.joint_labels(name, part.label(inner)[None])[0]
 
     def joint_labels(self, name: str, labels: Tensor) -> Tensor:
-        """Convert the labels of a set to those of the mixture: -1 if an image can have several."""
+        """Convert labels of a set to labels of the mixture. If images of the set can have several classes, all become -1."""
         if labels.ndim > 1:
             return torch.full((len(labels),), -1)
         return self.numbers[name][labels]
@@ -90,20 +95,23 @@ class Mixture(ViewDataset):
 
     @property
     def origins(self) -> Tensor:
-        """The position of each image's set in `sets`."""
+        """For each image, the position in `sets` of the set that contains the image."""
         sizes = torch.from_numpy(np.diff(self.bounds))
         return torch.arange(len(self.sets)).repeat_interleave(sizes)
 
     @property
     def shard_bounds(self) -> list[np.ndarray] | None:
-        """For each set, the index of the first image of each shard, and the end. None unless all sets are Shards."""
+        """For each set, the index of the first image of each shard or row group, followed by the number of images in the set.
+
+        The value is None unless all sets are of the type Shards.
+        """
         parts = self.sets.values()
         if not all(hasattr(part, 'contents') for part in parts):
             return None
         return [part.contents.units for part in parts]
 
     def locate(self, index: int) -> tuple[str, ViewDataset, int]:
-        """Return the name of the set that contains an image, the set, and the image's index in the set."""
+        """Find the set that contains an image. Return the name of the set, the set, and the image's index in the set."""
         number = int(np.searchsorted(self.bounds, index, 'right')) - 1
         name = list(self.sets)[number]
         return name, self.sets[name], index - int(self.bounds[number])
@@ -117,13 +125,13 @@ class Mixture(ViewDataset):
         return part.name(inner)
 
     def member(self, index: int) -> str:
-        """Return the name of the set, followed by the name of the image in the set."""
+        """Return the path of an image within the mixture: the name of its set, then its name in the set."""
         name, part, inner = self.locate(index)
         return f'{name}/{part.member(inner) if hasattr(part, "member") else part.name(inner)}'
 
 
 def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
-    """Return how many images of each set an epoch has."""
+    """Return the number of images of each set in a training epoch. Raise if a weight is invalid or its set is unknown."""
     for name, weight in weights.items():
         if name not in sizes:
             raise UserError(
@@ -133,14 +141,17 @@ def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> 
         if not 0 < weight < math.inf:
             raise UserError(
                 f"Mixture.weights.{name}: expected a positive number ('{weight}'); set how often an epoch sees each image "
-                'of the set, or leave the set out',
+                'of the set, or remove the set from the mixture',
                 code='bad-weight',
             )
     return np.array([max(1, round(size * weights.get(name, 1))) for name, size in sizes.items()])
 
 
 def require_one_kind(sets: Mapping[str, ViewDataset]) -> None:
-    """Raise if images differ in channels or depth, or if a set has views or weights, which would be ignored."""
+    """Raise if the sets differ in channels or bit depth, or if a set has its own views or is itself a Mixture.
+
+    The mixture would ignore the views of a set and the weights of an inner Mixture.
+    """
     kinds = {
         name: f'{part.channels} channels of {dtype_name(part.depth or torch.uint8)}'
         for name, part in sets.items()
@@ -149,12 +160,12 @@ def require_one_kind(sets: Mapping[str, ViewDataset]) -> None:
     for name, part in sets.items():
         if isinstance(part, Mixture):
             raise UserError(
-                f"Mixture: a set must not be a Mixture itself ('{name}'); list its sets instead",
+                f"Mixture: a set must not be a Mixture itself ('{name}'); list the sets of that Mixture instead",
                 code='nested-mixture',
             )
         if any(part.views):
             raise UserError(
-                f"Mixture: a set must not have views of its own ('{name}'); set views of the Mixture",
+                f"Mixture: a set must not have its own views ('{name}'); set the views of the Mixture instead",
                 code='views-of-set',
             )
         if kinds[name] != kinds[first]:

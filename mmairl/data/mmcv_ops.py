@@ -1,8 +1,8 @@
 """Replacement of mmcv's compiled ops by torchvision's RoIAlign and NMS, so that mmdet and mmseg run with mmcv-lite.
 
-mmcv-lite contains the Python code of `mmcv.ops`, but not the compiled module `mmcv._ext`, whose build takes 20 minutes. The
-module here takes its place. It has the ops that a ResNet detector requires, and any other op raises when it is called. If
-mmcv's own ops are installed and support the machine, they are used.
+mmcv-lite contains the Python code of `mmcv.ops`, but not the compiled module `mmcv._ext`, which takes 20 minutes to build.
+`TorchvisionOps` is a substitute for this module. It has the ops that a ResNet detector requires. Any other op raises an error
+when it is called. The substitute is not used if mmcv's own ops are installed and support the machine.
 """
 
 import sys
@@ -23,7 +23,10 @@ NAME = 'mmcv._ext'
 
 
 def use_torchvision_ops() -> bool:
-    """Make `mmcv.ops` importable. Return whether it uses torchvision's ops. Call this before importing mmdet or mmseg."""
+    """Make `mmcv.ops` importable, and return whether torchvision's ops replace mmcv's.
+
+    Call this before importing mmdet or mmseg.
+    """
     if NAME in sys.modules:
         return isinstance(sys.modules[NAME], TorchvisionOps)
     try:
@@ -31,10 +34,12 @@ def use_torchvision_ops() -> bool:
         has_cuda_ops = compiled.get_compiling_cuda_version() != 'not available'
         if has_cuda_ops or not torch.cuda.is_available():
             return False
-    except ImportError:  # mmcv-lite, or ops built for another torch
+    except ImportError:
+        # mmcv-lite is installed, or the ops were built for another version of torch.
         pass
     sys.modules[NAME] = TorchvisionOps()
-    # mmdet imports this class from there. It is missing if the module was imported before this replacement.
+    # mmdet imports MultiScaleDeformableAttention from this module of mmcv. The module lacks the class if it was imported
+    # before `mmcv.ops` was importable.
     if transformer := sys.modules.get('mmcv.cnn.bricks.transformer'):
         ops = import_module('mmcv.ops')
         transformer.MultiScaleDeformableAttention = ops.MultiScaleDeformableAttention
@@ -42,18 +47,18 @@ def use_torchvision_ops() -> bool:
 
 
 class TorchvisionOps(ModuleType):
-    """The functions of `mmcv._ext` under mmcv's names, with mmcv's arguments."""
+    """A substitute for the module `mmcv._ext`. Its functions have mmcv's names and arguments."""
 
     def __init__(self) -> None:
         super().__init__(NAME, 'torchvision in place of the compiled ops')
-        self.__spec__ = ModuleSpec(NAME, None)  # which importlib requires
+        self.__spec__ = ModuleSpec(NAME, None)  # importlib requires that a module has a spec
         self.nms = nms
         self.roi_align_forward = roi_align_forward
         self.roi_align_backward = roi_align_backward
         self.get_compiler_version = self.get_compiling_cuda_version = lambda: 'not available'
 
     def __getattr__(self, name: str) -> Callable:
-        """Return a function that raises when called, because `mmcv.ops` imports all ops at once, so each must exist."""
+        """Return a function that raises when it is called. `mmcv.ops` imports all ops at once, so each op must exist."""
         if name.startswith('__'):
             raise AttributeError(name)
 
@@ -67,9 +72,12 @@ class TorchvisionOps(ModuleType):
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Return the indices of the selected boxes, best first. With `offset` 1, a box includes its last pixel."""
+    """Return the indices of the boxes that non-maximum suppression keeps, in descending order of their scores.
+
+    If `offset` is 1, the corners of a box are its first and its last pixel, so its width is x2 - x1 + 1.
+    """
     corners = boxes + boxes.new_tensor([0, 0, offset, offset])
-    # mmcv compares in float32, where the threshold can differ slightly from its value in float64.
+    # mmcv compares in float32, so the threshold is rounded to float32 here as well.
     return torchvision.ops.nms(corners, scores, float(np.float32(iou_threshold)))
 
 
@@ -92,9 +100,11 @@ def roi_align_backward(
     grad_input: Tensor,
     **options: float | bool,
 ) -> None:
-    """Compute the gradient from zeros: the op is linear in its input, so any input gives the same gradient.
+    """Write the gradient with respect to the input of RoIAlign into `grad_input`.
 
-    torchvision's own backward op is not public. The additional forward pass is cheap compared with the heads.
+    torchvision's own backward op is not public, so this function differentiates a forward pass. RoIAlign is linear in its
+    input, so the gradient is the same for every input, and zeros are used. The additional forward pass is cheap compared with
+    the detection heads.
     """
     with torch.enable_grad():
         zeros = torch.zeros_like(grad_input, requires_grad=True)

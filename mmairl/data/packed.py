@@ -1,7 +1,7 @@
-"""Packing of data sets into shards: tar archives that WebDataset, Shards and any tar program can read.
+"""Packing of data sets into shards, which are tar archives of many images.
 
-The bytes of the archives depend only on the images and the settings. Each shard is written atomically, so packing that was
-killed resumes after the last complete shard.
+WebDataset, the data set `Shards` and any tar program can read these archives. Their bytes depend only on the images and the
+settings. Each shard is written atomically, so if packing is killed, the next run resumes after the last complete shard.
 """
 
 import hashlib
@@ -26,15 +26,20 @@ from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
-# The first and the last member of a shard.
+# The first and the last file in a shard. They state the settings and the progress of packing.
 HEAD = f'{ABOUT.decode()}about.json'
 TAIL = f'{ABOUT.decode()}done.json'
-OVERHEAD = 4 * tarfile.BLOCKSIZE  # most bytes of headers and padding of an image and its label
+# An image and its label require at most this many bytes of tar headers and padding, unless the name of the image is so long
+# that it requires an additional header.
+OVERHEAD = 4 * tarfile.BLOCKSIZE
 
 
 @dataclass
 class Smaller:
-    """Downscales images to a shorter side of `short_side` pixels, as JPEG files. Smaller images stay unchanged."""
+    """Downscales images so that their shorter side has `short_side` pixels, and encodes them as JPEG.
+
+    The files of smaller images stay unchanged.
+    """
 
     short_side: int
     quality: int
@@ -54,7 +59,7 @@ class Smaller:
 
 @dataclass
 class Packable:
-    """The content of an image file as it will be stored, or the reason why the image is unreadable."""
+    """The bytes that are stored for an image, or the reason (`fault`) why the image is unreadable."""
 
     index: int
     data: bytes = b''
@@ -63,7 +68,7 @@ class Packable:
 
 
 def read_packable(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> Packable:
-    """Read an image in a data worker, and decode it to find faults."""
+    """Read an image, and decode it to make sure that it is readable. The data workers call this function."""
     try:
         data = dataset.encoded(index)
         image = dataset.decoded(data, index)
@@ -81,17 +86,20 @@ def pack(
     size: int | None = None,
     smaller: Smaller | None = None,
 ) -> Iterator[tuple[str, str | None]]:
-    """Write the shards. Yield the name of each image, and the reason why it is left out or None.
+    """Write the images of a data set into shards.
+
+    Unreadable images are left out. For each image, yield its name and the reason why it is unreadable, or None if it is stored.
 
     Args:
         dataset: Images in files or shards.
-        out: Path of the archive. With a `size`, the archives of OUT.tar are OUT-000000.tar and so on.
+        out: Path of the archive, such as OUT.tar. If `size` is set, the archives are OUT-000000.tar, OUT-000001.tar, ...
         workers: Number of processes that read and decode images.
         size: Largest size of a shard in bytes. Default: write a single archive.
         smaller: How to downscale images. Default: keep their size.
 
     Raises:
-        UserError: If more images are unreadable than the data set allows, or if `out` exists.
+        UserError: If more images are unreadable than the data set allows, if the single archive already exists, or if a
+            shard exists that does not come from an earlier run with the same images and settings.
     """
     about = dict(
         classes=dataset.classes,
@@ -147,13 +155,14 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
     info = tarfile.TarInfo(path)
     info.size = len(data)
     archive.addfile(info, io.BytesIO(data))
-    archive.members.clear()  # because a list of millions of members would fill the memory
+    archive.members.clear()  # tarfile keeps a list of all members, and a list of millions would fill the memory
 
 
 def member_key(name: str, taken: set[str]) -> str:
-    """Return the name without its extension, unique in its shard and without dots in the file name, as WebDataset requires.
+    """Return the name of an image in its shard: the path of the image without its extension.
 
-    Leave out parts of the path that could lead out of the folder where the archive is unpacked.
+    WebDataset requires that the name is unique in its shard and that its last part has no dots. Parts such as '..' are left
+    out, because they could lead out of the folder where the archive is unpacked.
     """
     parts = [part for part in name.split('/') if part not in ('', '.', '..')]
     folder, slash, base = '/'.join(parts).rpartition('/')
@@ -172,7 +181,11 @@ def shard_path(out: Path, size: int | None, number: int) -> Path:
 
 
 def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """Return how many shards an earlier run completed, how many images it read for them, and how many it left out."""
+    """Return how many shards an earlier run completed, how many images it read for them, and how many it left out.
+
+    Raise if a shard exists that does not come from a run with the same images and settings. If `size` is None, raise if the
+    archive exists.
+    """
     number = 0
     done = dict(done=0, left_out=0)
     while (shard := shard_path(out, size, number)).exists():
@@ -187,7 +200,7 @@ def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int,
 
 
 def notes_in(shard: Path) -> tuple[dict | None, dict | None]:
-    """Return the first and the last member of a shard that `pack` wrote; (None, None) for other files."""
+    """Return the content of HEAD and TAIL in a shard that `pack` wrote. For other files, return (None, None)."""
     with suppress(tarfile.TarError, KeyError), tarfile.open(shard) as archive:
         return json.load(archive.extractfile(HEAD)), json.load(archive.extractfile(TAIL))
     return None, None

@@ -1,4 +1,4 @@
-"""Preprocessing of batches on the device, and checks that images fit the network and the views."""
+"""Preprocessing of batches on the device, and checks that the network and the views support the images."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,20 +18,22 @@ from mmairl.registry import MODELS
 class ViewPreprocessor(BaseDataPreprocessor):
     """Moves a batch to the device, augments it there if `views` is set, and normalizes it.
 
-    With `views`, batched operations augment a training batch. If the data set has no views, every pipeline starts from
-    the same images. If image files differ in size, the data set's views contain only the crops, and each pipeline starts
-    from the crop of its view (configs/_base_/views/on_device.py). Without `views`, data workers do all augmentation.
+    If `views` is set, batched operations augment each training batch on the device. If all images have the same size, the
+    data set requires no views, and every pipeline in `views` starts from the same images. If the images differ in size, the
+    views of the data set contain only the crops, and each pipeline starts from the crop of its view (see
+    configs/_base_/views/on_device.py). If `views` is None, the data workers do all augmentation.
 
     Args:
         mean: Mean of each channel, for values in [0, 1].
         std: Standard deviation of each channel, for values in [0, 1].
-        views: A list of transforms per view, or the name of a view set. Default: None.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
+            Default: None.
         channels_last: Whether batches are in channels-last layout.
-        single_view: Whether to return the only view as a tensor instead of a list, as mmpretrain's MAE and other models
-            of a single view require.
+        single_view: Whether to return the images as a tensor instead of a list with one tensor per view. Models with a
+            single view, such as mmpretrain's MAE, require this.
 
     Raises:
-        UserError: If `mean` and `std` differ in length, or if a deviation is 0.
+        UserError: If `mean` and `std` differ in length, or if a standard deviation is 0.
     """
 
     def __init__(
@@ -45,11 +47,11 @@ class ViewPreprocessor(BaseDataPreprocessor):
         super().__init__(non_blocking=True)
         if len(mean) != len(std) or 0 in std:
             raise UserError(
-                f'data_preprocessor: mean={list(mean)} and std={list(std)} require a number for each channel, and no '
-                'std of 0; measure them by mmairl pack --statistics, and leave out channels that never change',
+                f'data_preprocessor: mean={list(mean)} and std={list(std)} must each have one number per channel, and no std '
+                'may be 0; measure both by mmairl pack --statistics, and remove channels whose values never change',
                 code='bad-statistics',
             )
-        # Not persistent, so that the keys of a checkpoint do not depend on the preprocessor.
+        # The buffers are not persistent, so that the keys of a checkpoint do not depend on the preprocessor.
         self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.views = build_views(views) if views else None
@@ -59,12 +61,12 @@ class ViewPreprocessor(BaseDataPreprocessor):
     def forward(self, data: dict, training: bool = False) -> dict:
         samples = data.get('data_samples')
         if isinstance(samples, dict):
-            # Hooks read the indices of the images on the host, so they need not go to the device.
+            # The indices of the images are not copied to the device, because only hooks on the host read them.
             samples = {key: value for key, value in samples.items() if key != 'index'}
             data = dict(data, data_samples=samples)
         data = self.cast_data(data)
         inputs = data['inputs']
-        # In float32 whatever the precision of the step, because autocast and TF32 would round more coarsely than bytes.
+        # Preprocessing always runs in float32, because autocast and TF32 would make the augmentation less precise.
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
             if isinstance(inputs, Tensor):
                 return dict(data, inputs=self.normalize(to_unit(inputs)))
@@ -76,17 +78,18 @@ class ViewPreprocessor(BaseDataPreprocessor):
                 return dict(data, inputs=images)
             if len(images) > 1:
                 raise UserError(
-                    f'data_preprocessor.single_view: the data set has {len(images)} views; set a single one',
+                    f'data_preprocessor.single_view: requires a single view, but there are {len(images)}; set one view, or '
+                    'single_view=False',
                     code='several-views',
                 )
             return dict(data, inputs=images[0])
 
     def augment(self, images: Sequence[Tensor]) -> list[Tensor]:
-        """Return one augmented batch per view."""
+        """Apply `views` to a batch. Return one augmented batch for each view."""
         if len(images) not in (1, len(self.views)):
             raise UserError(
-                f'data_preprocessor.views: has {len(self.views)} pipelines, but the data set has {len(images)} views; set '
-                'as many of both, or views=None of the data set',
+                f'data_preprocessor.views: has {len(self.views)} views, but the data set has {len(images)}; set the same '
+                'number for both, or set views=None in the data set',
                 code='views-differ',
             )
         starts = images if len(images) == len(self.views) else [images[0]] * len(self.views)
@@ -104,7 +107,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
 def normalize(
     images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
 ) -> Tensor:
-    """Scale integers to [0, 1], then return (x - mean) / std."""
+    """Scale integer images to [0, 1], then subtract the mean and divide by the standard deviation of each channel."""
     mean_c11, std_c11 = (
         torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std)
     )
@@ -113,9 +116,9 @@ def normalize(
 
 @contextmanager
 def float32_precision(precision: str | None) -> Iterator[None]:
-    """Allow ('tf32') or forbid ('float32') TF32 in float32 products and convolutions within the block.
+    """Set the precision of float32 matrix products and convolutions within a `with` block.
 
-    With None, keep the current settings.
+    'tf32' allows the TF32 format, 'float32' forbids it, and None keeps the current settings.
     """
     products = torch.get_float32_matmul_precision()
     convolutions = torch.backends.cudnn.allow_tf32
@@ -135,23 +138,23 @@ def require_channels(
     backbone: nn.Module | None = None,
     views: Sequence[Pipeline] = (),
 ) -> None:
-    """Raise if the images do not fit the mean, the first convolution or a transform."""
+    """Raise if the mean, the first convolution or a transform does not support the channels or the values of the images."""
     images = innermost_dataset(dataset)
-    if not isinstance(images, ViewDataset):  # the channels of other data sets are unknown
+    if not isinstance(images, ViewDataset):
+        # Data sets of other libraries do not state their channels.
         return
     channels = images.channels
     if mean is not None and len(mean) != channels:
         raise UserError(
-            f'data_preprocessor.mean: the images have {channels} channels and the mean has {len(mean)} numbers; set mean '
-            'and std to a number for each channel, as tools/pack.py --statistics measures them, or other channels of the '
-            'data set',
+            f'data_preprocessor.mean: the images have {channels} channels, but the mean has {len(mean)} numbers; set mean and '
+            'std to one number per channel (tools/pack.py --statistics measures them), or change channels of the data set',
             code='statistics-channels',
         )
     expected = channels_of(backbone) if backbone is not None else None
     if expected not in (None, channels):
         raise UserError(
-            f'the images have {channels} channels and the first convolution takes {expected}; set '
-            f'model.backbone.in_channels={channels}, or channels={expected} of the data set',
+            f'the images have {channels} channels, but the first convolution takes {expected}; set '
+            f'model.backbone.in_channels={channels}, or set channels={expected} in the data set',
             code='backbone-channels',
         )
     require_fitting_views(images, [step for view in views for step in view])
@@ -163,8 +166,8 @@ def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
     clipping = [type(step).__name__ for step in steps if getattr(step, 'clips', False) and step.p]
     if clipping and (low < 0 or high > 1):
         raise UserError(
-            f'the first image has values from {low:.4g} to {high:.4g}, and {clipping[0]} requires 0 to 1; scale the stored '
-            'images, or leave it out',
+            f'the first image has values from {low:.4g} to {high:.4g}, but {clipping[0]} requires values from 0 to 1; scale '
+            f'the stored images, or remove {clipping[0]} from the views',
             code='views-range',
         )
     if images.channels == 3:
@@ -172,14 +175,14 @@ def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
     limits = [step.only_rgb() for step in steps if hasattr(step, 'only_rgb')]
     if wrong := list(dict.fromkeys(filter(None, limits))):
         raise UserError(
-            f'the images have {images.channels} channels, and a view requires RGB: {"; ".join(wrong)}; '
+            f'the images have {images.channels} channels, but a view contains changes that require RGB: {"; ".join(wrong)}; '
             'change the views of the config',
             code='views-channels',
         )
 
 
 def channels_of(backbone: nn.Module) -> int | None:
-    """Return the number of input channels of the first convolution, or None if there is no convolution."""
+    """Return the number of input channels of the backbone's first convolution, or None if it has no convolution."""
     return next(
         (part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None
     )

@@ -1,4 +1,4 @@
-"""Public labeled data sets. The class of each one defines its splits, its file layout and how its lists are read.
+"""Public labeled data sets. The class of a data set defines its splits, its file layout and how its lists are read.
 
 To add a data set, write a class in this file and a config in configs/evaluation.
 """
@@ -34,9 +34,10 @@ SPLITS = ('train', 'val', 'train+val', 'test')
 
 
 def rows_of_split(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
-    """Return the sorted indices of a split of `count` images. The split 'test' selects all images.
+    """Return the sorted indices of the images of a split, for a data set whose authors list no validation images.
 
-    `held_out=(n_val, n_total)`: hold out `n_val` of `n_total` images, or the same fraction if `count` differs.
+    If `split` is 'test', return all of the `count` test images. The other splits are sampled from `count` training images.
+    If `held_out` is (n_val, n_total), the fraction n_val / n_total of these images belongs to 'val', and the rest to 'train'.
     """
     if split == 'test':
         return torch.arange(count)
@@ -50,8 +51,8 @@ class Published:
 
     Attributes:
         splits: Names of the splits.
-        layout: The expected files below the root, for messages.
-        downloads: Functions of torchvision that download the files into a folder in this layout.
+        layout: A description of the expected files below the root, for messages.
+        downloads: Functions of torchvision that download the files into a folder, in this layout.
     """
 
     splits: tuple[str, ...] = SPLITS
@@ -60,9 +61,9 @@ class Published:
 
     @classmethod
     def download(cls, root: str | Path, split: str = 'train') -> None:
-        """Download the data set with torchvision, which verifies checksums, unless it is readable already.
+        """Download the data set with torchvision, which verifies checksums. Do nothing if the data set is already readable.
 
-        The files appear below `root` after the download is complete, and replace no existing file.
+        The files appear below `root` when the download is complete. Existing files are never replaced.
 
         Raises:
             UserError: If torchvision cannot download the data set, if the download fails or if the disk is full.
@@ -72,7 +73,8 @@ class Published:
         name = cls.__name__
         if not cls.downloads:
             raise UserError(
-                f'{name}: torchvision cannot download this data set; put its files below {root} yourself ({cls.layout})',
+                f'{name}: torchvision cannot download this data set; download it yourself, and put its files below {root} '
+                f'(expected layout: {cls.layout})',
                 code='no-download',
             )
         folder = Path(root) / '.download'
@@ -81,9 +83,11 @@ class Published:
         with explained(failed, remedy, code='download-failed'), explained_disk_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f'{folder}.lock'):
-                if cls.is_readable(root, split):  # because another process has downloaded it
+                if cls.is_readable(root, split):
+                    # Another process has downloaded the data set in the meantime.
                     return
-                shutil.rmtree(folder, ignore_errors=True)  # left over from a killed download
+                # The folder is left over from a killed download.
+                shutil.rmtree(folder, ignore_errors=True)
                 try:
                     for fetch in cls.downloads:
                         fetch(folder, download=True)
@@ -103,7 +107,7 @@ class Published:
 
     @contextmanager
     def reading(self, root: str | Path, split: str) -> Iterator[None]:
-        """Raise a UserError if the split is unknown, or if files are missing or damaged."""
+        """Run a `with` block that reads the data set. Raise if the split is unknown, or if files are missing or damaged."""
         name = type(self).__name__
         if split not in self.splits:
             known = ', '.join(self.splits)
@@ -115,9 +119,11 @@ class Published:
         except (OSError, RuntimeError, ValueError, LookupError, SyntaxError) as error:
             if isinstance(error, UserError) and not isinstance(error, UnreadableFile):
                 raise
-            # torchvision's RuntimeErrors say only how to download the data set.
+            # The text of a RuntimeError of torchvision is dropped, because it only explains how to download the data set.
             cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {error})'
-            fetch = ', download them by `mmairl evaluate ... --download`' if self.downloads else ''
+            fetch = (
+                ', or download them by `mmairl evaluate ... --download`' if self.downloads else ''
+            )
             raise UserError(
                 f'{name}: cannot be read from {Path(root).resolve()}{cause}; expected layout: {self.layout}. Put the files '
                 f'there{fetch}, or set root of the data set to their folder',
@@ -126,7 +132,7 @@ class Published:
 
 
 def publish_files(folder: Path, root: Path) -> None:
-    """Move downloaded files below the root, without their archives."""
+    """Move the downloaded files below the root, and delete the archives from which they were unpacked."""
     for path in list(folder.rglob('*')):
         if path.suffix in ('.tar', '.tgz', '.gz', '.zip'):
             path.unlink()
@@ -140,7 +146,7 @@ def publish_files(folder: Path, root: Path) -> None:
 
 
 def download_missing(config: Any) -> None:
-    """Download each public data set that a config, or a part of a config, names and that is not readable."""
+    """Download each public data set that occurs in a config, or in a part of a config, unless it is already readable."""
     for _, part in walk(config):
         if isinstance(part, dict):
             kind = DATASETS.module_dict.get(str(part.get('type')).removeprefix('mmairl.'))
@@ -149,18 +155,19 @@ def download_missing(config: Any) -> None:
 
 
 class ListedDataset(Published, FileDataset):
-    """Base class of public data sets whose images are files in lists, with a list for each part.
+    """Base class of public data sets of image files, for which the authors publish a list of files per part.
 
-    A subclass sets `lists` to a function that returns a part as a data set of torchvision, or defines `listing`. If the
-    authors list no validation images, `held_out` images are sampled from the training images. Published results use one
-    such sample, of which only the size is published (BYOL's appendix). Ours has the same size.
+    The parts are 'train', 'val' and 'test'. A subclass sets `lists` to a function that returns a part as a data set of
+    torchvision, or it defines `listing`. If the authors list no validation images, these are sampled from the training
+    images, and `held_out` sets their number. Published results also use a random sample. Only its size is known (BYOL's
+    appendix), and our sample has the same size.
 
     Args:
-        root: The folder of the files.
+        root: The folder that contains the files.
         split: One of `splits`.
-        views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images is unreadable.
-        seed: Seed of the sample of validation images.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
+        max_unreadable: Training stops if more than this fraction of the images is unreadable.
+        seed: Seed for sampling the validation images.
 
     Raises:
         UserError: If the split is unknown, or if files are missing or damaged.
@@ -182,16 +189,17 @@ class ListedDataset(Published, FileDataset):
             files, labels, self.classes = self.select(Path(root), split)
         if not files:
             raise UserError(
-                f"{type(self).__name__}: {Path(root).resolve()} has no image of the split ('{split}'); check that the data "
+                f"{type(self).__name__}: {Path(root).resolve()} has no image of this split ('{split}'); check that the data "
                 'set is complete',
                 code='empty-split',
             )
         super().__init__(root, files, labels, views, max_unreadable)
 
     def listing(self, root: Path, part: str) -> Listing:
-        """Return the images, labels and classes of one part ('train', 'val' or 'test')."""
+        """Return the image files, labels and classes of one part ('train', 'val' or 'test')."""
         listed = self.lists(root, part)
-        # torchvision's lists are private attributes. Its public interface decodes an image to return its label.
+        # The lists are private attributes of torchvision. They are used because the public way to get a label also decodes
+        # the image.
         if hasattr(listed, '_samples'):
             files, labels = zip(*listed._samples)
         else:
@@ -214,7 +222,7 @@ def relative_paths(root: Path, files: Iterable[str | Path]) -> list[str]:
 
 @DATASETS.register_module()
 class Food101(ListedDataset):
-    """101 dishes: 68 175 training, 7 575 validation and 25 250 test images."""
+    """Photographs of 101 dishes: 68 175 training, 7 575 validation and 25 250 test images."""
 
     layout = 'food-101/meta/{train,test}.json and food-101/images/CLASS/NAME.jpg'
     held_out = 7_575, 75_750
@@ -224,7 +232,7 @@ class Food101(ListedDataset):
 
 @DATASETS.register_module()
 class StanfordCars(ListedDataset):
-    """196 models of cars: 6 494 training, 1 650 validation and 8 041 test images."""
+    """Photographs of 196 models of cars: 6 494 training, 1 650 validation and 8 041 test images."""
 
     layout = (
         'stanford_cars/devkit/{cars_meta,cars_train_annos}.mat, stanford_cars/cars_test_annos_withlabels.mat '
@@ -236,7 +244,7 @@ class StanfordCars(ListedDataset):
 
 @DATASETS.register_module()
 class FGVCAircraft(ListedDataset):
-    """100 variants of aircraft in the authors' splits of 3 334, 3 333 and 3 333 images."""
+    """Photographs of 100 variants of aircraft: 3 334 training, 3 333 validation and 3 333 test images (the authors' splits)."""
 
     metric = 'mean per class'
     layout = 'fgvc-aircraft-2013b/data/ with variants.txt, images_variant_{train,val,test}.txt and images/NAME.jpg'
@@ -246,7 +254,10 @@ class FGVCAircraft(ListedDataset):
 
 @DATASETS.register_module()
 class DTD(ListedDataset):
-    """47 textures in the first of the authors' ten partitions, as is customary. Each split has 1 880 images."""
+    """Photographs of 47 kinds of textures: 1 880 training, 1 880 validation and 1 880 test images.
+
+    The authors published ten partitions. As is customary, this is the first one.
+    """
 
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
     lists = datasets.DTD
@@ -255,7 +266,7 @@ class DTD(ListedDataset):
 
 @DATASETS.register_module()
 class OxfordIIITPet(ListedDataset):
-    """37 breeds of cats and dogs: 2 940 training, 740 validation and 3 669 test images."""
+    """Photographs of 37 breeds of cats and dogs: 2 940 training, 740 validation and 3 669 test images."""
 
     metric = 'mean per class'
     layout = 'oxford-iiit-pet/annotations/{trainval,test}.txt and oxford-iiit-pet/images/NAME.jpg'
@@ -268,19 +279,22 @@ class OxfordIIITPet(ListedDataset):
 
 @DATASETS.register_module()
 class Flowers102(ListedDataset):
-    """102 flowers in the authors' splits of 1 020, 1 020 and 6 149 images."""
+    """Photographs of 102 kinds of flowers: 1 020 training, 1 020 validation and 6 149 test images (the authors' splits)."""
 
     metric = 'mean per class'
-    layout = 'flowers-102/{setid,imagelabels}.mat, unchanged by their md5, and flowers-102/jpg/image_NUMBER.jpg'
+    layout = (
+        'flowers-102/{setid,imagelabels}.mat with the published MD5 digests, and '
+        'flowers-102/jpg/image_NUMBER.jpg'
+    )
     lists = datasets.Flowers102
     downloads = (lists,)
 
 
 @DATASETS.register_module()
 class SUN397(ListedDataset):
-    """397 scenes in the authors' first partition: 15 880 training, 3 970 validation and 19 850 test images.
+    """Photographs of 397 kinds of scenes: 15 880 training, 3 970 validation and 19 850 test images.
 
-    Most images in the archive belong to no split.
+    These are the images of the authors' first partition. Most images in the archive belong to no split.
     """
 
     layout = 'SUN397/ with ClassName.txt and its images, and splits/{Training_01,Testing_01}.txt from Partitions.zip'
@@ -288,7 +302,7 @@ class SUN397(ListedDataset):
     held_out = 3_970, 19_850
 
     def listing(self, root: Path, part: str) -> Listing:
-        # In the line /a/apartment_building/outdoor/sun_NAME.jpg, the class is apartment_building/outdoor.
+        # The class is part of the path: /a/apartment_building/outdoor/sun_NAME.jpg has the class apartment_building/outdoor.
         names = read_text(root / 'SUN397' / 'ClassName.txt').split()
         images = read_text(root / 'splits' / self.partition[part]).split()
         label = {name: number for number, name in enumerate(names)}
@@ -299,13 +313,14 @@ class SUN397(ListedDataset):
 
 @DATASETS.register_module()
 class Birdsnap(ListedDataset):
-    """500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images if none is missing.
+    """Photographs of 500 species of birds of North America: 42 405 training, 4 981 validation and 2 443 test images.
 
-    The splits leave out photographs that no longer exist on Flickr, and the validation images decrease in proportion.
+    Some photographs no longer exist on Flickr, and the splits leave them out. If training images are missing, the number of
+    validation images is reduced in proportion.
     """
 
-    images = 'download/images'  # the folder that the authors' script creates
-    layout = f'species.txt, images.txt, test_images.txt and {images}/SPECIES/NAME.jpg, as get_birdsnap.py leaves them'
+    images = 'download/images'  # the authors' script creates this folder
+    layout = f'species.txt, images.txt, test_images.txt and {images}/SPECIES/NAME.jpg, as created by get_birdsnap.py'
     held_out = 4_981, 47_386
 
     def listing(self, root: Path, part: str) -> Listing:
@@ -322,24 +337,25 @@ class Birdsnap(ListedDataset):
 
 
 def tab_separated(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a tab-separated table with a header."""
+    """Read a tab-separated table with a header line. Return one dictionary per row."""
     lines = StringIO(read_text(path))
     return list(csv.DictReader(lines, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
 @DATASETS.register_module()
 class Caltech101(ListedDataset):
-    """25 training and 5 validation images of each class, sampled by `seed`. The other images are the test images.
+    """Photographs of 102 classes: 2 550 training, 510 validation and 6 084 test images.
 
-    As in the published sizes of 2 550, 510 and 6 084 images, BACKGROUND_Google is the 102nd class. torchvision omits it.
-    The samples behind the published results are not public.
+    `seed` samples 25 training and 5 validation images of each class, and the other images are the test images. As in
+    published results, BACKGROUND_Google counts as a class (torchvision omits it). The published results also use random
+    samples, which are not public.
     """
 
     metric = 'mean per class'
     folder = 'caltech101/101_ObjectCategories'
-    layout = f'{folder}/CLASS/NAME.jpg, BACKGROUND_Google among the classes'
+    layout = f'{folder}/CLASS/NAME.jpg, with BACKGROUND_Google as one of the classes'
     downloads = (datasets.Caltech101,)
-    # Ranges of the shuffled images of each class.
+    # The range of each split in the shuffled images of a class.
     rows = {
         'train': slice(25),
         'val': slice(25, 30),
@@ -363,7 +379,10 @@ class Caltech101(ListedDataset):
 
 @DATASETS.register_module()
 class Places205(ListedDataset):
-    """205 scenes, with 2 448 873 training and 20 500 validation images, in the layout of the two archives."""
+    """Photographs of 205 kinds of scenes: 2 448 873 training and 20 500 validation images.
+
+    The expected layout is the one that unpacking the authors' two archives creates.
+    """
 
     splits = ('train', 'val')
     folder = 'data/vision/torralba/deeplearning/images256'
@@ -374,7 +393,7 @@ class Places205(ListedDataset):
         lines = list(filter(str.strip, read_text(path, LARGEST_LIST).splitlines()))
         images = [line.rpartition(' ')[0] for line in lines]
         labels = [int(line.rpartition(' ')[2]) for line in lines]
-        # The lists name classes only by their folders: a/abbey for abbey.
+        # The lists contain class names only as parts of folders: the class abbey is in the folder a/abbey.
         folders = dict(zip(labels, (image.rpartition('/')[0] for image in images)))
         names = {label: folder.partition('/')[2] for label, folder in folders.items()}
         classes = [names.get(label, str(label)) for label in range(max(labels) + 1)]
@@ -383,7 +402,7 @@ class Places205(ListedDataset):
 
 @DATASETS.register_module()
 class INaturalist2018(ListedDataset):
-    """8 142 species in a long-tailed distribution: 437 513 training and 24 426 validation images."""
+    """Photographs of 8 142 species in a long-tailed distribution: 437 513 training and 24 426 validation images."""
 
     splits = ('train', 'val')
     layout = 'train2018.json, val2018.json and train_val2018/'
@@ -408,10 +427,11 @@ VOC_CLASSES = [
 
 @DATASETS.register_module()
 class VOC2007(ListedDataset):
-    """20 kinds of objects in the official splits of 2 501, 2 510 and 4 952 images.
+    """Photographs with 20 kinds of objects, in the official splits: 2 501 training, 2 510 validation and 4 952 test images.
 
-    The labels have the shape (images, 20). 1 means that the image shows an object of the class, 0 that it does not, and -1
-    that all its objects of the class are marked as difficult, in which case the official score ignores the label.
+    The labels have the shape (images, 20). Label 1 means that the image shows an object of the class, and 0 that it does
+    not. Label -1 means that all objects of the class in the image are marked as difficult. The official score ignores these
+    labels.
     """
 
     metric = '11-point mAP'
@@ -427,7 +447,7 @@ class VOC2007(ListedDataset):
 
 
 def labels_in_annotation(annotation: str | Path) -> list[int]:
-    """Return the label (1, 0 or -1) of each class from the annotation file of an image."""
+    """Read the annotation file of an image. Return the label of each class: 1, 0 or -1, as in `VOC2007`."""
     row = [0] * len(VOC_CLASSES)
     for thing in ElementTree.parse(annotation).iter('object'):
         label = VOC_CLASSES.index(thing.findtext('name'))
@@ -440,21 +460,23 @@ def labels_in_annotation(annotation: str | Path) -> list[int]:
 
 @DATASETS.register_module()
 class CIFAR10(Published, ViewDataset):
-    """10 classes of 32 x 32 pixels: 45 000 training, 5 000 validation and 10 000 test images.
+    """Photographs of 10 classes at 32 x 32 pixels: 45 000 training, 5 000 validation and 10 000 test images.
 
-    'val' is sampled from the training images by `seed`, because the split behind published results is not public. The
-    files are pickles, which torchvision opens only if their MD5 digests are the published ones.
+    `seed` samples the 'val' split from the authors' training images, because the validation split of published results is
+    not public. The files are pickles. torchvision opens them only if their MD5 digests equal the published digests.
 
     Args:
-        root: The folder of the files.
+        root: The folder that contains the files.
         split: One of `splits`.
-        views: A list of transforms per view, or the name of a view set.
-        seed: Seed of the sample of validation images.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
+        seed: Seed for sampling the validation images.
     """
 
     published: type[datasets.CIFAR10] = datasets.CIFAR10
     held_out = 5_000, 50_000
-    layout = 'cifar-10-batches-py/ with the batches of the Python version, unchanged by their md5'
+    layout = (
+        'cifar-10-batches-py/ with the batches of the Python version and the published MD5 digests'
+    )
     downloads = (datasets.CIFAR10,)
 
     def __init__(
@@ -474,26 +496,27 @@ class CIFAR10(Published, ViewDataset):
 
 @DATASETS.register_module()
 class CIFAR100(CIFAR10):
-    """100 classes of 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images, as for CIFAR10."""
+    """Photographs of 100 classes at 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images.
+
+    The arguments and the sampling of the validation images are the same as for `CIFAR10`.
+    """
 
     published = datasets.CIFAR100
     held_out = 5_067, 50_000
-    layout = (
-        'cifar-100-python/ with train, test and meta of the Python version, unchanged by their md5'
-    )
+    layout = 'cifar-100-python/ with train, test and meta of the Python version and the published MD5 digests'
     downloads = (datasets.CIFAR100,)
 
 
 @DATASETS.register_module()
 class STL10(Published, ViewDataset):
-    """10 classes of 96 x 96 pixels: 5 000 training, 8 000 test and 100 000 unlabeled images.
+    """Photographs of 10 classes at 96 x 96 pixels: 5 000 training, 8 000 test and 100 000 unlabeled images.
 
-    All processes share the files as memory maps. torchvision would load 2.8 GB in each process.
+    The files are mapped into memory that all processes share. torchvision would load 2.8 GB into each process.
 
     Args:
-        root: The folder of the files.
+        root: The folder that contains the files.
         split: One of `splits`.
-        views: A list of transforms per view, or the name of a view set.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
     """
 
     size = 96
@@ -512,7 +535,7 @@ class STL10(Published, ViewDataset):
             self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(shape)
             self.labels = torch.full((len(self.images),), -1)
             if split != 'unlabeled':
-                # Assigned in place, which raises an error if the two files differ in length.
+                # The assignment is in place, because this raises an error if the two files differ in length.
                 from_one = np.fromfile(folder / f'{split}_y.bin', np.uint8)
                 self.labels[:] = torch.from_numpy(from_one.astype(np.int64) - 1)
 
@@ -523,16 +546,17 @@ class STL10(Published, ViewDataset):
 
 @DATASETS.register_module()
 class Landmarks(Published, FileDataset):
-    """Oxford 5k or Paris 6k in their public layouts, for the protocol `retrieval`.
+    """The landmark photographs of Oxford 5k or Paris 6k, in their public layouts. The protocol `retrieval` evaluates on them.
 
-    The split 'query' has the query images, and 'test' all images. The labels have a column for each query: 1 for good and
-    ok images, -1 for junk, 0 for others. As in DINO's evaluation, queries are whole images and their boxes are ignored.
+    The split 'query' has the query images, and the split 'test' has all images. The labels have the shape (images, queries).
+    For a query, the label is 1 for images that the authors list as good or ok, -1 for junk and 0 for other images. As in
+    DINO's evaluation, queries are whole images, and the boxes that the authors drew in them are ignored.
 
     Args:
         root: The folder with the images in `images/` and the text files of the queries in `groundtruth/`.
         split: 'query' or 'test'.
-        views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images is unreadable.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
+        max_unreadable: Training stops if more than this fraction of the images is unreadable.
     """
 
     splits = ('query', 'test')
@@ -546,7 +570,7 @@ class Landmarks(Published, FileDataset):
         with self.reading(root, split):
             lists = sorted((root / 'groundtruth').glob('*_query.txt'))
             if not lists:
-                raise FileNotFoundError('no queries in groundtruth')
+                raise FileNotFoundError('the folder groundtruth has no query files')
             self.classes = [path.name.removesuffix('_query.txt') for path in lists]
             files = {path.stem: path for path in sorted((root / 'images').rglob('*.jpg'))}
             if split == 'query':
@@ -564,6 +588,6 @@ class Landmarks(Published, FileDataset):
 
 
 def listed_images(path: Path) -> list[str]:
-    """Return the image names in a list: the first word of each line, without Oxford 5k's prefix of query images."""
+    """Return the image names in a list file: the first word of each line, without the prefix of queries in Oxford 5k."""
     lines = read_text(path, LARGEST_LIST).splitlines()
     return [line.split()[0].removeprefix('oxc1_') for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""Decoding of image files without conversion or scaling, for data sets with `channels=C`."""
+"""Decoding of image files to their stored values, without conversion or scaling. Data sets that set `channels` use it."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -25,14 +25,18 @@ from mmairl.data.decode import (
 from mmairl.errors import UserError
 
 PNG = b'\x89PNG\r\n\x1a\n'
-DEPTH = 24  # offset in a PNG file
-COLOR_TYPE = 25  # offset in a PNG file
-RGB_TYPES = (2, 6)  # color types without and with transparency
-MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')  # Pillow's modes that keep the stored values
+DEPTH = 24  # offset of the bit depth in a PNG file
+COLOR_TYPE = 25  # offset of the color type in a PNG file
+RGB_TYPES = (2, 6)  # PNG's color types for RGB without and with transparency
+# In these modes, Pillow does not change the stored values.
+MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')
 
 
 def decode_stored(data: bytes, max_pixels: int) -> Tensor:
-    """Decode a file to uint8, uint16 or float32, channels first. The channels of a TIFF are its samples or its pages."""
+    """Decode the content of an image file to its stored values: uint8, uint16 or float32, channels first.
+
+    The channels of a TIFF are the samples of its pixels, or its pages.
+    """
     if data.startswith(NPY):
         read = from_npy
     elif data.startswith(TIFF):
@@ -44,7 +48,7 @@ def decode_stored(data: bytes, max_pixels: int) -> Tensor:
 
 
 def channels_first(pixels: np.ndarray) -> Tensor:
-    """Convert an H x W or H x W x C array to a C x H x W tensor, and floats of any width to float32."""
+    """Convert an H x W or H x W x C array to a C x H x W tensor. Floats of any precision become float32."""
     if pixels.dtype.kind == 'f':
         pixels = pixels.astype(np.float32)
         if not np.isfinite(pixels).all():
@@ -60,13 +64,13 @@ def channels_first(pixels: np.ndarray) -> Tensor:
 def require_size(
     shape: Sequence[int], height_width: Sequence[int], itemsize: int, max_pixels: int
 ) -> None:
-    """Raise if the header states too large an image. Call this before memory is allocated."""
+    """Raise if the shape in the header of a file is too large. Call this before allocating memory for the image."""
     if prod(height_width) > max_pixels or itemsize * prod(shape) > BYTES_PER_PIXEL * max_pixels:
         raise UnreadableImage(Reason.TOO_LARGE)
 
 
 def from_npy(data: bytes, max_pixels: int) -> np.ndarray:
-    """Read an H x W or H x W x C array that numpy.save wrote."""
+    """Read a file that numpy.save wrote. The array must have the shape H x W or H x W x C."""
     file = BytesIO(data)
     if np.lib.format.read_magic(file) == (1, 0):
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
@@ -82,10 +86,13 @@ def from_npy(data: bytes, max_pixels: int) -> np.ndarray:
 
 
 def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
-    """Read the first image of a TIFF with tifffile. Pillow and OpenCV support at most four channels, some incorrectly."""
+    """Read the first image of a TIFF with tifffile.
+
+    Pillow and OpenCV are not used, because they support at most four channels and read some files incorrectly.
+    """
     with installed('tifffile', 'TIFF files as they are stored'):
         from tifffile import TiffFile
-    # Its log does not name the file and precedes an exception anyway.
+    # The log messages of tifffile do not name the file, and an exception follows anyway.
     logging.getLogger('tifffile').setLevel(logging.CRITICAL)
     with TiffFile(BytesIO(data)) as file:
         image = file.series[0]
@@ -110,17 +117,17 @@ def codec_installed(name: str) -> Iterator[None]:
         if 'imagecodecs' not in str(error):
             raise
         raise UserError(
-            f'{name}: the compression requires imagecodecs; pip install imagecodecs',
+            f'{name}: decompressing a file requires imagecodecs; pip install imagecodecs',
             code='no-codec',
         ) from error
 
 
 def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
-    """Read a JPEG, a PNG or another format that Pillow supports, upright."""
+    """Read a JPEG, a PNG or another file that Pillow supports, rotated as its EXIF data states."""
     with open_image(data, max_pixels) as image:
         turn_upright(image)
         if data.startswith(PNG) and data[DEPTH] == 16 and data[COLOR_TYPE] in RGB_TYPES:
-            # Pillow keeps only 8 of the 16 bits. OpenCV keeps them all, with blue first.
+            # Pillow keeps only 8 of the 16 bits. OpenCV keeps all bits, but its channels are in the order blue, green, red.
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
             return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
         if image.mode not in MODES:

@@ -1,4 +1,7 @@
-"""Reads from disks and remote storage, which retry temporary failures and report faults of a file itself at once."""
+"""Reading of files from disks and remote storage.
+
+Temporary failures of the storage are retried. If the file itself is at fault, an error is raised immediately.
+"""
 
 import errno
 import os
@@ -14,9 +17,12 @@ from mmairl.errors import UserError
 from mmairl.io import FULL, open_without_waiting
 
 Answer = TypeVar('Answer')
-FIRST_PAUSE = 0.1  # seconds, doubled after each try
-PATIENCE = 3.2  # seconds for a file system: six tries, about the duration of a fail-over
-# Other system errors (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) are not faults of the file.
+FIRST_PAUSE = 0.1  # seconds before the second try; the pause doubles after each further try
+# No try on a file system starts later than this many seconds after the first try. This allows six tries and is about as long as
+# a file server takes to fail over.
+PATIENCE = 3.2
+# The system errors that are the fault of the file. All other errors (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...)
+# count as temporary.
 FAULTS_OF_THE_FILE = {
     errno.ENOENT: Reason.VANISHED,
     errno.ENOTDIR: Reason.VANISHED,
@@ -31,7 +37,7 @@ FAULTS_OF_THE_FILE = {
 def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
     """Return the bytes of an image file below `root`.
 
-    The file is read and not mapped into memory, because SIGBUS kills a process whose mapped file becomes unavailable.
+    The file is not mapped into memory, because SIGBUS would kill the process if the mapped file became unavailable.
     """
 
     def read() -> bytes:
@@ -55,7 +61,7 @@ def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def require_root(root: Path) -> None:
-    """Raise if the root is missing or empty, as after a lost mount. Otherwise only the file is missing."""
+    """Raise if the root folder is missing or empty, for example after a mount was lost. Otherwise, only the file is missing."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
         if any(entries):
             return
@@ -66,15 +72,17 @@ def require_root(root: Path) -> None:
 
 
 def retried(read: Callable[[], Answer], name: Path | str, patience: float | None = None) -> Answer:
-    """Call `read` and return its result. On OSError, call it again after growing pauses.
+    """Call `read` and return its result. If it raises OSError, call it again after a pause, which doubles each time.
 
     Args:
         read: The function to call.
-        name: What it reads, for the error message.
-        patience: Seconds for all tries, if `read` reads from remote storage. Default: PATIENCE, for a file system.
+        name: The name of what `read` reads, for the error message.
+        patience: No try starts later than this many seconds after the first try. Set this if `read` reads from remote
+            storage. Default: PATIENCE, which suits file systems.
 
     Raises:
         UserError: If all tries fail.
+        OSError: If the disk to which `read` writes is full.
     """
     began = time.monotonic()
     pause = FIRST_PAUSE
@@ -83,7 +91,7 @@ def retried(read: Callable[[], Answer], name: Path | str, patience: float | None
         try:
             return read()
         except OSError as error:
-            if error.errno in FULL:  # the disk that a copy is written to
+            if error.errno in FULL:  # `read` copies a file, and the disk that it writes to is full
                 raise
             tries += 1
             seconds = time.monotonic() - began
@@ -92,7 +100,7 @@ def retried(read: Callable[[], Answer], name: Path | str, patience: float | None
                 cause = error.strerror if patience else errno.errorcode.get(error.errno, error)
                 raise UserError(
                     f'{name}: no answer from the {kind} ({cause}; {tries} tries in {seconds:.1f} s); check the {place}, or '
-                    'move the file away if only it fails, then continue with --resume',
+                    'move the file away if other files can be read, then continue with --resume',
                     code='no-answer',
                 ) from error
         time.sleep(pause)

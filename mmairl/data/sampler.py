@@ -1,4 +1,4 @@
-"""The order of the images in an epoch: resumable at any image, and the same for any number of processes."""
+"""The order of the images in an epoch. It can be resumed at any image and does not depend on the number of processes."""
 
 import math
 from collections.abc import Callable, Iterator, Sized
@@ -13,31 +13,35 @@ from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 from mmairl.registry import DATA_SAMPLERS
 
-Order = Callable[[np.ndarray], np.ndarray]  # maps positions in an epoch to images
-BLOCK = 2**14  # images whose order is computed at once, which takes 3 ms
-TORCH_COUNT = 2**24  # most images that torch permutes, with 128 MB of memory
-ROUNDS = 8  # of the Feistel network
+# An order maps positions in an epoch to indices of images.
+Order = Callable[[np.ndarray], np.ndarray]
+BLOCK = 2**14  # the order is computed for this many images at once, which takes 3 ms
+TORCH_COUNT = 2**24  # torch permutes at most this many images, which takes 128 MB of memory
+ROUNDS = 8  # number of rounds of the Feistel network in keyed_permutation
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @DATA_SAMPLERS.register_module()
 class ResumableSampler(Sampler):
-    """Permutes the data set in each epoch, and deals the images to the processes in turn.
+    """Permutes the images of a data set in each epoch, and distributes them to the processes in turn.
 
-    The order depends only on seed and epoch, and an epoch can start at any image. If the total batch size is the same, the
-    n-th batch contains the same images for any number of processes. TrainingImages also receive a seed for the views of
-    each image, which depends on the position in the epoch and not on the worker. If the data set is a Mixture with
-    weights, the weights determine how many images of each set an epoch has.
+    The order of an epoch depends only on the seed and on the number of the epoch, and a resumed epoch can start at any
+    image. For a fixed total batch size, the n-th batch contains the same images for any number of processes. If the data set
+    is wrapped in TrainingImages, the sampler also passes a seed for the views of each image. This seed depends on the
+    position in the epoch and not on the data worker. If the data set is a Mixture with weights, the weights determine how
+    many images of each set an epoch has.
 
-    mmengine's DefaultSampler permutes with the seed `seed + epoch`, so neighboring seeds share most orders. `by_sum`
-    selects this rule, to resume runs that were started with it.
+    mmengine's DefaultSampler uses `seed + epoch` as the seed of a permutation, so two runs with neighboring seeds have most
+    orders in common. This sampler hashes the two numbers instead. The attribute `by_sum` selects mmengine's rule, so that
+    runs that were started with that rule can be resumed.
 
     Args:
         dataset: The data set.
-        shuffle: Whether to permute.
-        seed: The seed of all orders. Default: a random seed that all processes share.
-        order: 'images', or 'shards' for an order that reads a few shards at a time, as remote storage requires.
-        window: How many shards are read at a time.
+        shuffle: Whether to permute the images.
+        seed: The seed from which the orders of all epochs are derived. Default: a random seed that all processes share.
+        order: 'images' permutes all images. 'shards' permutes the shards, and then the images within groups of `window`
+            shards, so that only a few shards are read at a time. Remote storage requires 'shards'.
+        window: How many shards are read at a time if `order` is 'shards'.
 
     Raises:
         UserError: If `order` is unknown, or if it is 'shards' and the data set does not consist of shards.
@@ -59,8 +63,8 @@ class ResumableSampler(Sampler):
         has_shards = getattr(dataset, 'shard_bounds', None) is not None
         if order not in ('images', 'shards') or (order == 'shards' and not has_shards):
             raise UserError(
-                f"ResumableSampler.order: is not supported for {type(dataset).__name__} ('{order}'); set images, or shards "
-                'for Shards and Mixtures of them',
+                f"ResumableSampler.order: is not supported for {type(dataset).__name__} ('{order}'); set images, or set "
+                'shards if the data set is Shards or a Mixture of Shards',
                 code='bad-order',
             )
         self.counts = getattr(dataset, 'per_epoch', None) if shuffle else None
@@ -71,21 +75,24 @@ class ResumableSampler(Sampler):
 
     @property
     def images(self) -> int:
-        """Number of images in an epoch: that of the data set, unless it has weights."""
+        """Number of images in an epoch: the size of the data set, or the number that the weights of a Mixture yield."""
         return len(self.dataset) if self.counts is None else int(self.counts.sum())
 
     @property
     def total(self) -> int:
-        """Number of images that all processes see in an epoch. A few may come twice, so that all have the same number."""
+        """Number of images that all processes together see in an epoch.
+
+        A few images may be repeated, so that each process has the same number of images.
+        """
         return math.ceil(self.images / self.world_size) * self.world_size
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Set the epoch, and how many of its images all processes together have seen already."""
+        """Set the epoch, and the number of its images that all processes together have already seen."""
         self.epoch = epoch
         self.start = start
 
     def order(self) -> Order:
-        """Return the order of the current epoch."""
+        """Return the order of the current epoch, as a function from positions to indices of images."""
         if not self.shuffle:
             return np.asarray
         seed = self.seed + self.epoch if self.by_sum else seed_of(self.seed, self.epoch)
@@ -109,30 +116,35 @@ class ResumableSampler(Sampler):
             yield from zip(indices, self.seeds_of(positions).tolist()) if with_seeds else indices
 
     def seeds_of(self, positions: np.ndarray) -> np.ndarray:
-        """Return 32 well-mixed bits of (seed, epoch, position), so that neighbors do not draw similar views."""
+        """Return a 32-bit seed for the views at each position.
+
+        It is a hash of (seed, epoch, position), so that images at neighboring positions do not have similar views.
+        """
         run = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xD1B54A32D192ED03) % 2**64
         bits = positions.astype(np.uint64) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(run)
         return mix_bits(bits) % np.uint64(2**32)
 
     def __len__(self) -> int:
-        """Return the number of images of this process in a full epoch, from which schedules are computed."""
+        """Return the number of images of this process in a full epoch. mmengine computes schedules from it."""
         return len(range(self.rank, self.total, self.world_size))
 
 
 def mix_bits(bits: np.ndarray) -> np.ndarray:
-    """Mix 64-bit integers with the finalizer of splitmix64."""
+    """Hash 64-bit integers by the last step of the random generator splitmix64."""
     bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ bits >> np.uint64(31)
 
 
 def seed_of(seed: int, epoch: int) -> int:
-    """Return a hash of seed and epoch, so that runs with different seeds share no order."""
+    """Return the seed of an epoch's order. It is a hash, so that runs with different seeds have no order in common."""
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
 
 
 def permutation(count: int, seed: int) -> Order:
-    """Return torch's permutation for up to 2^24 images, and for more a keyed permutation, which takes no memory.
+    """Return a random order of `count` images, as a function from positions to indices.
+
+    Up to 2^24 images are permuted by torch. More images are permuted by `keyed_permutation`, which takes no memory.
 
     >>> permutation(5, seed=0)(np.arange(5))
     array([4, 0, 1, 3, 2])
@@ -143,11 +155,11 @@ def permutation(count: int, seed: int) -> Order:
 
 
 def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
-    """Return the images at these positions of a permutation, without computing the rest of it.
+    """Return the images at these positions of a random permutation, without computing the images at other positions.
 
-    This is a Feistel network on the rows and columns of a table with at least `count` cells (Black and Rogaway 2002). Each
-    round shifts the row by a hash of the column, or the column by a hash of the row. A result beyond the last image passes
-    through the network again until it is an image.
+    The permutation is a Feistel network on the rows and columns of a table with at least `count` cells (Black and Rogaway
+    2002). Each round shifts the row by a hash of the column, or the column by a hash of the row. A result that is not an
+    image, because it is `count` or more, passes through the network again until it is below `count`.
     """
     rows = math.isqrt(count - 1) + 1
     columns = -(-count // rows)
@@ -167,15 +179,16 @@ def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) 
 
 
 def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
-    """Permute the shards, then the images within each window of `window` consecutive shards.
+    """Return an order that permutes the shards, then the images within each group of `window` consecutive shards.
 
-    So a few shards are read at a time. If all shards have the same size, two consecutive images come from one shard with
-    probability 1 / window.
+    With this order, only `window` shards are read at a time. If all shards have the same size, two consecutive images come
+    from the same shard with probability 1 / window.
     """
     shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
     firsts = firsts[shards]
-    ends = np.cumsum(sizes[shards])  # of the shards, as positions in the epoch
-    edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])  # of the windows
+    ends = np.cumsum(sizes[shards])  # the positions in the epoch at which the shards end
+    # These are the positions at which the groups start and end.
+    edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])
 
     def order(positions: np.ndarray) -> np.ndarray:
         images = np.empty(len(positions), np.int64)
@@ -196,10 +209,10 @@ def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -
 def weighted_order(
     bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int, order_of_epoch: Order
 ) -> Order:
-    """Return an order with `counts` images of each set, mixed by `order_of_epoch`.
+    """Return an order of a Mixture with `counts` images of each set, shuffled by `order_of_epoch`.
 
-    The images of a set come from an endless sequence of permutations of the set, which each epoch continues. So in the
-    long run all images of a set come equally often, for any weight.
+    The images of a set come from an endless sequence of permutations of the set. Each epoch continues this sequence where
+    the last epoch stopped. In the long run, all images of a set are therefore seen equally often, for any weight.
     """
     ends = np.cumsum(counts)
     sizes = np.diff(bounds)
@@ -222,7 +235,11 @@ def weighted_order(
 def shards_of_epoch(
     sets: list[np.ndarray], counts: np.ndarray | None, seed: int, epoch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first images and the sizes of an epoch's shards: all shards, or those with the next `counts` images."""
+    """Return the shards of an epoch: the index of the first image and the number of images of each shard.
+
+    If `counts` is None, an epoch has all shards. Otherwise, it has the shards that contain the next `counts` images of each
+    set.
+    """
     firsts, sizes = [], []
     offset = 0
     for number, bounds in enumerate(sets):
@@ -238,10 +255,10 @@ def shards_of_epoch(
 def next_shards(
     bounds: np.ndarray, count: int, seed: list[int], epoch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return first images and sizes of the shards with the next `count` images of a set.
+    """Return the shards that contain the next `count` images of a set, in the form that `shards_of_epoch` returns.
 
-    As in `weighted_order`, they come from an endless sequence of permutations, here of shards. Of the first and the last
-    shard, the epoch may use only a part.
+    The shards come from an endless sequence of permutations of the set's shards. Each epoch continues this sequence where
+    the last epoch stopped, so it may use only a part of its first shard and of its last shard.
     """
     size = int(bounds[-1])
     start = epoch * count

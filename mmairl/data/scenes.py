@@ -1,4 +1,4 @@
-"""Drawn scenes: images of several shapes from `Shapes`, with the pixels and the depth of each shape."""
+"""Synthetic scenes: images with several shapes of the kinds in shapes.py, and the pixels and the depth of each shape."""
 
 from typing import NamedTuple
 
@@ -8,20 +8,20 @@ from PIL import Image
 from mmairl.data.shapes import CONTRAST, KINDS, NOISE, PATCHES, contrasting, coverage
 
 COPIES = (2, 5)
-RADIUS = (7, 15)  # in pixels
-REACH = 1.2  # largest distance of a shape's points from its center, in radii
+RADIUS = (7, 15)  # range of a shape's radius in pixels
+REACH = 1.2  # the points of a shape are at most this many radii from its center
 NEAR = 30.0  # depth in meters of a shape with a radius of one pixel
 FAR = 8.0  # depth in meters of the background
 
 
 class DrawnScene(NamedTuple):
-    """An image of K shapes that do not touch.
+    """An image with K shapes that do not touch.
 
     Attributes:
-        image: The image.
-        kinds: Position of each shape's kind in KINDS, (K,).
-        covered: Whether each shape covers each pixel, (K, H, W).
-        depths: Depth of each shape in meters, (K,).
+        image: The image as 8-bit RGB.
+        kinds: The kind of each shape, as an index into KINDS. The array has the shape (K,).
+        covered: For each shape and each pixel, whether the shape covers the pixel. The array has the shape (K, H, W).
+        depths: The depth of each shape in meters. The array has the shape (K,).
     """
 
     image: Image.Image
@@ -49,7 +49,7 @@ def scene(random: np.random.Generator, size: int) -> DrawnScene:
 
 
 def _places(random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return centers and radii of shapes inside the image that do not touch. Leave out shapes that do not fit."""
+    """Sample centers and radii of shapes inside the image that do not touch. Leave out a shape after 20 failed tries."""
     centers = []
     radii = []
     for _ in range(random.integers(COPIES[0], COPIES[1] + 1)):

@@ -1,8 +1,8 @@
-"""Two data sets that require no download: Shapes, which this module draws, and scikit-learn's handwritten digits.
+"""Two data sets that require no download: `Shapes`, whose images this module draws, and scikit-learn's handwritten digits.
 
-An image of Shapes contains many copies of one kind of shape, each with its own position, angle, size and color, on a
-background of varying color. Two crops of an image share only the kind of shape, so a network that matches crops has to learn
-shapes. Color, position and single pixels are independent of the label.
+An image of `Shapes` contains many copies of one kind of shape. Each copy has its own position, angle, size and color, and the
+color of the background varies. Two crops of an image have only the kind of shape in common, so a network that matches crops
+has to learn shapes. Colors, positions and single pixels are independent of the label.
 """
 
 import hashlib
@@ -22,25 +22,29 @@ from mmairl.io import replacing
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')
-CELLS = 3  # copies are near the centers of the cells of a CELLS x CELLS lattice with a random shift
-PATCHES = 4  # random colors per side, between which the background interpolates
-RADIUS = (0.11, 0.17)  # as a fraction of the image's side
-CONTRAST = (0.25, 0.6)  # difference in luminance between a copy and the background behind it
-NOISE = 0.03  # standard deviation
+CELLS = 3  # each copy is near the center of a cell of a randomly shifted lattice with this many cells per side
+PATCHES = 4  # the background interpolates between PATCHES x PATCHES random colors
+RADIUS = (0.11, 0.17)  # range of the radius of a copy, as a fraction of the image's side
+# This is the range of the difference in luminance between a copy and the background behind it.
+CONTRAST = (0.25, 0.6)
+NOISE = 0.03  # standard deviation of the noise that is added to each pixel
 LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
-CHUNK = 256  # images that are drawn at once, few enough for the processor's cache
+# This many images are drawn at once, because more images would not fit into the processor's cache.
+CHUNK = 256
 
 
 @DATASETS.register_module()
 class Shapes(ViewDataset):
-    """Drawn images of shapes. Image i depends only on (seed, split, i), and the classes follow one another in turn.
+    """Synthetic images, each with many copies of one kind of shape. The kind is the class of the image.
+
+    Image i depends only on (seed, split, i). The classes alternate: image i has class i modulo the number of classes.
 
     Args:
         split: 'train' or 'val'.
         count: Number of images.
         size: Height and width in pixels.
         seed: Seed of all images.
-        views: A list of transforms per view, or the name of a view set.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
         gray: Whether the three channels are equal.
 
     Raises:
@@ -79,21 +83,22 @@ class Shapes(ViewDataset):
 
 
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
-    """Return the images from the user's cache. If they are missing or damaged, draw them."""
+    """Return the images from the user's cache. If the cache lacks them or is damaged, draw the images."""
     folder = cache() / 'shapes'
-    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]  # of the drawing code
+    # The file name contains a digest of this module, so that a change of the drawing code draws the images again.
+    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
     path = folder / f'{split}-{count}-{size}-{seed}-{version}.npy'
     with suppress(OSError, ValueError, EOFError):
         return np.load(path, mmap_mode='r')
     images = draw_shapes(split, range(count), size, seed)
-    # If the cache cannot be written, the next run draws again.
+    # If the cache cannot be written, this run continues, and the next run draws the images again.
     with suppress(OSError, UserError), replacing(path) as temporary, temporary.open('wb') as file:
         np.save(file, images)
     return images
 
 
 def draw_shapes(split: str, indices: Sequence[int], size: int, seed: int) -> np.ndarray:
-    """Draw the images with these indices: (N, 3, size, size) uint8."""
+    """Draw the images with these indices. Return a uint8 array of shape (N, 3, size, size)."""
     images = np.empty((len(indices), 3, size, size), np.uint8)
     for start in range(0, len(indices), CHUNK):
         chunk = indices[start : start + CHUNK]
@@ -104,10 +109,10 @@ def draw_shapes(split: str, indices: Sequence[int], size: int, seed: int) -> np.
 
 
 class Scene:
-    """The random parameters of one image; lengths are fractions of its side."""
+    """The random parameters of one image. Lengths are fractions of the image's side."""
 
     def __init__(self, random: np.random.Generator, size: int) -> None:
-        # The shift moves copies partly out of the image, so the lattice has one more row and column.
+        # The lattice has an additional row and column, because the random shift can move copies out of the image.
         side = np.arange(CELLS + 1)
         lattice = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
         copies = len(lattice)
@@ -122,13 +127,18 @@ class Scene:
 
 
 def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
-    """Paint the copies one after another, each in a patch around its center, in all images at once."""
+    """Return the images of these scenes.
+
+    The first copies of all images are painted at once, then the second copies, and so on. A copy changes only the pixels in
+    a patch around its center.
+    """
     stacked = {key: np.stack([getattr(scene, key) for scene in scenes]) for key in vars(scenes[0])}
     reach = int(np.ceil(RADIUS[1] * size * 1.15)) + 1
-    margin = 2 * reach + size // CELLS  # for copies that are partly or completely outside
+    margin = 2 * reach + size // CELLS  # copies can be partly or completely outside the image
     position = np.linspace(0, PATCHES - 1, size)
     weights = np.maximum(0, 1 - np.abs(position[:, None] - np.arange(PATCHES))).astype(np.float32)
-    background = weights @ stacked.pop('background') @ weights.T  # smooth interpolation
+    # The background interpolates between the random colors.
+    background = weights @ stacked.pop('background') @ weights.T
     noise = stacked.pop('noise')
     canvas = np.pad(background, [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge')
     images = np.arange(len(canvas))[:, None, None, None]
@@ -137,14 +147,15 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
         placed = {key: values[:, copy] for key, values in stacked.items()}
         center = placed['center'] * size + margin
         corner = np.floor(center).astype(int) - reach
-        pixels = corner[..., None] + np.arange(2 * reach + 1)  # (N, columns and rows, P)
+        # The columns and the rows of the pixels in each patch have the shape (N, 2, P).
+        pixels = corner[..., None] + np.arange(2 * reach + 1)
         dx, dy = np.moveaxis((pixels + 0.5 - center[..., None]).astype(np.float32), 1, 0)
         cover = coverage(kinds, dx, dy, placed['radius'] * size, placed['angle'])
         columns, rows = np.moveaxis(pixels, 1, 0)
         patch = images, channels, rows[:, None, :, None], columns[:, None, None, :]
         behind = canvas[patch]
         color = contrasting(placed['color'], behind[:, :, reach, reach], placed['contrast'])
-        # At the edge of the shape, over the width of a pixel, the cover is partial.
+        # Pixels at the edge of the shape are only partly covered, so their color is a mixture.
         canvas[patch] = behind + cover[:, None] * (color[:, :, None, None] - behind)
     inside = slice(margin, margin + size)
     noisy = canvas[:, :, inside, inside] + NOISE * noise
@@ -154,9 +165,9 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
 def coverage(
     kinds: np.ndarray, dx: np.ndarray, dy: np.ndarray, radius: np.ndarray, angle: np.ndarray
 ) -> np.ndarray:
-    """Return the fraction of each pixel that the rotated and scaled shape covers, (N, P, P).
+    """Return the fraction of each pixel that the rotated and scaled shape covers, as an array of shape (N, P, P).
 
-    dx and dy are the distances of the pixels from the center of the shape.
+    dx and dy are the horizontal and vertical distances of the pixels from the center of the shape.
     """
     values = np.stack([np.cos(angle), np.sin(angle), radius]).astype(np.float32)
     cos, sin, radius = values[..., None, None]
@@ -170,7 +181,10 @@ def coverage(
 
 
 def contrasting(color: np.ndarray, behind: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """Shift each color to the luminance of the background plus `contrast`, or minus `contrast` if the sum is out of range."""
+    """Change the luminance of each color so that it differs from the luminance of the background by `contrast`.
+
+    `contrast` is added to the luminance of the background. If the sum would be out of range, `contrast` is subtracted.
+    """
     ground = behind @ LUMA
     fits = (ground + contrast > 0.02) & (ground + contrast < 0.98)
     luminance = (ground + np.where(fits, contrast, -contrast)).clip(0.02, 0.98)
@@ -186,16 +200,20 @@ def box(x: np.ndarray, y: np.ndarray, half_width: float, half_height: float) -> 
 
 
 def triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the largest of the distances to the three sides."""
+    """Return the signed distance from the edge of a triangle: the largest of the signed distances from its three sides."""
     turns = [2 * np.pi * (k / 3 + 0.25) for k in range(3)]
     sides = [x * np.float32(np.cos(turn)) + y * np.float32(np.sin(turn)) for turn in turns]
     return np.maximum.reduce(sides) - 0.56
 
 
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the distance to the nearest side, after folding the plane onto one half of one of the five points."""
+    """Return the signed distance from the edge of a star with five points.
+
+    Each point of the star consists of two mirror-symmetric halves. The plane is folded onto one half of one point, which has
+    only a single side.
+    """
     sector = 2 * np.pi / 5
-    # The angle is 0 at a notch and half a sector at a point.
+    # After folding, the angle is 0 at the notch between two points and half a sector at the tip of a point.
     angle = np.abs(np.mod(np.arctan2(y, x), sector) - sector / 2)
     radius = np.sqrt(x * x + y * y)
     notch = 0.42
@@ -207,7 +225,10 @@ def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Join a square that stands on its corner with a disc on each of its upper sides."""
+    """Return the signed distance from the edge of a heart.
+
+    A heart is a square that stands on its corner, with a disc on each of its upper sides.
+    """
     u = (x + y) * 0.7071
     v = (y - x) * 0.7071
     lobes = np.minimum(circle(u, v - 0.55, 0.55), circle(u - 0.55, v, 0.55))
@@ -219,7 +240,8 @@ def arrow_shape(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(box(x + 0.45, y, 0.55, 0.22), head)
 
 
-# The signed distance from the edge of each kind, negative inside. The shapes have a radius of about 1.
+# The kinds of shapes. Each function returns the signed distance from the edge of a shape whose radius is about 1. The distance
+# is negative inside the shape.
 KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = dict(
     disc=lambda x, y: circle(x, y, 0.9),
     ring=lambda x, y: np.abs(circle(x, y, 0.74)) - 0.22,
@@ -238,13 +260,13 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = dict(
 
 @DATASETS.register_module()
 class Digits(ViewDataset):
-    """scikit-learn's 1 797 handwritten digits of 8 x 8 pixels, enlarged.
+    """scikit-learn's 1 797 handwritten digits. The images have 8 x 8 pixels and are enlarged to `size`.
 
     Args:
-        split: 'train', or 'val' for a fifth of each class.
+        split: 'train', or 'val', which contains a fifth of each class.
         size: Height and width in pixels.
         seed: Seed of the split.
-        views: A list of transforms per view, or the name of a view set.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
     """
 
     held_out = 0.2
@@ -253,7 +275,7 @@ class Digits(ViewDataset):
         self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None
     ) -> None:
         super().__init__(views)
-        # Imported here because the import of scikit-learn takes a second.
+        # These imports are here because importing scikit-learn takes a second.
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
 

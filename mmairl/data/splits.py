@@ -1,4 +1,7 @@
-"""Data splits by class and by group (such as a patient), and images that look alike on both sides of a split."""
+"""Data splits, and checks that the two sides of a split do not share images.
+
+A split can keep groups together, such as all images of a patient. The checks find test images that look like training images.
+"""
 
 import csv
 import re
@@ -22,23 +25,27 @@ from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.errors import UserError, closest, explained
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 
-HELD_OUT = 0.2  # fraction of the images
-HASH = 64  # bits of a hash
-BITS = 4  # bits that may differ between the hashes of look-alikes
-# Largest difference of look-alikes in gray and in color, in standard deviations of all thumbnails. In color, JPEG of quality
-# 20 reaches 0.27 on images of 32 x 32 pixels, and drawings that differ only in color start at 0.71.
+HELD_OUT = 0.2  # default fraction of the images to hold out
+HASH = 64  # number of bits of a hash
+BITS = 4  # the hashes of two images that look alike differ in at most this many bits
+# If two images look alike, their thumbnails differ by at most ALIKE in gray and by at most COLORS in color, in units of the
+# standard deviation of the training set's thumbnails. JPEG compression with quality 20 changes the color of images with 32 x 32
+# pixels by up to 0.27. Drawings that differ only in color differ by at least 0.71.
 ALIKE = 0.1
 COLORS = 0.4
-BLOCK = 128  # hashes that are compared with all others at once
-INDEX_HEADERS = ('', 'Unnamed: 0')  # headers of the row numbers that R and pandas write
+BLOCK = 128  # this many hashes are compared with all other hashes at once
+INDEX_HEADERS = ('', 'Unnamed: 0')  # R and pandas write a column of row numbers with these headers
 Groups = str | Mapping[str, str] | Callable[[str], str]
 
 
 def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
-    """Return the values of a CSV column (default: the second) by image, which the first column names."""
+    """Read a CSV table whose first column contains image names. Return the value of each image in `column`.
+
+    The default is the second column.
+    """
     try:
         lines = StringIO(read_text(path, LARGEST_LIST, 'utf-8-sig')).readlines() or ['']
-        separator = max(',;\t', key=lines[0].count)  # the separators that spreadsheets write
+        separator = max(',;\t', key=lines[0].count)  # spreadsheets write one of these separators
         header, *rows = csv.reader(lines, delimiter=separator, strict=True)
     except (UnreadableFile, csv.Error) as error:
         code = getattr(error, 'code', 'not-csv')
@@ -55,7 +62,7 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
         )
     if len(header) < 2:
         raise UserError(
-            f'{path}: the table has only one column; put image names in the first column and their values in another',
+            f'{path}: the table has only one column; write image names to the first column and their values to the second',
             code='one-column',
         )
     column = header[1] if column is None else column
@@ -77,7 +84,7 @@ def _set_once(values: dict[str, str], image: str, value: str, path: str | Path) 
     """Set the value of an image. Raise if the image already has a different value."""
     if values.setdefault(image, value) != value:
         raise UserError(
-            f"{path}: {image} has two values ('{values[image]}' and '{value}'); remove one of its lines",
+            f"{path}: the image {image} has two values ('{values[image]}' and '{value}'); remove one of its lines",
             code='two-values',
         )
 
@@ -85,10 +92,11 @@ def _set_once(values: dict[str, str], image: str, value: str, path: str | Path) 
 def values_of(
     names: Sequence[str], table: Mapping[str, str], path: str | Path, folder: str = ''
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the values of the images that a table names, and the table's names that do not match exactly one image.
+    """Look up the images that a table names. Return their values, and the names that do not match exactly one image.
 
-    A table may name an image by its path relative to the folder or by its file name, with or without the extension. It may
-    put the folder in front, and use either kind of slash, any case, and either Unicode form of accents.
+    A name in a table may be the path of an image relative to the folder, with or without the folder in front, or only the
+    file name. The extension is optional. Slashes and backslashes, upper and lower case, and the two Unicode forms of accents
+    are equivalent.
     """
     exact = set(names)
     by_short_name = defaultdict(set)
@@ -115,7 +123,7 @@ def _plain(name: str) -> str:
 
 
 def image_names(dataset: Dataset) -> list[str]:
-    """Return the name of each image: its path relative to the root of the data set, or else its name in messages."""
+    """Return the name of each image: its path relative to the root, or its name in messages if it has no path."""
     if hasattr(dataset, 'indices'):
         inner = image_names(dataset.dataset)
         return [inner[index] for index in dataset.indices.tolist()]
@@ -123,15 +131,17 @@ def image_names(dataset: Dataset) -> list[str]:
 
 
 def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
-    r"""Return the group of each image, determined from the image's name.
+    r"""Return the group of each image, such as the patient that it shows. The group is determined from the image's name.
 
     Args:
         names: Names of the images.
         groups: One of:
 
-            - a regular expression: the group is the first capturing group, or the whole match if there is none
-            - dict(csv=FILE, column=NAME): a CSV file whose first column names the images
-            - dict(function='module.function') or a function, which returns the group of a name
+            - A regular expression. The group of an image is the first capturing group, or the whole match if the
+              expression has no capturing group.
+            - dict(csv=FILE, column=NAME). The first column of the file contains image names, and this column contains
+              their groups.
+            - A function, or dict(function='module.function'). The function takes a name and returns its group.
 
     Raises:
         UserError: If an image has no group.
@@ -166,7 +176,7 @@ def groups_or_none(names: Sequence[str], groups: Groups) -> list[str | None]:
         result = list(map(table.get, names))
     else:
         raise UserError(
-            f'groups={groups}: has neither csv nor function; set dict(csv=FILE, column=NAME)',
+            f"groups={groups}: requires csv or function; set dict(csv=FILE, column=NAME) or dict(function='module.function')",
             code='no-table',
         )
     return [None if group in (None, '') else str(group) for group in result]
@@ -175,24 +185,24 @@ def groups_or_none(names: Sequence[str], groups: Groups) -> list[str | None]:
 def require_groups(
     names: Sequence[str], groups_found: Sequence[str | None], groups: Groups
 ) -> None:
-    """Raise if an image has no group."""
+    """Raise if an image has no group, that is, if its entry in `groups_found` is None."""
     without = [name for name, group in zip(names, groups_found) if group is None]
     if without:
         raise UserError(
-            f'groups={groups}: {len(without)} of {len(names)} images have no group, first {without[0]}; set groups that '
-            'include every image',
+            f'groups={groups}: {len(without)} of {len(names)} images have no group (the first: {without[0]}); set groups '
+            'that include every image',
             code='no-group',
         )
 
 
 def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
-    """Raise if two parts share a group. `groups` maps the name of a part to the groups of its images."""
+    """Raise if two parts of a split share a group. `groups` maps the name of each part to the groups of its images."""
     for (one, first), (other, second) in combinations(groups.items(), 2):
         shared = sorted(set(first) & set(second))
         if shared:
             name = shared[0]
             raise UserError(
-                f'groups: {len(shared)} groups have both {one} and {other} images, first '
+                f'groups: {len(shared)} groups have both {one} and {other} images; the first is '
                 f"'{name}' with {Counter(first)[name]} and {Counter(second)[name]}; move each group to one side",
                 code='shared-groups',
             )
@@ -201,10 +211,10 @@ def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
 def split_by_class(
     y: Tensor, seed: int = 0, fraction: float = HELD_OUT, groups: Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the indices to fit on and the held-out indices.
+    """Split images into two sides. Return the indices of the images to fit on, and the indices of the held-out images.
 
-    Hold out a fraction of every class, at least one image of each. If images have several labels, hold out a fraction of
-    all images. With `groups`, no group is on both sides.
+    A fraction of every class is held out, but at least one image. If an image can have several labels, a fraction of all
+    images is held out instead. If `groups` is set, all images of a group are on the same side.
     """
     generator = torch.Generator().manual_seed(seed)
     if groups is not None:
@@ -218,8 +228,8 @@ def split_by_class(
         members = (y == label).nonzero().flatten()
         if len(members) < 2:
             raise UserError(
-                f'class {int(label)} has only one training image, but a validation split requires two; add images, leave '
-                'the class out, or set validation data as evaluation.val',
+                f'class {int(label)} has only one training image, but a validation split requires two; add images, remove '
+                'the class, or set separate validation data as evaluation.val',
                 code='class-of-one',
             )
         members = members[torch.randperm(len(members), generator=generator)]
@@ -232,9 +242,11 @@ def split_by_class(
 def _split_by_group(
     y: Tensor, fraction: float, groups: Sequence[str], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Visit the groups in random order, and hold out each one that brings the classes closer to the fraction.
+    """Split images so that all images of a group are on the same side. Return the indices as `split_by_class` does.
 
-    scikit-learn's StratifiedGroupKFold does not ensure that a class with few groups is on both sides.
+    The groups are visited in random order. A group is held out if this brings the held-out fractions of its classes
+    closer to `fraction`. Then, for each class without held-out images, one group is held out. scikit-learn's
+    StratifiedGroupKFold is not used, because it can leave a class with few groups on only one side.
     """
     names, inverse = np.unique(groups, return_inverse=True)
     numbers = torch.from_numpy(inverse)
@@ -243,13 +255,14 @@ def _split_by_group(
     members = (y[:, None] == classes if one_label else y == 1).double()
     counts = torch.zeros(len(names), members.shape[1]).double().index_add_(0, numbers, members)
     has_class = counts > 0
-    missing = fraction * counts.sum(0)  # images of each class still to hold out
+    # For each class, this is the number of images that remain to be held out.
+    missing = fraction * counts.sum(0)
     weight = 1 / missing.clamp_min(1)
-    fit_groups = has_class.sum(0)  # of each class
+    fit_groups = has_class.sum(0)  # for each class, the number of groups to fit on
     held = torch.zeros(len(names), dtype=torch.bool)
 
     def hold(group: int) -> bool:
-        """Hold out a group if another group of each of its classes remains to fit on. Return whether it was held out."""
+        """Hold out a group, unless one of its classes would have no group left to fit on. Return whether it is held out."""
         if one_label and (fit_groups[has_class[group]] <= 1).any():
             return False
         held[group] = True
@@ -267,7 +280,7 @@ def _split_by_group(
         if not held[with_class].any() and not any(map(hold, by_size)):
             raise UserError(
                 f'class {name.item()}: its training images are in {len(with_class)} groups, and holding out any of them would '
-                'leave a class without images to fit on; add groups, leave the class out, or set validation data as '
+                'leave a class without images to fit on; add groups, remove the class, or set separate validation data as '
                 'evaluation.val',
                 code='few-groups',
             )
@@ -276,11 +289,14 @@ def _split_by_group(
 
 
 def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, int]:
-    """Map the index of each test image that looks like a training image to the index of the most similar one.
+    """Find the test images that look like a training image.
 
-    No neural network is used. Two images look alike if their gray difference hashes differ in at most BITS of 64 bits,
-    the mean difference of their gray thumbnails is below ALIKE, and the root-mean-square difference of their colors, with
-    the gray subtracted, is below COLORS.
+    Return a dictionary from the index of each of these test images to the index of the most similar training image.
+
+    No neural network is used. Two images look alike if three conditions hold: their gray difference hashes differ in at
+    most BITS of 64 bits, the mean absolute difference of their gray thumbnails is below ALIKE, and the root-mean-square
+    difference of their color thumbnails, after subtracting gray, is below COLORS. The last two differences are measured in
+    standard deviations of the training set's thumbnails.
     """
     bank = _thumbnails(train, workers)
     queries = _thumbnails(test, workers)
@@ -306,10 +322,10 @@ def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, in
 def split_conflicts(
     alike: Mapping[int, int], train_labels: Tensor, test_labels: Tensor
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Split pairs of look-alikes into near duplicates with equal labels, and label conflicts.
+    """Divide the result of `look_alikes` into near duplicates (with equal labels) and conflicts (with different labels).
 
-    Images in conflict may differ in just the detail that determines the class, so a conflict alone does not justify
-    leaving out the test image.
+    Two images in conflict may differ in exactly the detail that determines the class. A conflict alone is therefore no reason
+    to leave out the test image.
     """
     duplicates, conflicts = {}, {}
     for test, train in alike.items():
@@ -325,14 +341,14 @@ def _thumbnails(dataset: Dataset, workers: int) -> Tensor:
         num_workers=workers,
         collate_fn=partial(_thumbnail, dataset),
     )
-    # Copied, because a tensor that comes from a worker keeps a file open.
+    # The tensors are copied, because a tensor that comes from a data worker keeps a file open.
     images = [image.clone() for image in track(loader, 'looking for duplicates', len(dataset))]
     shape = next((image.shape for image in images if image.ndim), (3, 16, 16))
     return torch.stack([image.expand(shape) for image in images])
 
 
 def _thumbnail(dataset: Dataset, index: int) -> Tensor:
-    """Return a thumbnail of an image, in RGB if it is gray, or NaN if it is unreadable."""
+    """Return a thumbnail of 16 x 16 pixels, or NaN if the image is unreadable. A gray image becomes RGB."""
     try:
         image = to_unit(dataset.raw(index))
     except UnreadableImage:
@@ -342,7 +358,7 @@ def _thumbnail(dataset: Dataset, index: int) -> Tensor:
 
 
 def _hashes(thumbnails: Tensor) -> Tensor:
-    """Return difference hashes: for each of 8 x 8 pixels, 1 if the right neighbor is brighter, else -1."""
+    """Return the difference hash of each thumbnail: for each of 8 x 8 pixels, 1 if its right neighbor is brighter, else -1."""
     small = F.interpolate(
         thumbnails.mean(1, keepdim=True), (8, 9), mode='bilinear', antialias=True
     )[:, 0]

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of each channel of a data set, for `data_preprocessor.mean` and `std`."""
+"""Measurement of the mean and standard deviation of each channel of a data set, for `data_preprocessor.mean` and `std`."""
 
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +13,10 @@ from mmairl.errors import UserError
 
 
 class Statistics(NamedTuple):
-    """Statistics of the values as in `to_unit`, and the numbers of readable and unreadable images."""
+    """The mean and standard deviation of each channel, and the numbers of readable and unreadable images.
+
+    Integer images are scaled to [0, 1] before the measurement.
+    """
 
     mean: list[float]
     std: list[float]
@@ -22,9 +25,10 @@ class Statistics(NamedTuple):
 
 
 def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[float]] | None:
-    """Return the number of pixels of an image, and mean and variance of each channel; None if it is unreadable.
+    """Return the number of pixels of an image, and the mean and variance of each channel.
 
-    The results are plain numbers, because a tensor from a worker keeps a file open.
+    Return None if the image is unreadable. The results are plain numbers, because a tensor from a data worker keeps a file
+    open.
     """
     try:
         values = to_unit(dataset.raw(index)).double().flatten(1)
@@ -36,14 +40,16 @@ def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[fl
 def channel_statistics(
     dataset: ViewDataset, workers: int = 0, most: int | None = None
 ) -> Statistics:
-    """Measure mean and standard deviation over all pixels of the readable images, or of `most` evenly spaced images.
+    """Measure the mean and standard deviation of each channel over all pixels of the readable images.
+
+    If `most` is set, at most this many evenly spaced images are read.
 
     >>> channel_statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP
     [0.0213, 0.1871]
     """
     count = min(len(dataset), most or len(dataset))
     indices = torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long().tolist()
-    # The collate function receives the index of an image in a worker and returns the moments of the image.
+    # A data worker calls the collate function with the index of an image. The result is what `moments` returns.
     loader = DataLoader(
         indices, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset)
     )
@@ -52,7 +58,7 @@ def channel_statistics(
     for image in track(loader, 'measuring', count):
         if image is None:
             continue
-        # Welford's update by a group of values: the pixels of an image.
+        # Update the running mean and variance by Welford's method, which accepts all pixels of an image at once.
         size, image_mean, image_variance = image
         images += 1
         pixels += size
@@ -62,7 +68,7 @@ def channel_statistics(
         squares = squares + change.square() * size * (pixels - size) / pixels
     if not images:
         raise UserError(
-            f'all {count} images are unreadable, first {dataset.name(0)}; fix or remove them',
+            f'all {count} images are unreadable (the first: {dataset.name(0)}); fix or remove them',
             code='none-readable',
         )
     return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), images, count - images)

@@ -14,14 +14,14 @@ from mmairl.errors import UserError
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_json, read_text
 from mmairl.registry import DATASETS
 
-ARTIFACT = 'n00021939'  # WordNet's node of all artifacts
+ARTIFACT = 'n00021939'  # the node of WordNet that is an ancestor of all artifacts
 
 
 class ImageSubset(ViewDataset):
-    """Base class: the images of `dataset` at `indices`, with other labels if `renamed` is set."""
+    """Base class of data sets that contain the images of `dataset` at `indices`. Their labels change if `renamed` is set."""
 
     indices: Tensor
-    # The new label of each class. The last entry, -1, belongs to the label -1.
+    # A table that maps labels to new labels. Label -1 (unlabeled) indexes the last entry, which is -1 as well.
     renamed: Tensor | None = None
 
     def __init__(self, dataset: dict) -> None:
@@ -40,7 +40,7 @@ class ImageSubset(ViewDataset):
         return label if self.renamed is None else self.renamed[label]
 
     def _select_classes(self, labels: list[int]) -> None:
-        """Select the images of these classes, and number the classes from 0 in ascending order."""
+        """Select the images of these classes. The classes get new indices from 0, in the order of `labels`."""
         self.indices = torch.isin(self.dataset.labels, torch.tensor(labels)).nonzero().squeeze(1)
         self.renamed = torch.full((len(self.classes) + 1,), -1)
         self.renamed[labels] = torch.arange(len(labels))
@@ -58,14 +58,14 @@ class ImageSubset(ViewDataset):
 
 @DATASETS.register_module()
 class Part(ImageSubset):
-    """One side of a split: the images to fit on, or the held-out images.
+    """Selects one side of a random split: the images to fit on, or the held-out images.
 
     Args:
         dataset: Config of the data set.
         held: Whether to select the held-out images.
-        seed: Seed of the split. Use the same one for both sides.
+        seed: Seed of the split. Use the same seed for both sides.
         fraction: Fraction of each class to hold out.
-        groups: How to group images that must stay on one side (see `mmairl.data.splits.groups_of`).
+        groups: How to group images (see `mmairl.data.splits.groups_of`). All images of a group are on the same side.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Part(ImageSubset):
 
 @DATASETS.register_module()
 class LongTailed(ImageSubset):
-    """All images of class 0, and exponentially fewer images of each next class.
+    """Selects images so that the sizes of the classes decrease exponentially. Class 0 keeps all images.
 
     As in CIFAR-10-LT and CIFAR-100-LT (Cao et al. 2019), class i of C has n_i = int(n_0 (1 / imbalance)^(i / (C - 1)))
-    images. For one seed, a smaller imbalance selects a superset of the images.
+    images. With the same seed, a smaller imbalance selects a superset of the images.
 
     Args:
         dataset: Config of the data set.
-        imbalance: Ratio of the sizes of the first and the last class.
+        imbalance: The size of the first class, divided by the size of the last class.
         seed: Seed of the selection.
 
     Raises:
@@ -110,8 +110,8 @@ class LongTailed(ImageSubset):
             count = int(largest * (1 / imbalance) ** (label / steps))
             if not 0 < count <= len(images):
                 raise UserError(
-                    f'LongTailed.imbalance={imbalance}: class {name} has {len(images)} images but requires {count}, because '
-                    f'class {self.classes[0]} has {largest}; set another imbalance or data set',
+                    f'LongTailed.imbalance={imbalance}: class {name} has {len(images)} images, but {count} must be selected, '
+                    f'because class {self.classes[0]} has {largest} images; set another imbalance or another data set',
                     code='bad-imbalance',
                 )
             drawn.append(images[torch.randperm(len(images), generator=generator)[:count]])
@@ -120,10 +120,10 @@ class LongTailed(ImageSubset):
 
 @DATASETS.register_module()
 class ClassSubset(ImageSubset):
-    """The images of a random fraction of the classes (App. B.2, Fig. 8).
+    """Selects the images of a random fraction of the classes, as in the paper's App. B.2 and Fig. 8.
 
-    For one seed, a smaller fraction selects a subset of the classes. They are numbered from 0, so that a classifier has
-    no unused outputs.
+    With the same seed, a smaller fraction selects a subset of the classes. The selected classes get new indices from 0, so
+    that a classifier has no unused outputs.
 
     Args:
         dataset: Config of the data set.
@@ -140,8 +140,8 @@ class ClassSubset(ImageSubset):
         count = round(fraction * total)
         if not 0 < fraction <= 1 or count == 0:
             raise UserError(
-                f"ClassSubset.fraction: must be in (0, 1] and select at least one of {total} classes ('{fraction}'); "
-                'change it',
+                f"ClassSubset.fraction: must be in (0, 1] and select at least one of {total} classes ('{fraction}'); set "
+                'another fraction',
                 code='bad-fraction',
             )
         order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
@@ -150,7 +150,7 @@ class ClassSubset(ImageSubset):
 
 @DATASETS.register_module()
 class NamedClasses(ImageSubset):
-    """All images of some classes, numbered from 0 in the data set's order.
+    """Selects all images of the classes in a list. The classes get new indices from 0, in the order of the data set.
 
     Args:
         dataset: Config of the data set.
@@ -167,8 +167,8 @@ class NamedClasses(ImageSubset):
         unknown = sorted(selected - set(classes))
         if unknown:
             raise UserError(
-                f'{names}: {len(unknown)} of {len(selected)} names are not classes of {dataset["type"]}, first '
-                f'{unknown[0]!r}; write them as the data set does, such as {classes[0]!r}',
+                f'{names}: {len(unknown)} of {len(selected)} names are not classes of {dataset["type"]} (the first: '
+                f'{unknown[0]!r}); write class names as the data set does, such as {classes[0]!r}',
                 code='unknown-class',
             )
         self._select_classes(sorted(classes.index(name) for name in selected))
@@ -176,14 +176,14 @@ class NamedClasses(ImageSubset):
 
 @DATASETS.register_module()
 class ListedSubset(ImageSubset):
-    """The images in a list, such as SimCLR's lists of 1 % and 10 % of ImageNet.
+    """Selects the images in a list, such as SimCLR's lists of 1 % and 10 % of ImageNet.
 
     Args:
         dataset: Config of an ImageFolder or of Shards.
-        list_file: A file with one image per line: its file name, or its path relative to the root.
+        list_file: A text file with one image per line. A line is a file name, or a path relative to the root.
 
     Raises:
-        UserError: If a name does not match exactly one image.
+        UserError: If a line does not match exactly one image, or if two lines match the same image.
 
     Example:
         >>> ListedSubset(dict(type='ImageFolder', root='imagenet/train'), '1percent.txt')  # doctest: +SKIP
@@ -192,7 +192,7 @@ class ListedSubset(ImageSubset):
     def __init__(self, dataset: dict, list_file: str | Path) -> None:
         super().__init__(dataset)
         names = read_lines(list_file, 'images')
-        if hasattr(self.dataset, 'contents'):  # shards name an image without its extension
+        if hasattr(self.dataset, 'contents'):  # in shards, the name of an image has no extension
             names = [os.path.splitext(name)[0] for name in names]
         self.indices = match_names(
             names, map(self.dataset.member, range(len(self.dataset))), list_file
@@ -200,7 +200,10 @@ class ListedSubset(ImageSubset):
 
 
 def match_names(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
-    """Return the sorted indices in `files` of the names. Raise unless each name matches exactly one file of its own."""
+    """Return the sorted indices of the files that have these names.
+
+    Raise if a name does not match exactly one file, or if two names match the same file.
+    """
     matches: dict[str, list[int]] = {name: [] for name in names}
     for index, file in enumerate(files):
         for name in {file, file.rpartition('/')[2]}:
@@ -210,8 +213,8 @@ def match_names(names: list[str], files: Iterable[str], source: str | Path) -> T
     wrong = [name for name in names if [uses[index] for index in matches[name]] != [1]]
     if wrong:
         raise UserError(
-            f'{source}: {len(wrong)} of {len(names)} names match no image or several, or are repeated, first {wrong[0]}; '
-            'correct the list, or set root of the data set to the images that the list is for',
+            f'{source}: {len(wrong)} of {len(names)} names match no image, match several images or are repeated (the first: '
+            f'{wrong[0]}); correct the list, or set root of the data set to the folder of the listed images',
             code='unmatched-names',
         )
     return torch.tensor(sorted(uses))
@@ -223,7 +226,7 @@ def read_lines(path: str | Path, kind: str) -> list[str]:
     try:
         text = read_text(path, LARGEST_LIST, 'utf-8-sig')
     except UnreadableFile as error:
-        message = f'{path}: the list of {kind} cannot be read ({error}); set a text file in UTF-8'
+        message = f'{path}: the list of {kind} cannot be read ({error}); save it as text in UTF-8'
         raise UserError(message, code=error.code) from error
     lines = [line.strip() for line in text.splitlines()]
     names = [line for line in lines if line and not line.startswith('#')]
@@ -236,19 +239,21 @@ def read_lines(path: str | Path, kind: str) -> list[str]:
 
 @DATASETS.register_module()
 class Relabelled(ImageSubset):
-    """All images of a data set with coarser labels (App. B.2, Tab. 6).
+    """Merges the classes of a data set into groups, which become the labels, as in the paper's App. B.2 and Tab. 6.
+
+    Set either `taxonomy` and `groups`, or `labels`.
 
     Args:
         dataset: Config of the data set.
-        taxonomy: A file with lines `parent child`.
-        groups: Number of groups to merge the classes into along the taxonomy, or 'artifact' for two groups: artifacts
-            and everything else.
-        labels: Instead of a taxonomy, a file with lines `CLASS GROUP` or `CLASS/IMAGE GROUP`, such as the training lists
-            of Huh et al. (github.com/minyoungg/wmigftl, `label_sets/hierarchy`).
+        taxonomy: A text file that describes a tree. Each line has the form `parent child`.
+        groups: Number of groups. Classes are merged into their ancestors in the taxonomy until this number is reached. The
+            value 'artifact' yields two groups instead: artifacts and everything else.
+        labels: A text file that states the group of each class. Each line has the form `CLASS GROUP` or `CLASS/IMAGE GROUP`,
+            as in the training lists of Huh et al. (github.com/minyoungg/wmigftl, `label_sets/hierarchy`).
 
     Raises:
-        UserError: If no level of the taxonomy has this number of groups, or if the labels omit a class or put its images
-            into several groups.
+        UserError: If the classes cannot be merged into this number of groups, or if `labels` omits a class or puts the
+            images of a class into several groups.
     """
 
     def __init__(
@@ -262,7 +267,8 @@ class Relabelled(ImageSubset):
         names = self.dataset.classes
         if (labels is None) == (taxonomy is None):
             raise UserError(
-                'Relabelled: set either labels, or taxonomy and groups', code='labels-or-taxonomy'
+                'Relabelled: requires either labels or taxonomy; set labels, or set taxonomy and groups',
+                code='labels-or-taxonomy',
             )
         merged = read_groups(labels, names) if labels else merge_classes(names, taxonomy, groups)
         self.classes = sorted(set(merged))
@@ -271,18 +277,19 @@ class Relabelled(ImageSubset):
 
 
 def read_pairs(path: str | Path, kind: str, code: str) -> list[list[str]]:
-    """Return the two words of each line of a file."""
+    """Read a text file with two words per line. Return the two words of each line."""
     pairs = list(map(str.split, read_lines(path, f"'{kind}' pairs")))
     wrong = next((words for words in pairs if len(words) != 2), None)
     if wrong is not None:
         raise UserError(
-            f"{path}: expected '{kind}' ({' '.join(wrong)[:60]!r}); correct the line", code=code
+            f"{path}: expected '{kind}' in each line ({' '.join(wrong)[:60]!r}); correct the line",
+            code=code,
         )
     return pairs
 
 
 def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
-    """Return the group of each class from a file with lines `CLASS GROUP` or `CLASS/IMAGE GROUP`."""
+    """Read a text file with lines of the form `CLASS GROUP` or `CLASS/IMAGE GROUP`. Return the group of each class."""
     groups: dict[str, str] = {}
     for image, group in read_pairs(path, 'class group', 'bad-labels'):
         name = image.partition('/')[0]
@@ -294,7 +301,7 @@ def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
     missing = [name for name in classes if name not in groups]
     if missing:
         raise UserError(
-            f"{path}: {len(missing)} classes are missing, first '{missing[0]}'; add a line for each",
+            f"{path}: {len(missing)} classes are missing (the first: '{missing[0]}'); add a line for each class",
             code='class-without-group',
         )
     return [groups[name] for name in classes]
@@ -303,10 +310,10 @@ def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
 def merge_classes(
     classes: Sequence[str], taxonomy: str | Path, groups: int | str | None
 ) -> list[str]:
-    """Return the group of each class: one of `groups` nodes of the taxonomy, or whether the class is an artifact."""
+    """Return the group of each class: one of `groups` nodes of the taxonomy, or 'artifact' or 'not artifact'."""
     parents: dict[str, str] = {}
     for parent, child in read_pairs(taxonomy, 'parent child', 'bad-taxonomy'):
-        # Only the first of several parents, so that the hierarchy is a tree.
+        # If a node has several parents, only the first one counts, so that the taxonomy is a tree.
         parents.setdefault(child, parent)
     lines = [ancestors(name, parents) for name in classes]
     if groups == 'artifact':
@@ -314,28 +321,28 @@ def merge_classes(
     alone = next((name for name, line in zip(classes, lines) if len(line) == 1), None)
     if alone is not None:
         raise UserError(
-            f"{taxonomy}: a class is missing ('{alone}'); name the folders of the classes like the taxonomy's nodes",
+            f"{taxonomy}: a class of the data set is missing ('{alone}'); name the class folders like nodes of the taxonomy",
             code='class-not-in-tree',
         )
-    # The paper's bottom-up rule: merge the deepest groups into their parents, one level at a time, until at most `groups`
-    # remain. The paper does not publish the resulting groups.
+    # This is the paper's bottom-up rule. It merges the deepest groups into their parents, one level at a time, until at most
+    # `groups` groups remain. The groups that the paper used are not published.
     for level in range(max(map(len, lines)), 0, -1):
-        # The ancestor that is at most `level` - 1 steps below the root.
+        # A class that is more than `level` - 1 steps below the root is replaced by its ancestor at this level.
         merged = [line[max(0, len(line) - level)] for line in lines]
         reached = len(set(merged))
         if reached <= groups:
             break
     if reached != groups:
         raise UserError(
-            f'Relabelled.groups: merging {taxonomy} bottom-up never gives {groups} groups (it stops at '
-            f'{reached}); set another number of groups, or another taxonomy',
+            f'Relabelled.groups: merging the classes along {taxonomy} never yields {groups} groups (it stops at {reached}); '
+            'set another number of groups, or another taxonomy',
             code='no-level-of-groups',
         )
     return merged
 
 
 def ancestors(name: str, parents: dict[str, str]) -> list[str]:
-    """Return the name followed by its ancestors, from its parent to the root."""
+    """Return the name of a node, followed by the names of its ancestors, from its parent to the root."""
     line = [name]
     while (parent := parents.get(line[-1])) is not None:
         if parent in line:
@@ -348,12 +355,12 @@ def ancestors(name: str, parents: dict[str, str]) -> list[str]:
 
 @DATASETS.register_module()
 class ReaL(ImageSubset):
-    """ImageNet's validation images with reassessed labels, possibly several per image (Beyer et al. 2020).
+    """ImageNet's validation images with the reassessed labels of Beyer et al. (2020). An image can have several labels.
 
     A prediction is correct if it is one of the labels. Images without a label are left out.
 
     Args:
-        dataset: Config of the validation images, whose file names end in the number of the image (..._00000001.JPEG).
+        dataset: Config of the validation images. Their file names end in the number of the image (..._00000001.JPEG).
         file: The authors' real.json, which lists the labels of each image.
     """
 

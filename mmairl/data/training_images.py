@@ -1,4 +1,4 @@
-"""The wrapper of training sets, which seeds the views of each image and replaces unreadable images."""
+"""A wrapper of training sets. It makes the views of each image reproducible and replaces unreadable images."""
 
 import random
 import time
@@ -17,27 +17,28 @@ from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 
-ALWAYS_ALLOWED = 10  # unreadable images in a data set of any size
-WORKERS = 1024  # rows of the tally; with more data workers, some share a row
+ALWAYS_ALLOWED = 10  # a data set of any size may have this many unreadable images
+WORKERS = 1024  # the tally has one row per data worker; if there are more workers, some share a row
 
 
 class TrainingImages(Dataset):
-    """Wraps a data set for training. ResumableSampler passes each index with a seed, as (index, seed).
+    """Wraps a data set for training, so that views are reproducible and unreadable images are replaced.
 
-    The random state of a data worker depends on the images that it happened to read and cannot be restored. With a seed
-    per image, the views do not depend on the number of workers or processes, or on interruptions.
-
-    An unreadable image is replaced by the next readable one.
+    An item is requested by an index, or by (index, seed), as ResumableSampler does. The seed determines the views of the
+    image. Without it, the views would depend on the random state of a data worker, which depends on the images that the
+    worker happened to read and cannot be restored. With it, the views depend neither on the number of workers or processes
+    nor on interruptions. If an image is unreadable, the next readable image takes its place.
 
     Args:
         dataset: The data set.
         workers: Whether data workers load the images. If so, `reasons` and `tally` are in shared memory.
 
     Attributes:
-        reasons: A byte per image: 0, or the Reason why it is unreadable. Shared with data workers.
+        reasons: One byte per image: the Reason why the image is unreadable, or 0.
         allowed: How many images may be unreadable.
-        tally: A row per worker: how many images were unreadable, how many were loaded, and the seconds spent loading. After
-            each unreadable image, the total comes from here, because a sum over `reasons` would be too slow.
+        tally: One row per data worker, with three numbers: how many unreadable images the worker met, how many images it
+            loaded, and how many seconds it spent on loading. The first column is summed after each unreadable image to find
+            out whether there are too many. A sum over `reasons` would be too slow.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
@@ -52,13 +53,13 @@ class TrainingImages(Dataset):
         )
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
-        """Return itself, so that the counts stay shared when mmengine copies a config with the data set in it."""
+        """Return the object itself. mmengine copies configs that contain a data set, and the counts must stay shared."""
         return self
 
     def __getitems__(self, items: Sequence[int | tuple[int, int]]) -> list[Any]:
-        """Return a batch. If the items have seeds, restore the random generators of the process afterwards.
+        """Return a list of samples. If the items have seeds, restore the random generators of the process afterwards.
 
-        Without seeds, the generators must advance, or every batch would have the same views.
+        If the items have no seeds, the generators are not restored, because every batch would then have the same views.
         """
         pairs = [item if isinstance(item, tuple) else (item, None) for item in items]
         began = time.perf_counter()
@@ -78,18 +79,18 @@ class TrainingImages(Dataset):
 
     @property
     def rate(self) -> float:
-        """Images per second that all workers together can deliver."""
+        """The number of images per second that all data workers together can load."""
         _, images, seconds = self.tally[self.tally[:, 2] > 0].T
         return (images / seconds).sum().item()
 
     def sample(self, index: int, seed: int | None) -> Any:
-        """Return the image at this index, or the next readable one."""
+        """Return the image at this index or, if that image is unreadable, the next readable image."""
         for step in range(len(self)):
             current = (index + step) % len(self)
             if self.reasons[current]:
                 continue
             if seed is not None:
-                # Not torch.manual_seed, which would also queue a GPU call for every image.
+                # torch.manual_seed is not used, because it would also queue a call on the GPU for every image.
                 torch.default_generator.manual_seed(seed)
                 np.random.seed(seed)
                 random.seed(seed)
@@ -98,20 +99,24 @@ class TrainingImages(Dataset):
             except UnreadableImage as fault:
                 self.reasons[current] = fault.reason
                 self.worker_tally[0] += 1
-                # The sum is an upper bound, because two workers may have met the same image.
+                # The sum is only an upper bound, because two workers may have met the same image. The next line checks the
+                # exact number.
                 if self.tally[:, 0].sum() > self.allowed:
                     self.refuse_too_many(self.met())
         raise AssertionError('unreachable: allowed is less than the number of images')
 
     def met(self) -> Tensor:
-        """Return the index and the reason of each unreadable image that this process has met, (images, 2)."""
+        """Return the unreadable images that this process and its data workers have met.
+
+        Each row contains the index of an image and the number of a Reason.
+        """
         if not self.tally[:, 0].any():
             return torch.zeros(0, 2, dtype=torch.int64)
         unreadable = self.reasons.nonzero()
         return torch.cat([unreadable, self.reasons[unreadable].long()], 1)
 
     def refuse_too_many(self, met: Tensor) -> None:
-        """Raise if more images are unreadable than the data set allows."""
+        """Raise if the images in `met` are more than the data set allows."""
         if len(met) > self.allowed:
             first = ', '.join(self.names_with_reasons(met[:3]))
             raise UserError(
@@ -121,7 +126,7 @@ class TrainingImages(Dataset):
             )
 
     def names_with_reasons(self, met: Tensor) -> list[str]:
-        """Name each unreadable image with its reason."""
+        """Return the name of each image in `met`, followed by the reason why it is unreadable."""
         names = getattr(self.dataset, 'name', 'image {}'.format)
         return [
             f'{printable(names(index))} ({Reason(reason).phrase})' for index, reason in met.tolist()
@@ -131,14 +136,14 @@ class TrainingImages(Dataset):
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the data set, such as labels and classes."""
-        if name == 'dataset':  # which is not set yet during unpickling
+        """Return an attribute of the wrapped data set, such as its labels or classes."""
+        if name == 'dataset':  # this attribute is not set yet during unpickling
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
 
 def require_a_batch(loader: DataLoader) -> None:
-    """Raise if an epoch has no batch, in which case mmengine's schedules would fail with an assertion."""
+    """Raise if an epoch has no batch. mmengine's schedules would fail with an unclear assertion in this case."""
     if len(loader) == 0:
         raise UserError(
             f'the training set has {len(loader.dataset)} images, fewer than one batch of {loader.batch_size} on each of '
@@ -148,6 +153,9 @@ def require_a_batch(loader: DataLoader) -> None:
 
 
 def unreadable_allowed(count: int, fraction: float) -> int:
-    """Return how many of `count` images may be unreadable: at least ten unless the fraction is 0, but never all."""
+    """Return how many of `count` images may be unreadable.
+
+    This is `fraction` of the images, but at least ten unless the fraction is 0, and never all images.
+    """
     allowed = max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0
     return min(allowed, count - 1)

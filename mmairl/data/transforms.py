@@ -1,4 +1,7 @@
-"""Augmentations. Each draws random parameters and applies them to one image in a data worker or to a batch on a device."""
+"""Augmentations of single images in data workers and of batches on a device.
+
+Resize and CenterCrop always change an image in the same way. All other augmentations sample random parameters.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +18,7 @@ from mmairl.data.decode import to_unit
 from mmairl.registry import TRANSFORMS
 
 Params = dict[str, Tensor]
-# OpenCV's conversion of floats in [0, 255] to the nearest byte.
+# This function of OpenCV rounds floats in [0, 255] to bytes.
 to_bytes = cv2.convertScaleAbs
 
 
@@ -23,15 +26,15 @@ class Augmentation:
     """Base class of augmentations.
 
     `augment(image)` changes one CHW image in a data worker, and `augment.batch(images)` changes a float BCHW batch on any
-    device. Both draw the parameters of each image from torch's global CPU generator, so a seed gives the same views on any
-    device. In a worker, `single` changes 8-bit RGB images and equals `apply` rounded to bytes. Images with other channels or
-    depths are changed as floats by `apply`.
+    device. Both sample the parameters of each image from torch's global CPU generator, so a seed yields the same views on
+    every device. In a data worker, 8-bit RGB images are changed by `single`, whose result equals that of `apply` rounded to
+    bytes. Images with other channels or bit depths are converted to floats and changed by `apply`.
 
     Args:
         p: Probability that an image is changed.
 
     Attributes:
-        clips: Whether the result is clipped to [0, 1]. If so, a run with other image values is an error.
+        clips: Whether the result is clipped to [0, 1]. If so, training on images with values outside this range is an error.
         rgb_alone: Whether the change is defined for RGB images only.
     """
 
@@ -42,30 +45,30 @@ class Augmentation:
         self.p = p
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        """Draw parameters for `count` images of this size: CPU tensors with one row per image.
+        """Sample the parameters of `count` images of this size. Each parameter is a CPU tensor with one row per image.
 
-        The mask `on` selects the images to change.
+        The parameter `on` is a mask that selects the images to change.
         """
         return dict(on=torch.rand(count) < self.p)
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        """Change one uint8 CHW image. Subclasses may override this with a faster form."""
+        """Change one uint8 CHW image. Subclasses may override this method with a faster implementation."""
         return (255 * self.exact(image, params)).round().byte()
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        """Change a float BCHW batch in [0, 1], each image with its own parameters."""
+        """Change a float BCHW batch with values in [0, 1]. Each image has its own parameters."""
         raise NotImplementedError
 
     def exact(self, image: Tensor, params: Params) -> Tensor:
-        """Change one image with any number of channels and any depth."""
+        """Change one image with any number of channels and any bit depth. The result has float values."""
         return self.apply(to_unit(image)[None], params)[0]
 
     def only_rgb(self) -> str:
-        """Return the change that is defined for RGB only and how to disable it; '' if there is none."""
+        """Name the change that requires RGB images, and state how to disable it. Return '' if no change requires RGB."""
         return f'{type(self).__name__} (leave it out)' if self.rgb_alone and self.p else ''
 
     def describe(self, params: Params) -> str:
-        """Describe the parameters of one image; '' if the image is unchanged."""
+        """Return a text with the parameters of one image, or '' if the image stays unchanged."""
         if not params.get('on', True):
             return ''
         parts = []
@@ -91,14 +94,14 @@ def uniform(low: float, high: float, *shape: int) -> Tensor:
 
 
 def to_device_of(values: Tensor, images: Tensor) -> Tensor:
-    """Copy parameters to the device of the images. Pinned memory spares the host from waiting for a GPU."""
+    """Copy parameters to the device of the images. With pinned memory, the host does not wait for the GPU."""
     if images.is_cuda:
         values = values.pin_memory()
     return values.to(images.device, non_blocking=True)
 
 
 def change_selected(images: Tensor, on: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Change only the images that a CPU mask selects, without waiting for a GPU."""
+    """Change only the images that a mask selects. The mask is on the CPU, so that the host does not wait for the GPU."""
     if not on.any():
         return images
     rows = to_device_of(on.nonzero().squeeze(1), images)
@@ -106,12 +109,12 @@ def change_selected(images: Tensor, on: Tensor, change: Callable[[Tensor], Tenso
 
 
 def take_changed(on: Tensor, changed: Tensor, images: Tensor) -> Tensor:
-    """Return the changed image where a CPU mask is set, and the original elsewhere."""
+    """Return a batch with the changed images where the mask is set, and the original images elsewhere."""
     return torch.where(to_device_of(on, images).view(-1, 1, 1, 1), changed, images)
 
 
 def interleaved(image: Tensor) -> np.ndarray:
-    """Return a CHW image in OpenCV's HWC layout, without a copy if its memory already has that layout."""
+    """Convert a CHW image to OpenCV's HWC layout. Nothing is copied if the memory already has this layout."""
     pixels = image.permute(1, 2, 0)
     if pixels.stride()[1:] == (len(image), 1):
         return pixels.numpy()
@@ -119,7 +122,7 @@ def interleaved(image: Tensor) -> np.ndarray:
 
 
 def planes(pixels: np.ndarray) -> Tensor:
-    """Convert an HWC image to a CHW tensor. OpenCV's split is ten times as fast as a strided copy."""
+    """Convert an HWC image to a CHW tensor by OpenCV's split, which is ten times as fast as a strided copy."""
     height, width, channels = pixels.shape
     image = np.empty((channels, height, width), pixels.dtype)
     cv2.split(pixels, list(image))
@@ -133,13 +136,14 @@ ATTEMPTS = 10
 class RandomResizedCrop(Augmentation):
     """Crop a box of random area and aspect ratio, and resize it to a square with antialiasing.
 
-    The batched form is one matrix product per axis, `rows @ image @ columns`. The matrices hold the weights of the
-    antialiased bilinear filter inside each image's box. This is exact, and faster than grid sampling on small images.
+    A batch is cropped and resized by two matrix products per image, `rows @ image @ columns`. The matrices contain the
+    weights of the antialiased bilinear filter inside the image's box. The result is exact, and for small images this is
+    faster than grid sampling.
 
     Args:
         size: Height and width of the result.
-        scale: Range of the area, as a fraction of the image.
-        ratio: Range of width / height, which is drawn log-uniformly.
+        scale: Range of the area of the box, as a fraction of the image's area.
+        ratio: Range of the aspect ratio (width / height), which is sampled log-uniformly.
     """
 
     def __init__(
@@ -153,7 +157,7 @@ class RandomResizedCrop(Augmentation):
         self.ratio = tuple(ratio)
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        # In NumPy, because for one image its calls take a fifth of the time of torch's.
+        # NumPy is used, because for a single image its calls take a fifth of the time of torch's calls.
         chance = torch.rand(count, 2 * ATTEMPTS + 2, dtype=torch.float64).numpy()
         area = between(*self.scale, chance[:, :ATTEMPTS]) * height * width
         ratio = np.exp(between(*np.log(self.ratio), chance[:, ATTEMPTS:-2]))
@@ -161,14 +165,16 @@ class RandomResizedCrop(Augmentation):
         widths = np.rint(np.sqrt(area * ratio))
         fits = (heights >= 1) & (heights <= height)
         fits &= (widths >= 1) & (widths <= width)
-        first = np.arange(count), fits.argmax(1)  # the first attempt that fits
+        # For each image, the first attempt that fits into it is used.
+        first = np.arange(count), fits.argmax(1)
         h = heights[first]
         w = widths[first]
         top = np.floor(chance[:, -2] * (height - h + 1))
         left = np.floor(chance[:, -1] * (width - w + 1))
         none_fits = ~fits.any(1)
         if none_fits.any():
-            # For very long images, use the largest centered box with an allowed aspect ratio.
+            # If an image is very long, it can happen that no attempt fits. The largest centered box with an allowed aspect
+            # ratio is used instead.
             largest_height = min(height, round(width / self.ratio[0]))
             largest_width = min(width, round(height * self.ratio[1]))
             h[none_fits] = largest_height
@@ -179,7 +185,7 @@ class RandomResizedCrop(Augmentation):
         return {key: torch.from_numpy(value) for key, value in box.items()}
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        # torch resizes bytes twice as fast in channels-last layout.
+        # The box is converted to channels-last layout, in which torch resizes bytes twice as fast.
         box = torch.from_numpy(interleaved(crop_box(image, params)))
         return self.resized(box.permute(2, 0, 1))
 
@@ -209,7 +215,10 @@ def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
 
 
 def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
-    """Return the (B, target, source) weights that resize the interval [start, start + length), antialiased and bilinear."""
+    """Return the weights of an antialiased bilinear filter that resizes the interval [start, start + length).
+
+    The result has the shape (B, target, source). It has one matrix per image, which maps `source` pixels to `target` pixels.
+    """
     start = start[:, None, None]
     length = length[:, None, None]
     step = length / target
@@ -240,7 +249,7 @@ class RandomFlip(Augmentation):
 
 @TRANSFORMS.register_module()
 class RandomTurn(Augmentation):
-    """Apply one of the eight rotations and reflections of a square, drawn uniformly. Batches must contain square images.
+    """Apply a random one of the eight rotations and reflections of a square. Images in batches must be square.
 
     Args:
         p: Probability of the change.
@@ -254,32 +263,32 @@ class RandomTurn(Augmentation):
         return turned(image, int(params['turn'][0])).contiguous()
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        for turn in range(1, 8):  # 0 leaves an image unchanged
+        for turn in range(1, 8):  # turn 0 leaves an image unchanged
             on = params['on'] & (params['turn'] == turn)
             images = change_selected(images, on, partial(turned, turn=turn))
         return images
 
 
 def turned(images: Tensor, turn: int) -> Tensor:
-    """Apply one of eight symmetries: `turn` % 4 quarter turns, after mirroring if `turn` is above 3."""
+    """Apply symmetry number `turn` of a square: mirror the image if `turn` > 3, then rotate it by `turn` % 4 quarter turns."""
     mirrored = images.flip(-1) if turn > 3 else images
     return torch.rot90(mirrored, turn % 4, (-2, -1))
 
 
 @TRANSFORMS.register_module()
 class Resize(v2.Resize):
-    """Resize with antialiasing.
+    """Resize images with antialiasing.
 
     Args:
-        size: Length of the shorter side, or height and width.
-        interpolation: torchvision's name of the filter.
+        size: Length of the shorter side, or (height, width).
+        interpolation: torchvision's name of the filter, such as 'bilinear' or 'bicubic'.
     """
 
     def __init__(self, size: int | tuple[int, int], interpolation: str = 'bilinear') -> None:
         super().__init__(size, v2.InterpolationMode(interpolation))
 
     def batch(self, images: Tensor) -> Tensor:
-        return self(images).clamp_(0, 1)  # bicubic overshoots
+        return self(images).clamp_(0, 1)  # a bicubic filter can yield values outside [0, 1]
 
 
 @TRANSFORMS.register_module()
@@ -293,26 +302,27 @@ class CenterCrop(v2.CenterCrop):
 LUMA = (0.2989, 0.587, 0.114)
 LUMA_ROW = np.array([LUMA], np.float32)
 IDENTITY = np.eye(3, dtype=np.float32)
-TINY = 1e-12  # below the chroma of any pixel that is not gray
+TINY = 1e-12  # this prevents a division by 0; the chroma of every pixel that is not gray is larger
 OPERATIONS = ('brightness', 'contrast', 'saturation', 'hue')
 
 
 @TRANSFORMS.register_module()
 class ColorJitter(Augmentation):
-    """Change brightness, contrast, saturation and hue, in a random order per image.
+    """Change brightness, contrast, saturation and hue, in a random order for each image.
 
-    With strength s, a factor is uniform in [max(0, 1 - s), 1 + s]. The hue shift, in turns of the color circle, is uniform
-    in [-hue, hue]. Values are not rounded between the four changes.
+    Brightness, contrast and saturation are multiplied by factors. If the strength is s, the factor is uniform in
+    [max(0, 1 - s), 1 + s]. The hue is shifted by a uniform fraction of the color circle in [-hue, hue]. Values are not
+    rounded between the four changes.
 
-    Brightness and contrast apply to any number of channels. For images that are not RGB, the contrast of each channel is
-    relative to the channel's own mean, and saturation and hue must be 0.
+    Brightness and contrast support any number of channels. For images that are not RGB, the contrast of each channel is
+    changed relative to the mean of that channel, and saturation and hue must be 0.
 
     Args:
         p: Probability of the change.
         brightness: Strength of the brightness factor.
         contrast: Strength of the contrast factor.
         saturation: Strength of the saturation factor.
-        hue: Largest hue shift, in turns of the color circle.
+        hue: Largest hue shift, as a fraction of the color circle.
     """
 
     clips = True
@@ -356,15 +366,17 @@ class ColorJitter(Augmentation):
         return planes(to_bytes(pixels))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        """Change all images at once, in 40 kernels on a GPU, whatever their orders.
+        """Change all images at once, although the order of the changes differs between images.
 
-        Each change except the hue shift is a matrix over the channels. At most three of them come before the hue shift
-        and at most three after it, so six matrices per image, some of them identities, cover every order.
+        Each change except the hue shift multiplies the channels by a matrix. At most three matrices come before the hue
+        shift, and at most three after it. Six matrices per image, some of them identities, therefore represent every order.
+        On a GPU, this takes 40 kernels.
         """
         count, channels = images.shape[:2]
-        step = params['order'].argsort(1)  # of each change
+        step = params['order'].argsort(1)  # for each change, its position in the order
         linear, hue = step[:, :3], step[:, 3:]
-        linear = linear + 2 * (linear > hue)  # 0 to 2 before the hue shift, 3 to 5 after it
+        # Matrices 0 to 2 are applied before the hue shift, and matrices 3 to 5 after it.
+        linear = linear + 2 * (linear > hue)
         changes = torch.eye(channels).repeat(2, count, 6, 1, 1)
         changes[1] = 0
         rows = torch.arange(count).unsqueeze(1)
@@ -383,35 +395,40 @@ class ColorJitter(Augmentation):
 
 
 def to_gray(images: Tensor) -> Tensor:
-    """Replace all three channels of float RGB images by the luminance."""
+    """Convert float RGB images to gray. All three channels become the luminance."""
     red, green, blue = images.split(1, dim=1)
     gray = (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
     return gray.expand(-1, 3, -1, -1)
 
 
 def channel_matrices(factors: Tensor, channels: int) -> Tensor:
-    """Return the matrices of brightness, contrast and saturation, (2, B, 3, C, C), for the pixels and for their mean.
+    """Return the matrices that change brightness, contrast and saturation, as a tensor of shape (2, B, 3, C, C).
 
-    Contrast blends the image with the gray of its mean, and saturation with the gray of each pixel.
+    A change is the sum of two products: matrix [0] times the pixel, and matrix [1] times the mean of all pixels. Contrast
+    blends each pixel with the gray value of the mean, and saturation blends it with its own gray value.
     """
     identity = torch.eye(channels)
     gray = torch.tensor(LUMA).expand(3, 3) if channels == 3 else identity
     factor = factors[..., None, None]
     rest = (1 - factors)[..., None, None] * gray
-    from_pixel = torch.tensor([0, 0, 1]).view(3, 1, 1)  # saturation
-    from_mean = torch.tensor([0, 1, 0]).view(3, 1, 1)  # contrast
+    # Saturation blends with the gray value of the pixel.
+    from_pixel = torch.tensor([0, 0, 1]).view(3, 1, 1)
+    # Contrast blends with the gray value of the mean.
+    from_mean = torch.tensor([0, 1, 0]).view(3, 1, 1)
     return torch.stack([factor * identity + rest * from_pixel, rest * from_mean])
 
 
 def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Change the hue of (B, 3, N) pixels at fixed saturation and value.
+    """Shift the hue of pixels in a tensor of shape (B, 3, N). Their saturation and value (in HSV) stay the same.
 
-    With value V (the largest channel), chroma C and hue h in [0, 6), a channel is V - C clip(min(k, 4 - k), 0, 1), where
-    k = (h + n) mod 6 and n = 5, 3, 1 for red, green and blue. `turns` is n plus the change of h.
+    Let V be the value (the largest channel), C the chroma and h the hue in [0, 6). Then each channel is
+    V - C clip(min(k, 4 - k), 0, 1), where k = (h + n) mod 6 and n is 5, 3 and 1 for red, green and blue. `turns` contains n
+    plus the shift of h for each channel.
     """
     value, largest = pixels.max(dim=1, keepdim=True)
     chroma = value - pixels.amin(dim=1, keepdim=True)
-    around = torch.cat([pixels[:, 1:], pixels[:, :2]], 1)  # green, blue, red, green
+    # The channels are in the order green, blue, red, green.
+    around = torch.cat([pixels[:, 1:], pixels[:, :2]], 1)
     difference = (around[:, :3] - around[:, 1:]).div_(chroma.clamp(min=TINY))
     hue = difference.gather(1, largest).add_(largest, alpha=2)
     k = (hue + turns.unsqueeze(2)).remainder_(6)
@@ -419,10 +436,10 @@ def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
 
 
 def change_pixels(pixels: np.ndarray, operation: str, amount: float) -> np.ndarray:
-    """Apply one of OPERATIONS to a float32 HWC image in [0, 255]."""
+    """Apply one of OPERATIONS to a float32 HWC image with values in [0, 255]."""
     if operation == 'hue':
-        hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)  # of float32, with the hue in degrees
-        # OpenCV accepts a hue above 360 degrees, but not one below 0.
+        hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)  # for float32 images, the hue is in degrees
+        # The shift is positive, because OpenCV accepts a hue above 360 degrees but no hue below 0.
         shifted = cv2.add(hsv, (360 * (amount % 1), 0, 0, 0))
         return cv2.cvtColor(shifted, cv2.COLOR_HSV2RGB)
     change = amount * IDENTITY
@@ -432,15 +449,17 @@ def change_pixels(pixels: np.ndarray, operation: str, amount: float) -> np.ndarr
     elif operation == 'saturation':
         change = change + (1 - amount) * LUMA_ROW
     changed = cv2.transform(pixels, change)
-    torch.from_numpy(changed).clamp_(0, 255)  # in place, in a quarter of the time of np.clip
+    # This clips in place, in a quarter of the time that np.clip takes.
+    torch.from_numpy(changed).clamp_(0, 255)
     return changed
 
 
 @TRANSFORMS.register_module()
 class ReleaseColorJitter(ColorJitter):
-    """`ColorJitter` as in BYOL's released code, where a brightness uniform in [-brightness, brightness] is added.
+    """A variant of `ColorJitter` from BYOL's released code.
 
-    The contrast of each channel is relative to the channel's own mean.
+    Brightness is not multiplied: a number that is uniform in [-brightness, brightness] is added to all values. The contrast
+    of each channel is changed relative to the mean of that channel.
     """
 
     def draw(self, count: int, height: int, width: int) -> Params:
@@ -470,7 +489,7 @@ class ReleaseColorJitter(ColorJitter):
 
 @TRANSFORMS.register_module()
 class RandomGrayscale(Augmentation):
-    """Replace all three channels by the luminance.
+    """Convert an RGB image to gray. All three channels become the luminance.
 
     Args:
         p: Probability of the change.
@@ -486,7 +505,8 @@ class RandomGrayscale(Augmentation):
         return change_selected(images, params['on'], to_gray)
 
 
-# Absorption of red, green and blue light by hematoxylin, eosin and DAB (Ruifrok and Johnston 2001).
+# How much red, green and blue light is absorbed by hematoxylin, eosin and DAB, which stain microscope slides (Ruifrok and
+# Johnston 2001). There is one row per stain.
 STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
 
 
@@ -496,7 +516,7 @@ class StainJitter(Augmentation):
 
     Args:
         p: Probability of the change.
-        strength: Largest distance of a factor from 1.
+        strength: Largest difference between a factor and 1.
     """
 
     clips = True
@@ -512,7 +532,7 @@ class StainJitter(Augmentation):
         return {**params, 'factors': factors}
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # One matrix per image converts absorption to stain amounts, multiplies them, and converts back.
+        # The matrix of an image converts absorption to amounts of stains, multiplies them by the factors and converts back.
         factors = params['factors'][params['on'], :, None]
         matrices = to_device_of(torch.linalg.inv(STAINS) @ (factors * STAINS), images)
 
@@ -543,18 +563,20 @@ class Solarize(Augmentation):
         return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # A worker rounds values up to half a byte below the threshold to the threshold itself.
+        # The threshold is lowered by half a byte, because data workers change bytes: values in this half byte have been
+        # rounded up to the threshold there.
         bright = images >= (self.threshold - 0.5) / 255
         bright &= to_device_of(params['on'], images).view(-1, 1, 1, 1)
         return torch.where(bright, 1 - images, images)
 
 
-MAX_SIGMAS = 5.5  # the rest of a kernel weighs less than 1e-6 and changes no byte
+# A Gaussian kernel is cut off at this many standard deviations. The rest weighs less than 1e-6 and does not change any byte.
+MAX_SIGMAS = 5.5
 
 
 @TRANSFORMS.register_module()
 class GaussianBlur(Augmentation):
-    """Blur with a Gaussian whose standard deviation is drawn per image. The kernel is a tenth of the image long.
+    """Blur an image with a Gaussian kernel. Its standard deviation is random, and its length is a tenth of the image's side.
 
     Args:
         p: Probability of the change.
@@ -583,12 +605,12 @@ class GaussianBlur(Augmentation):
 
 
 def taps_for(images: Tensor) -> int:
-    """Return the odd kernel length for images of this size: 23 at 224."""
+    """Return the length of the blur kernel for images of this size. It is odd, and 23 for images of 224 x 224 pixels."""
     return min(images.shape[-2:]) // 20 * 2 + 1
 
 
 def gaussian(sigma: float, taps: int) -> np.ndarray:
-    """Return the normalized kernel, without ends that are too small to change a byte."""
+    """Return a normalized Gaussian kernel of length `taps`. Weights that are too small to change a byte are cut off."""
     reach = taps // 2
     offset = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (offset / sigma) ** 2)
@@ -597,7 +619,10 @@ def gaussian(sigma: float, taps: int) -> np.ndarray:
 
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Blur each image by its own sigma: two depthwise convolutions over (image, channel), with reflected edges."""
+    """Blur each image of a batch with its own sigma. The edges of the images are reflected.
+
+    The two convolutions (along rows and columns) are depthwise: each channel of each image is a group with its own kernel.
+    """
     count, channels, height, width = images.shape
     taps = taps_for(images)
     reach = taps // 2

@@ -1,4 +1,7 @@
-"""Named view sets for images that are not photographs of objects. view_sets.yaml lists their transforms with reasons."""
+"""Predefined lists of views for images that are not photographs of objects, such as satellite images.
+
+view_sets.yaml contains the transforms of each list by name, and a reason for each transform.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +15,11 @@ DOMAINS = read_yaml(Path(__file__).with_suffix('.yaml'), dict[str, list[dict[str
 
 
 def reasons(name: str) -> list[tuple[dict, str]]:
-    """Return the transforms of a view set, each with the reason for it."""
+    """Return the transforms in view_sets.yaml under this name, each with the reason for it."""
     if name not in DOMAINS:
         known = ', '.join(DOMAINS)
         raise UserError(
-            f"views: unknown name ('{name}'){closest(name, DOMAINS)}; set one of {known}, or a list",
+            f"views: unknown name ('{name}'){closest(name, DOMAINS)}; set one of {known}, or a list of transforms per view",
             code='unknown-views',
         )
     pairs = []
@@ -28,7 +31,10 @@ def reasons(name: str) -> list[tuple[dict, str]]:
 
 
 def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) -> list[list[dict]]:
-    """Return the views of a view set: as many as in `like`, each with the crop of its view in `like`."""
+    """Return as many predefined views as `like` has.
+
+    Each view consists of the crop of a view in `like`, followed by the transforms in view_sets.yaml under this name.
+    """
     transforms = [transform for transform, _ in reasons(name)]
     views = []
     for view in like:
@@ -38,5 +44,5 @@ def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) 
 
 
 def expand_named_views(views: Any) -> Any:
-    """Replace the name of a view set by its views. Return other views unchanged."""
+    """If `views` is a name in view_sets.yaml, return the views of this name. Otherwise, return `views` unchanged."""
     return named_views(views) if isinstance(views, str) else views

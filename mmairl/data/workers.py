@@ -1,4 +1,4 @@
-"""Clear errors for data workers that run out of memory or file handles, die or hang."""
+"""Clear errors if data workers run out of shared memory or file handles, die or hang."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from mmairl.errors import UserError, chain
 
 
 def safe(loader: DataLoader) -> DataLoader:
-    """Make the loader raise an error in cases where torch would leave the run waiting, and return it."""
+    """Change a loader so that it raises an error in cases where torch would wait forever. Return the loader."""
     if loader.num_workers:
         require_handles(loader.num_workers)
         loader.collate_fn = partial(shared_batch, loader.collate_fn)
@@ -24,25 +24,29 @@ def safe(loader: DataLoader) -> DataLoader:
 def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
     """Collate a batch and move it to shared memory in the main thread of the worker.
 
-    torch would move the batch in another thread, which only prints an error and drops the batch if /dev/shm is full. The
-    run would then wait for the batch.
+    torch would move the batch in another thread. If /dev/shm is full, that thread prints an error and drops the batch, and
+    the run waits forever for the batch.
     """
     try:
         return apply_to(collate(items), torch.is_tensor, torch.Tensor.share_memory_)
     except RuntimeError as error:
-        # torch's collate function allocates shared memory, too. Its other errors are raised unchanged.
+        # torch's collate function allocates shared memory as well. Errors with other causes are raised unchanged.
         if not any(words in str(error) for words in ('shared memory', 'No space left', '/torch_')):
             raise
         raise UserError(
-            f'/dev/shm: a batch does not fit into shared memory ({error}); enlarge it (docker run --shm-size=16g), or lower '
-            'num_workers; continue a training run with --resume',
+            f'/dev/shm: a batch does not fit into shared memory ({error}); enlarge /dev/shm (docker run --shm-size=16g), or '
+            'lower num_workers; continue a training run with --resume',
             code='shared-memory-full',
         ) from error
 
 
 def require_handles(workers: int) -> None:
-    """Raise the soft limit of open files if the workers require more. Without handles, batches would be lost."""
-    needed = 64 + 32 * workers  # for the pipes of each worker and a handle per queued tensor
+    """Increase the soft limit of open files if the workers require more. Raise if the hard limit is too low.
+
+    Without file handles, batches would be lost.
+    """
+    # Each worker requires handles for its pipes and for each queued tensor.
+    needed = 64 + 32 * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= needed or soft == resource.RLIM_INFINITY:
         return
@@ -67,9 +71,10 @@ def delivered(loader: DataLoader) -> Iterator[Any]:
 
 @contextmanager
 def explained_deaths() -> Iterator[None]:
-    """Turn the death of a data worker into a UserError.
+    """Turn torch's error about the death of a data worker into a UserError.
 
-    torch raises it from a signal handler, so wherever the main process happens to be, usually within a training step.
+    torch raises this error in a signal handler. It can therefore occur anywhere in the main process, usually within a
+    training step.
     """
     try:
         yield

@@ -1,1 +1,1 @@
-"""Training: start, step, watch, save and resume a run."""
+"""Training code: it starts, monitors, saves and resumes a run."""

@@ -1,4 +1,4 @@
-"""Batches for training, which start inside an epoch after a resume and are copied to the GPU in advance."""
+"""Read the batches of a run. Reading can start inside an epoch, and batches are copied to the GPU in advance."""
 
 import logging
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from mmairl.errors import UserError
 
 
 def sampler_of(dataloader: DataLoader) -> Sampler:
-    """Return the sampler of images, which may be inside a batch sampler."""
+    """Return the sampler that orders the images. If the loader has a batch sampler, the batch sampler contains it."""
     return getattr(dataloader.batch_sampler, 'sampler', dataloader.sampler)
 
 
 def images_per_step(dataloader: DataLoader) -> int:
-    """Return the number of images in one iteration of all processes."""
+    """Return the number of images that all processes together read in one iteration."""
     batch = dataloader.batch_size or dataloader.batch_sampler.batch_size
     return batch * get_world_size()
 
@@ -35,10 +35,10 @@ def images_in_epoch(dataloader: DataLoader) -> int | list[int]:
 
 
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
-    """Return an epoch's batches after the first `done`.
+    """Return the batches of an epoch without its first `done` batches.
 
-    ResumableSampler skips indices without reading images. Other samplers start at the beginning of an epoch, so the first
-    batches are read and dropped, as in mmengine.
+    ResumableSampler skips the images of these batches without reading them. Other samplers can only start at the beginning
+    of an epoch, so the first batches are read and dropped, as in mmengine.
     """
     sampler = sampler_of(dataloader)
     if isinstance(sampler, ResumableSampler):
@@ -53,14 +53,14 @@ def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
 
 
 def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
-    """Yield the batches from this iteration on, epoch after epoch."""
+    """Yield the batches of a run from this iteration on. A new epoch starts whenever one ends."""
     epoch, done = divmod(iteration, len(dataloader))
     while True:
         empty = not done
         for batch in batches(dataloader, epoch, done):
             empty = False
             yield batch
-        if empty:  # otherwise, this loop would never end
+        if empty:  # Without this error, the loop would never end and never yield.
             raise UserError(
                 f'train_dataloader.sampler: {type(sampler_of(dataloader)).__name__} has no batch in epoch {epoch + 1}; '
                 "set dict(type='ResumableSampler', shuffle=True)",
@@ -89,12 +89,15 @@ def prefetch_to_device(batches: Iterator[dict]) -> Iterator[dict]:
 
 @cache
 def copy_stream() -> torch.cuda.Stream:
-    """Return the stream for copies. It is shared, because the allocator keeps memory per stream."""
+    """Return the stream for copies. There is only one, because the allocator reserves memory for each stream."""
     return torch.cuda.Stream()
 
 
 def to_device(inputs: Any) -> Any:
-    """Start to copy pinned images to the GPU. The preprocessor copies others, because their copy would block the host."""
+    """Start to copy those images that are in pinned memory to the GPU.
+
+    Other images are left to the preprocessor, because their copy would block the host until it is complete.
+    """
 
     def is_pinned(part: Any) -> bool:
         return torch.is_tensor(part) and part.is_pinned()
@@ -103,13 +106,13 @@ def to_device(inputs: Any) -> Any:
 
 
 def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
-    """Make the computing stream, but not the host, wait for the copies, and return the batch."""
+    """Return a batch whose copy may be incomplete. The stream that uses it waits for the copy, but the host does not."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
 
     def is_on_gpu(part: Any) -> bool:
         return torch.is_tensor(part) and part.is_cuda
 
-    # Otherwise the allocator could reuse the memory before this stream has read it.
+    # Without this call, the allocator could reuse the memory of the images before this stream has read it.
     apply_to(batch['inputs'], is_on_gpu, lambda part: part.record_stream(stream))
     return batch

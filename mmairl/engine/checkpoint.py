@@ -1,6 +1,7 @@
-"""Checkpoints of a run: collect the content, write it, find the newest one, and choose where a run starts.
+"""Create, write and find the checkpoints of a run, and choose the checkpoint from which a run starts.
 
-`hooks/saving.py` decides when a checkpoint is written and which older one is removed. `engine/resume.py` restores a run.
+`hooks/saving.py` decides when a checkpoint is written and which older checkpoints are removed. `engine/resume.py` restores a
+run.
 """
 
 import hashlib
@@ -41,12 +42,14 @@ from mmairl.errors import UserError, printable
 from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
 
-# The parts and the meta values that a resume requires.
+# A resume requires these parts of a checkpoint, and these values in its part 'meta'.
 REQUIRED = ('meta', 'state_dict', 'optimizer')
 REQUIRED_META = {'epoch': int, 'iter': int, 'run': str | None}
-RUN = 'run_id'  # file in a work dir with the name of the run that wrote its checkpoints
-NOTE = 'last_checkpoint'  # OpenMMLab's file in a work dir with the path of the newest checkpoint
-# The config sections that training depends on.
+# This file in a work dir holds the name of the run that wrote the checkpoints.
+RUN = 'run_id'
+# This file in a work dir holds the path of the newest checkpoint. The name is OpenMMLab's.
+NOTE = 'last_checkpoint'
+# The config sections that affect the trained weights.
 SECTIONS = (
     'model',
     'train_dataloader',
@@ -69,7 +72,7 @@ def snapshot(
     optimizer: dict | None,
     schedules: bool,
 ) -> dict[str, Any]:
-    """Copy the content of a checkpoint to host memory, so that training may continue while it is written.
+    """Copy the content of a checkpoint to host memory, so that training can continue while the checkpoint is written.
 
     Args:
         runner: The run. Its hooks add to the checkpoint in `before_save_checkpoint`.
@@ -96,7 +99,10 @@ def snapshot(
 
 
 def describe_run(runner: Runner) -> dict[str, Any]:
-    """Return the part of a checkpoint's meta that does not change during a run."""
+    """Return the description of a run for its checkpoints: config, seed, versions and machine.
+
+    These values of a checkpoint's `meta` do not change during a run.
+    """
     origin = dict(
         cfg=python_text(runner.cfg),
         settings=settings(runner.cfg),
@@ -116,7 +122,7 @@ def describe_run(runner: Runner) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the properties of machine and software that can change the last bits of a run's numbers."""
+    """Return the properties of the machine and the software on which the last bits of a run's numbers depend."""
     return dict(
         processor=processor(),
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else '',
@@ -127,7 +133,10 @@ def describe_machine() -> dict[str, Any]:
 
 
 def settings(cfg: Config) -> dict[str, str]:
-    """Return the settings that training depends on as text, by dotted key, for comparison at a resume."""
+    """Return the settings that affect the trained weights, as a dictionary from dotted keys to text.
+
+    A checkpoint stores them, and a resume compares them with the current settings.
+    """
     return {
         key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)
     }
@@ -136,9 +145,9 @@ def settings(cfg: Config) -> dict[str, str]:
 def write_snapshot(
     checkpoint: dict[str, Any], path: Path, note: Path | None = None, outdated: Sequence[str] = ()
 ) -> None:
-    """Write a checkpoint, note it as the newest, and remove outdated ones, in this order.
+    """Write a checkpoint, then write its path to the file `note`, then remove outdated checkpoints.
 
-    A complete checkpoint therefore exists at any time.
+    Because of this order, a complete checkpoint exists at any time.
     """
     write_checkpoint(checkpoint, path)
     if note is not None:
@@ -150,10 +159,11 @@ def write_snapshot(
 def newest_checkpoint(
     folder: Path, run: str | None = None, note: Path | None = None
 ) -> tuple[Path, dict] | None:
-    """Return the newest complete checkpoint of a run and its content, or None if there is none.
+    """Return the path and the content of the newest complete checkpoint of a run, or None if there is none.
 
-    The file that `last_checkpoint` names is the newest, then come the others by time. Damaged checkpoints and those of
-    another run are skipped with a warning; files that are not training checkpoints are skipped silently.
+    The checkpoint that `last_checkpoint` names counts as the newest. The others are ordered by modification time. Damaged
+    checkpoints and checkpoints of another run are skipped with a warning. Files that are not training checkpoints are
+    skipped without a warning.
 
     Args:
         folder: The folder of the checkpoints.
@@ -197,8 +207,8 @@ class StoredCheckpoint:
 
     Attributes:
         path: The file.
-        meta: Its description of the run.
-        steps: Iterations of an epoch; 0 if unknown.
+        meta: The description of the run, from the checkpoint's `meta`.
+        steps: The number of iterations in an epoch, or 0 if it is unknown.
     """
 
     path: Path
@@ -211,18 +221,19 @@ class StoredCheckpoint:
 
 
 def checkpoints_in(folder: Path, run: str | None) -> list[StoredCheckpoint]:
-    """Return the checkpoints of a run in a folder by iteration, without reading their tensors."""
+    """Return the checkpoints of a run in a folder, sorted by iteration. Their tensors are not read."""
     stored = []
     for path in folder.glob('*.pth'):
         meta = meta_of(path)
-        place = meta_of(path, 'place')  # absent from files that only hold weights
+        # 'place' describes the order of the images. Files that only hold weights do not have it.
+        place = meta_of(path, 'place')
         if meta and place and meta.get('run') == run and type(meta.get('iter')) is int:
             stored.append(StoredCheckpoint(path, meta, place.get('steps', 0)))
     return sorted(stored, key=lambda checkpoint: checkpoint.iteration)
 
 
 def missing_part(checkpoint: dict[str, Any]) -> str | None:
-    """Return the first part that a resume requires and the checkpoint lacks, or None."""
+    """Return the name of a part that a resume requires but the checkpoint lacks, or None if no part is missing."""
     for part in REQUIRED:
         if not isinstance(checkpoint.get(part), dict):
             return part
@@ -243,22 +254,22 @@ def require_resumable(checkpoint: dict[str, Any], path: str | Path) -> None:
 
 
 def run_in(work_dir: Path) -> str | None:
-    """Return the name of the run in a work dir, or None if an early version, which did not name runs, wrote it."""
+    """Return the name of the run in a work dir, or None if there is no name, as in work dirs of early versions."""
     path = work_dir / RUN
     return read_text(path, errors='replace').strip() if path.is_file() else None
 
 
 @dataclass
 class RunStart:
-    """The start of a run: from scratch, with the weights of a checkpoint, or resumed.
+    """How a run starts: from scratch, with the weights of a checkpoint, or resumed from a checkpoint.
 
     Attributes:
         run: The name of the run.
         path: The checkpoint to start from.
-        checkpoint: Its content, until `take` hands it over.
+        checkpoint: The content of that checkpoint. It is None after a call of `take`.
         resume: Restore the whole run, not only the weights.
         fork: For a branch of another run, the fork point and the changed settings; see `fork.py`.
-        forks: Whether the run starts as a branch of another run now. False for a branch that is resumed.
+        forks: Whether this start creates a branch of another run. False if it resumes an existing branch.
     """
 
     run: str | None = None
@@ -269,33 +280,37 @@ class RunStart:
     forks: bool = False
 
     def take(self, path: str | Path) -> dict[str, Any]:
-        """Return the content of a checkpoint, and drop the reference to it to free its memory early."""
+        """Return the content of the checkpoint at `path`, and keep no reference to it, so that its memory is freed early."""
         checkpoint, self.checkpoint = self.checkpoint, None
         if checkpoint is None or str(path) != self.path:
             return load_checkpoint(path)
         return checkpoint
 
     def begin(self, work_dir: Path) -> None:
-        """Note the run in the work dir, so that `--resume` never loads a checkpoint of an earlier run."""
+        """Write the name of the run to its work dir, so that `--resume` never loads a checkpoint of an earlier run."""
         if not is_main_process():
             return
-        output(work_dir / NOTE)  # raises if it is a folder
+        output(work_dir / NOTE)  # `output` raises if this path is a folder.
         if self.run is not None and self.run != run_in(work_dir):
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
-        if self.resume and not self.forks:  # later checkpoints of the run no longer count
+        if self.resume and not self.forks:
+            # From now on, this checkpoint counts as the newest, even if later checkpoints of the run exist.
             write_text(work_dir / NOTE, self.path)
 
 
 def choose_start(cfg: Config) -> RunStart:
-    """Read the checkpoint that a run starts from, before anything is built. Set `cfg.load_from` and `cfg.resume`.
+    """Read the checkpoint that a run starts from, and set `cfg.load_from` and `cfg.resume` to match.
+
+    This happens before the model is built. The values of `cfg.resume` and `cfg.load_from` determine the start:
 
     | resume | load_from | start |
     |---|---|---|
     | True | set | resume from `load_from` |
-    | True | not set | resume from the newest checkpoint of the run in the work dir, else from scratch |
-    | 'auto' | set or not | resume as above, else from the weights in `load_from` or from scratch |
-    | 'again' | set | resume from the newest checkpoint of the run that wrote `load_from`, else from `load_from` |
+    | True | not set | resume from the newest checkpoint of the run in the work dir; without one, start from scratch |
+    | 'auto' | set | resume from the newest checkpoint of the run; without one, start with the weights in `load_from` |
+    | 'auto' | not set | resume from the newest checkpoint of the run; without one, start from scratch |
+    | 'again' | set | resume from the newest checkpoint of the run that wrote `load_from`; without one, from `load_from` |
     """
     newest = None
     if cfg.get('resume') and (cfg.resume in ('auto', 'again') or not cfg.get('load_from')):
@@ -315,7 +330,10 @@ def choose_start(cfg: Config) -> RunStart:
 
 
 def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
-    """Set `cfg.load_from` and `cfg.resume` to the newest checkpoint, and return it in the first process."""
+    """Find the newest checkpoint of the run, and set `cfg.load_from` and `cfg.resume` to match.
+
+    The first process returns the path and the content of the checkpoint; the other processes return None.
+    """
     work_dir = Path(cfg.work_dir)
     again = cfg.resume == 'again'
     newest = None
@@ -338,12 +356,15 @@ def checkpoint_folder(cfg: Config) -> Path:
     """Return the folder of a run's checkpoints."""
     work_dir = Path(cfg.work_dir)
     out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
-    # mmengine's hook adds the name of the work dir to `out_dir`.
+    # mmengine's CheckpointHook appends the name of the work dir to `out_dir`.
     return work_dir if out_dir is None else Path(out_dir) / work_dir.name
 
 
 def consolidate(src: Path, dst: Path) -> str:
-    """Write the weights and the meta of a training checkpoint to another file, and return a summary."""
+    """Write only the weights and the `meta` of a training checkpoint to the file `dst`, and return a summary.
+
+    `src` is a checkpoint, a work dir, or a checkpoint folder of DeepSpeed.
+    """
     if is_deepspeed_folder(src):
         newest = src, read_folder(src)
     elif src.is_dir():
@@ -358,7 +379,7 @@ def consolidate(src: Path, dst: Path) -> str:
     for part in ('meta', 'state_dict'):
         if part not in checkpoint:
             raise UserError(
-                f"{path}: not a training checkpoint, because it has no '{part}'; give a checkpoint of mmairl",
+                f"{path}: not a training checkpoint, because it has no '{part}'; give a checkpoint that mmairl wrote",
                 code='not-a-training-checkpoint',
             )
     weights = checkpoint['state_dict']
@@ -372,18 +393,21 @@ def consolidate(src: Path, dst: Path) -> str:
 
 
 def trust_mmengine_checkpoints() -> None:
-    """Make mmengine read files by this package's readers; its own run code from checkpoints, pickles and YAML."""
+    """Make mmengine read checkpoints, pickles and YAML files by the functions of this package.
+
+    mmengine's own functions would run code that such a file contains.
+    """
     read_plain_yaml()
     register_handler(['pkl', 'pickle'])(PlainPickles)
     CheckpointLoader.register_scheme('', load_checkpoint, force=True)
-    # mmengine calls this function by name for http addresses, so registering a scheme would not be enough.
+    # mmengine's loaders of several URL schemes call `load_url`, so it is replaced itself instead of the loader of one scheme.
     platform.load_url = _load_from_address
 
 
 def _load_from_address(
     url: str, model_dir: str | None = None, map_location: Device = None, progress: bool = True
 ) -> dict:
-    """Download a URL into torch's cache, one file per URL, and read it. mmengine calls this function."""
+    """Download a checkpoint into torch's cache, one file per URL, and read it. mmengine calls this function."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
     file = download_once(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)

@@ -1,4 +1,4 @@
-"""Checks before training: `check_config` before anything is built, and `check_built_run` before the first step."""
+"""Check a run before training: `check_config` checks the config, and `check_built_run` checks what was built from it."""
 
 import inspect
 import math
@@ -25,7 +25,7 @@ REQUIRED = ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
 
 
 class Rules(msgspec.Struct):
-    """The content of checks.yaml."""
+    """The content of checks.yaml, where a comment explains each field."""
 
     counts: dict[str, int]
     numbers: dict[str, tuple[float, float]]
@@ -39,13 +39,14 @@ RULES = read_yaml(Path(__file__).with_suffix('.yaml'), Rules)
 SECTIONS = {
     **RULES.sections,
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    # Names only, because a training run must not import evaluation.
+    # Only the names of the evaluation protocols are used, because a training run must not import their code.
     'recipes': tuple(registry.PROTOCOLS.names()),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
 PLACES = {path: getattr(registry, name) for path, name in RULES.places.items()}
 BUILT = RULES.built
-OTHERS = '**'  # a placeholder parameter: the class forwards any keyword
+# `_parameters` adds this name to the parameters of a class that accepts any keyword.
+OTHERS = '**'
 
 
 def check_config(cfg: Config) -> None:
@@ -61,7 +62,10 @@ def check_config(cfg: Config) -> None:
 
 
 def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
-    """Raise for an unknown class, and for a key at any depth that its class does not accept."""
+    """Raise if these sections name an unknown class, or if a class does not accept a key that an entry sets.
+
+    Also raise for numbers out of range, and for unknown keys in sections that do not name a class.
+    """
     values = by_key(cfg)
     _check_numbers(values)
     for path, known in SECTIONS.items():
@@ -140,13 +144,19 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 
 
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
-    """Return the classes that a type may name. The list is empty if only mmengine can look up the type."""
+    """Return the classes that a type may refer to.
+
+    They are the classes of this name in the registry `box`, or in any of our registries if `box` is None. Raise if `box` has
+    no class of this name, or if `box` is None and the name resembles a registered one. Otherwise, an unknown name gives an
+    empty list, because mmengine may still find its class when it builds the object.
+    """
     if not isinstance(name, str):
         return [name]
     boxes = registry.BOXES if box is None else [box]
     matches = [place.peek(name) for place in boxes]
     if box is not None and not matches[0]:
-        matches = [box.get(name)]  # imports the package of the class
+        # Unlike `peek`, `get` imports the package that registers the class.
+        matches = [box.get(name)]
     kinds = [kind for kind in matches if kind]
     if kinds:
         return kinds
@@ -161,7 +171,10 @@ def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callab
 
 
 def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a class, with OTHERS if it forwards keywords to code other than its bases."""
+    """Return the parameters of a class, including those of its bases if it forwards keywords to them.
+
+    OTHERS is added if the class forwards keywords to any other code, because any keyword may then be valid.
+    """
     arguments: dict[str, inspect.Parameter] = {}
     for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
         method = vars(base).get('__init__') if inspect.isclass(base) else base
@@ -175,8 +188,8 @@ def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
 
 
 def check_built_run(runner: Runner) -> None:
-    """Raise if the run would fail later or silently train something else."""
-    # Commands that only check a config do not need these modules.
+    """Raise if the run would fail later, or would silently train something other than intended."""
+    # These modules are imported here, because commands that only check a config do not need them.
     from mmairl.data.datasets import innermost_dataset
     from mmairl.data.preprocess import require_channels
     from mmairl.data.training_images import require_a_batch
@@ -220,7 +233,7 @@ def _check_platform_parts(runner: Runner) -> None:
 
 
 def _check_takes_views(model: Any, views: list) -> None:
-    """Raise if the data set returns views but the model declares a single tensor, as mmpretrain's MAE does."""
+    """Raise if the data set returns a list of views, but the model takes a single tensor, as mmpretrain's MAE does."""
     inputs = inspect.signature(getattr(model, 'loss', print)).parameters.get('inputs')
     if views and inputs is not None and inputs.annotation is Tensor:
         raise UserError(
@@ -256,7 +269,7 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     total = batch * get_world_size() * runner.optim_wrapper.accumulated
     if queue.length < total:
         raise UserError(
-            f"model.queue.length: the queue must hold the {total} keys of a step ('{queue.length}'); "
+            f"model.queue.length: the queue must hold all {total} keys of an optimizer step ('{queue.length}'); "
             'raise it, or lower total_batch_size',
             code='queue-too-short',
         )
@@ -264,8 +277,8 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     negatives = getattr(model.head, 'queue_role', 'negatives') == 'negatives'
     if negatives and queue.length > images:
         runner.logger.warning(
-            f'model.queue.length: the queue of {queue.length} keys is longer than an epoch of {images} images, so the old '
-            f'keys of an image are among its negatives; set at most {max(total, images // 10)}'
+            f'model.queue.length: the queue of {queue.length} keys is longer than an epoch of {images} images, so the '
+            f'negatives of an image include its own old keys; set at most {max(total, images // 10)}'
         )
     if not moves:
         raise UserError(

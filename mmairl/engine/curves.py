@@ -11,23 +11,25 @@ import msgspec
 from mmairl.errors import UserError, explained
 from mmairl.io import LARGEST_LIST, read_text, require_inside, typed
 
-Curve = tuple[list[int], list[float]]  # steps and values
+# A curve is the list of steps at which a scalar was logged, and the list of its values.
+Curve = tuple[list[int], list[float]]
 Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Position(msgspec.Struct):
-    """The keys of a logged line that give its position. The other keys are scalars."""
+    """The keys of a logged line that say at which step it was logged. The other numbers in the line are scalars."""
 
     step: Step | None = None
     iter: Step | None = None
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
-    """Return the curve of every scalar of a run by name. A resumed run has one curve."""
+    """Return the curve of every scalar that a run logged, by name. If the run was resumed, its parts are joined."""
     curves: dict[str, dict[int, float]] = {}
     for start in _starts(work_dir):
         for name, values in start.items():
-            first = min(values)  # from here on, this start replaces the values of earlier ones
+            # From its first step on, a later start replaces the values of earlier starts.
+            first = min(values)
             before = {step: value for step, value in curves.get(name, {}).items() if step < first}
             curves[name] = {**before, **values}
     return {name: (list(values), list(values.values())) for name, values in curves.items()}
@@ -57,7 +59,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
-                continue  # the run was killed while it wrote its last line
+                continue  # The last line is incomplete if the run was killed while writing it.
             step, values = _logged(record, f'{file}, line {number}')
             for name, value in values.items():
                 scalars.setdefault(name, {})[step] = value
@@ -65,7 +67,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
 
 
 def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
-    """Return the step and the numbers of a line, or raise if the line is not an object or a number is too large."""
+    """Return the step and the numbers of a logged line. Raise if it is not a JSON object or a number is out of range."""
     position = typed(record, Position, place)
     step = record.pop('step', position.iter)
     if step is None:
@@ -76,7 +78,11 @@ def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
 
 
 def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
-    """Read the config that mmengine wrote at a start of a run, by default the last. It is parsed, never executed."""
+    """Read the config that mmengine wrote when a run started. The file is parsed, never executed.
+
+    A resumed run has one config per start, and `start` is an index into them. By default, the last config is read. Return {}
+    if there is no config.
+    """
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
     if not configs:
         return {}
@@ -89,7 +95,7 @@ def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return a literal, with `dict(...)` as a dictionary, and any other expression as its text."""
+    """Return the value of a literal, which may contain calls of `dict`, and the source text of any other expression."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
         content = dict(_value(node.args[0])) if node.args else {}
         content.update({keyword.arg: _value(keyword.value) for keyword in node.keywords})

@@ -1,4 +1,4 @@
-"""Join the process group and wrap the model, on GPUs and CPUs."""
+"""Train in several processes, on GPUs or CPUs: join the process group and wrap the model."""
 
 import os
 import subprocess
@@ -27,18 +27,21 @@ VARIABLES = {
         'SLURM_STEP_NODELIST',
     ),
 }
+# Each Slurm step uses one of PORTS ports, starting at FIRST_PORT. All of them are below the ports that Linux uses for
+# outgoing connections.
 FIRST_PORT = 15000
-PORTS = 16384  # the ports end below those of outgoing connections
+PORTS = 16384
 
 
 def start_processes(launcher: str, timeout: float | None = None) -> None:
-    """Join the process group, by NCCL with GPUs and by gloo without. A second call does nothing.
+    """Join the process group, with NCCL on GPUs and with gloo on CPUs. A second call does nothing.
 
-    mmengine would join the group when it builds a runner, but the batch is divided among the processes before that.
+    mmengine would join the group when it builds a runner. This is too late, because the batch is divided among the processes
+    before that.
 
     Args:
-        launcher: 'none', 'pytorch' or 'slurm'.
-        timeout: Seconds that a process waits for the others in a collective. Default: torch's.
+        launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.
+        timeout: Seconds that a process waits for the others in a collective operation. Default: torch's timeout.
 
     Raises:
         UserError: If the launcher has not set its variables, or a process has no GPU.
@@ -54,11 +57,11 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     backend = 'gloo'
     if torch.cuda.is_available():
         backend = 'nccl'
-        # With it, the GPUs connect now instead of at the first step.
+        # With `device_id`, the GPUs connect now instead of at the first step.
         options['device_id'] = _select_gpu(launcher)
     end_with_parent()
     if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
-        # The processes of one machine do not listen on the network.
+        # All processes are on this machine, so they use the loopback interface and do not listen on the network.
         os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
     if restarts:
@@ -71,51 +74,60 @@ def _require_variables(launcher: str) -> None:
     if missing:
         script = 'slurm_train.sh' if launcher == 'slurm' else 'dist_train.sh or dist_evaluate.sh'
         raise UserError(
-            f'--launcher {launcher}: requires the environment variables {", ".join(missing)}; start the command by {script} '
+            f'--launcher {launcher}: requires the environment variables {", ".join(missing)}; start the command with {script} '
             'in tools/, or omit --launcher for one process',
             code='not-launched',
         )
 
 
 def _select_gpu(launcher: str) -> torch.device:
-    """Select the GPU with this process's local rank, or the only GPU that a task of Slurm sees."""
+    """Select the GPU whose number is the local rank of this process, or the only GPU if Slurm shows a process just one."""
     number = int(os.environ['LOCAL_RANK'])
     count = torch.cuda.device_count()
     if number >= count and (count > 1 or launcher == 'pytorch'):
         raise UserError(
-            f'--launcher: process {number} of this machine, counted from 0, requires a GPU, but there are {count}; start one '
-            'process per GPU',
+            f'--launcher: process {number} of this machine, counted from 0, requires a GPU, but the machine has '
+            f'{count}; start one process per GPU',
             code='no-gpu-for-process',
         )
     number = min(number, count - 1)
-    os.environ['LOCAL_RANK'] = str(number)  # mmengine uses it as the number of the GPU
+    # mmengine uses this variable as the number of the GPU.
+    os.environ['LOCAL_RANK'] = str(number)
     device = torch.device('cuda', number)
     torch.cuda.set_device(device)
     return device
 
 
 def _set_variables_from_slurm() -> None:
-    """Set torch's variables from those of the Slurm step, which may be smaller than its job."""
+    """Set torch's environment variables from those of Slurm.
+
+    The variables of the Slurm step are used instead of those of the job, because a step may be only a part of its job.
+    """
     os.environ['RANK'] = os.environ['SLURM_PROCID']
     os.environ['WORLD_SIZE'] = os.environ['SLURM_STEP_NUM_TASKS']
     os.environ['LOCAL_RANK'] = os.environ['SLURM_LOCALID']
-    # Jobs may share a machine, so each step has its own port. All tasks of the step compute the same number.
+    # Jobs may share a machine, so each step needs its own port. All processes of a step compute the same port.
     step = int(os.environ.get('SLURM_JOB_ID', 0)) * 7 + int(os.environ['SLURM_STEP_ID'])
     os.environ.setdefault('MASTER_PORT', str(FIRST_PORT + step % PORTS))
-    if 'MASTER_ADDR' not in os.environ:  # the first machine of the step, as in mmengine
+    # As in mmengine, the default address is the first machine of the step.
+    if 'MASTER_ADDR' not in os.environ:
         hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_STEP_NODELIST']]
         try:
             os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
         except FileNotFoundError:
             raise UserError(
-                "MASTER_ADDR: Slurm's scontrol, which would find the address, is not on the PATH; set it to the name of the "
-                "step's first machine",
+                "MASTER_ADDR: Slurm's scontrol, which would find the address, is not on the PATH; set MASTER_ADDR to the name "
+                "of the step's first machine",
                 code='no-scontrol',
             ) from None
 
 
 def _store_of_attempt(restarts: int) -> dict[str, Any]:
-    """Return a store whose keys have a prefix per restart, because torchrun's store has addresses of dead processes."""
+    """Return arguments of `init_process_group` after a restart: a store, the rank and the number of processes.
+
+    The store adds a prefix with the number of restarts to its keys. Without the prefix, processes would find the addresses of
+    dead processes, which torchrun's store still holds.
+    """
     rank = int(os.environ['RANK'])
     world_size = int(os.environ['WORLD_SIZE'])
     store = dist.TCPStore(
@@ -128,13 +140,13 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
 
 @MODEL_WRAPPERS.register_module()
 class DistributedModel(MMDistributedDataParallel):
-    """mmengine's DistributedDataParallel, which also works without a GPU.
+    """mmengine's DistributedDataParallel, made to work without a GPU, too.
 
-    Buffers are not broadcast by default, because SyncBN keeps them equal and the queue alone would add 64 MiB per step.
+    By default, buffers are not broadcast: SyncBN keeps them equal, and the queue alone would add 64 MiB per step.
 
     Args:
         module: The model.
-        device_ids: The GPU of this process; ignored on a CPU.
+        device_ids: The GPU of this process. Ignored if the model is on the CPU.
         kwargs: Other arguments of MMDistributedDataParallel.
     """
 

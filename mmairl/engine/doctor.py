@@ -1,7 +1,8 @@
-"""Diagnose a run whose health turned bad: try remedies from its last good checkpoint and compare their health.
+"""Diagnose a run whose health turned bad: try remedies from its last good checkpoint, and measure which of them help.
 
-Each remedy trains for a few hundred iterations from the same state as a control without a change. Repeats differ by one
-billionth of the learning rate, so that their spread shows how far runs drift apart by rounding alone.
+To try a remedy, a copy of the run (a fork) continues for a few hundred iterations with changed options. The control is a fork
+without a change. Each fork is repeated with learning rates that differ by one billionth, so that the spread of the repeats
+shows how far runs drift apart because of rounding alone. The severity of a value says how bad it is, from 0 (good) to WORST.
 """
 
 import tempfile
@@ -27,15 +28,19 @@ from mmairl.engine.replay import StopAt, rerun
 from mmairl.errors import Diverged, UserError
 from mmairl.io import read_yaml
 
-WORST = 2.0  # severity of a value that is not finite; at severity 1, a value becomes bad
-PERTURBATION = 1e-9  # relative difference of the learning rates of two repeats
-CLEAR = 0.05  # minimum gain of a remedy that helps
-OTHERS = 0.1  # weight of the quantities other than the bad one
+# The severity of a value that is not finite. A value is bad if its severity is above 1.
+WORST = 2.0
+# The learning rates of two repeats differ by this fraction.
+PERTURBATION = 1e-9
+# A remedy counts as helpful if the whole confidence interval of its gain is above this value.
+CLEAR = 0.05
+# The weight of all quantities other than the one that turned bad first.
+OTHERS = 0.1
 Options = dict[str, Any]
 
 
 class Usual(msgspec.Struct):
-    """The usual range of a setting, and the remedy for a value outside, in words and as options."""
+    """The usual range of a setting. If a value is outside it, the remedy is described by `words` and set by `options`."""
 
     key: str
     low: float
@@ -56,7 +61,7 @@ TABLE = read_yaml(Path(__file__).with_suffix('.yaml'), Table)
 
 @dataclass(frozen=True)
 class Sign:
-    """The first bad sign of a run."""
+    """The sign that a run is unhealthy: the first bad value of a health quantity, and its iteration."""
 
     quantity: Quantity
     iteration: int
@@ -65,12 +70,13 @@ class Sign:
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change of a run's options.
+    """A change of a run's options that may restore its health.
 
     Attributes:
-        words: A description.
-        options: The changed options.
-        specific: Whether it corrects an unusual setting. Other remedies reduce the symptoms of most faults.
+        words: A description for users.
+        options: The changed options by dotted key.
+        specific: Whether the remedy corrects an unusual setting. Other remedies reduce the symptoms of most faults, so
+            they say less about the cause.
     """
 
     words: str
@@ -88,10 +94,11 @@ class Outcome:
 
     Attributes:
         remedy: The remedy.
-        gain: The severity of the control minus that of the remedy; 1 is the step from bad to good.
-        low: Lower end of the 95 % interval of `gain`; NaN for a single repeat.
-        high: Upper end of the interval.
-        error: Why the remedy could not be tried.
+        gain: The severity of the control minus the severity of the fork with the remedy, averaged over the repeats. A
+            remedy that moves a value from the limit of the bad range to the good range gains 1.
+        low: Lower end of the 95 % confidence interval of `gain`. NaN if there is only one repeat.
+        high: Upper end of that interval.
+        error: Why the remedy could not be tried, or ''.
     """
 
     remedy: Remedy
@@ -111,7 +118,7 @@ class Trial:
 
     Attributes:
         work_dir: The work dir of the run. Nothing is written there.
-        sign: The first bad sign of the run.
+        sign: The first bad value of the run's health.
         steps: Minimum number of iterations of each fork.
     """
 
@@ -132,11 +139,17 @@ class Trial:
 
     @property
     def last(self) -> int:
-        """The last iteration of the forks, at least `steps / 2` after the sign, so that the control shows it."""
+        """The last iteration of each fork.
+
+        It is at least `steps / 2` iterations after the sign, so that the control shows the sign, too.
+        """
         return max(self.first + self.steps, self.sign.iteration + self.steps // 2)
 
     def severity(self, options: Options, repeat: int) -> float:
-        """Train a fork and return the severity of the sign at its end, plus OTHERS times the mean of other quantities."""
+        """Train a fork and return how bad its health is at the end.
+
+        This is the severity of the quantity that turned bad, plus OTHERS times the mean severity of all other quantities.
+        """
         cfg = Fork(self.work_dir).config(options)
         cfg.optim_wrapper.optimizer.lr *= 1 + repeat * PERTURBATION
         cfg.merge_from_dict({'default_hooks.health.interval': max(1, self.steps // 10)})
@@ -163,7 +176,7 @@ class Trial:
 
 
 def severity(quantity: Quantity, value: float) -> float:
-    """Return how bad a value is: 0 in the good range, 1 at the limit where it becomes bad, at most WORST.
+    """Return how bad a value is: 0 in the good range, 1 at the limit of the bad range, and at most WORST.
 
     >>> share = Quantity('share', 'a share', high=0.2, ceiling=0.5)
     >>> [severity(share, value) for value in (0.1, 0.5, float('nan'))]
@@ -184,7 +197,7 @@ def severity(quantity: Quantity, value: float) -> float:
 
 
 def first_sign(work_dir: Path) -> Sign | None:
-    """Return the first bad sign of a run after its first steps, or None if it is healthy."""
+    """Return the first bad value of a run's health, or None if the run is healthy. The first steps are ignored."""
     curves = read_scalars(work_dir)
     last = max((steps[-1] for steps, _ in curves.values() if steps), default=0)
     signs = []
@@ -200,7 +213,7 @@ def first_sign(work_dir: Path) -> Sign | None:
 
 
 def _learning_quantities() -> Iterator[Quantity]:
-    """Yield the quantities that show whether a run learns, which waiting for data does not."""
+    """Yield the quantities that show whether a run learns: all except the fraction of time that it waits for data."""
     return (quantity for quantity in QUANTITIES if quantity.name != 'data_share')
 
 
@@ -210,11 +223,11 @@ def _curve(curves: dict[str, Curve], quantity: Quantity) -> Curve:
 
 
 def treat(trial: Trial, repeats: int = 3) -> Iterator[Outcome]:
-    """Fork every remedy that applies to a run, and compare it with a control.
+    """Try every remedy that applies to a run, and compare it with the control.
 
     Args:
-        trial: The run and its bad sign.
-        repeats: Forks of each remedy.
+        trial: The run and the sign that it is unhealthy.
+        repeats: How often the control and each remedy are trained.
 
     Yields:
         The outcome of each remedy.
@@ -235,10 +248,10 @@ def treat(trial: Trial, repeats: int = 3) -> Iterator[Outcome]:
 
 
 def by_likelihood(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Sort outcomes, the likeliest cause first.
+    """Sort outcomes by how likely it is that the remedy removes the cause, the most likely remedy first.
 
-    A lower learning rate or clipped gradients reduce the symptoms of most faults. Corrections of unusual settings therefore
-    come first if they gain at least half as much as the best remedy.
+    A lower learning rate or clipped gradients reduce the symptoms of most faults, whatever the cause. The correction of an
+    unusual setting therefore comes first if it gains at least half as much as the best remedy.
     """
     outcomes = list(outcomes)
     best = max((outcome.gain for outcome in outcomes), default=0.0)
@@ -251,7 +264,7 @@ def by_likelihood(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def remedies(cfg: Config) -> Iterator[Remedy]:
-    """Yield the remedies for a config, first those for unusual settings."""
+    """Yield the remedies for a config, beginning with corrections of unusual settings."""
     values = by_key(cfg)
     for usual in TABLE.settings:
         if not usual.low <= values.get(usual.key, usual.low) <= usual.high:
@@ -279,7 +292,7 @@ def remedies(cfg: Config) -> Iterator[Remedy]:
 
 
 def _size_of(views: Any) -> int | None:
-    """Return the size to which a list of views crops, or None."""
+    """Return the crop size in a list of views, or None if no view sets a size."""
     for view in views if isinstance(views, (list, tuple)) else ():
         for step in view or ():
             if isinstance(step, dict) and isinstance(step.get('size'), int):

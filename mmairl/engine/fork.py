@@ -1,22 +1,25 @@
 """Fork a run: continue from its exact state after an epoch, with changed options.
 
-The original run is the trunk, the new one a branch. A run is a function of config, seed and step. Trunk and branch therefore
-share weights, optimizer, queue, schedules, order of images and random numbers up to the fork point, and differ only by the
-changed options afterwards. Without a change, the branch equals the uninterrupted trunk bit for bit.
+The original run is the trunk, and the new run is a branch. The config and the seed determine every iteration of a run. Up to
+the fork point, trunk and branch therefore have the same weights, optimizer state, queue, schedules, order of images and random
+numbers. After it, they differ only because of the changed options. Without a change, the branch equals the uninterrupted
+trunk bit for bit.
 
 =====================================  =============================================================================
 changed key                            effect
 =====================================  =============================================================================
-loss, temperature, symmetry, batch     applies from the fork point on
-norm, views, decay, teacher momentum,
-precision, length of the run
-learning rate, schedules               the branch uses its own schedules, at the iteration of the fork point
-``model.queue``                        without a queue, the keys are dropped; a shorter queue keeps the newest keys;
-                                       random keys fill up a longer queue
-RESETS: the optimizer's class,         the optimizer's state (momentum) starts at zero
-``inside`` and parameter groups
-ORDER: data set, sampler, batch, seed  error, because trunk and branch would see different images
-a key that changes shapes              error, because the trunk has no weights of these shapes
+loss, temperature, symmetry, views,    the change applies from the fork point on
+batch norm, weight decay, teacher
+momentum, precision, length of the run
+learning rate, schedules               the branch follows its own schedules, starting at the iteration of the fork point
+``model.queue``                        a shorter queue keeps the newest keys of the trunk; a longer queue is filled up with
+                                       random keys; if the branch has no queue, the keys are dropped
+the keys in RESETS: optimizer class,   the optimizer state (momentum) starts at zero
+``inside`` of LARS, parameter groups
+the keys in ORDER: data set, sampler,  error, because trunk and branch would see different images
+batch size, seed
+a key that changes the shape of a      error, because the trunk has no weights of this shape
+weight
 =====================================  =============================================================================
 """
 
@@ -53,7 +56,7 @@ from mmairl.engine.resume import config_changes
 from mmairl.errors import UserError
 from mmairl.models.queue import KeyQueue
 
-# With a change of these keys, except for views, trunk and branch would see different images.
+# If one of these keys changes, trunk and branch would see different images. Keys of views are an exception and may change.
 ORDER = (
     'randomness.seed',
     'randomness.diff_rank_seed',
@@ -64,7 +67,7 @@ ORDER = (
     'train_dataloader.drop_last',
     'train_dataloader.sampler',
 )
-# After a change of these keys, the state of the optimizer has no meaning.
+# If one of these keys changes, the trunk's optimizer state is not valid for the branch.
 RESETS = (
     'optim_wrapper.constructor',
     'optim_wrapper.optimizer.inside',
@@ -75,12 +78,12 @@ RESETS = (
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork point of a finished or running trunk.
+    """A fork point: the point of a finished or running run (the trunk) from which another run (the branch) continues.
 
     Attributes:
         trunk: The work dir of the trunk.
-        epoch: The number of epochs that trunk and branch share. The checkpoint at their end must exist.
-        path: A checkpoint of the trunk to use instead of `epoch`, such as one inside an epoch.
+        epoch: The fork point is the end of this epoch; the first epoch is 1. The trunk must have a checkpoint there.
+        path: A checkpoint of the trunk to use instead of `epoch`, for example a checkpoint inside an epoch.
 
     Example:
         >>> Fork.parse('work_dirs/demo@6')
@@ -102,11 +105,11 @@ class Fork:
         return cls(Path(parts[1]), int(parts[2]))
 
     def config(self, options: Mapping[str, Any] | None = None, start: int = -1) -> Config:
-        """Return the trunk's config with options merged in. The file in its work dir is parsed, not executed.
+        """Return the trunk's config with options merged in. The config file in its work dir is parsed, not executed.
 
         Args:
             options: Values by dotted key.
-            start: The start of the trunk whose config to read, counted from 0. Default: the last.
+            start: Index of the config to read. A run that was resumed has one config per start. Default: the last config.
         """
         values = read_run_config(self.trunk, start)
         if not values:
@@ -114,7 +117,7 @@ class Fork:
                 f'{self.trunk}: no */vis_data/config.py; give the work dir of a training run',
                 code='no-run-config',
             )
-        # The branch has its own folder and name, and divides the batch among its own processes.
+        # The branch has its own folder and name, and it divides the total batch among its own processes.
         for key in ('work_dir', 'experiment_name', 'load_from', 'resume', 'launcher'):
             values.pop(key, None)
         if 'total_batch_size' in values:
@@ -125,7 +128,7 @@ class Fork:
         return cfg
 
     def checkpoint(self) -> tuple[Path, dict[str, Any]]:
-        """Return the trunk's checkpoint at the fork point and its content.
+        """Return the path and the content of the trunk's checkpoint at the fork point.
 
         Raises:
             UserError: If the trunk has no such checkpoint, or if it is not complete.
@@ -145,37 +148,39 @@ class Fork:
         known = ', '.join(map(str, ends)) or 'none'
         raise UserError(
             f"--fork: {self.trunk} has no checkpoint at the end of epoch '{self.epoch}'; choose an epoch that has one "
-            f'({known}), or train the trunk with default_hooks.checkpoint.max_keep_ckpts=-1',
+            f'({known}), or train the original run with default_hooks.checkpoint.max_keep_ckpts=-1',
             code='no-fork-point',
         )
 
 
 def checkpoints_of_run(work_dir: Path) -> list[StoredCheckpoint]:
-    """Return the checkpoints of the run in a work dir, one per iteration, without reading their tensors."""
+    """Return the checkpoints of the run in a work dir, at most one per iteration. Their tensors are not read."""
     values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
     stored = checkpoints_in(checkpoint_folder(Config(values)), run_in(work_dir))
     if not stored:
         raise UserError(
-            f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
+            f'{work_dir}: the folder has no checkpoint of a run; give the work dir of a training run',
             code='no-checkpoint',
         )
     return list({checkpoint.iteration: checkpoint for checkpoint in stored}.values())
 
 
 def start_branch(cfg: Config, fork: Fork) -> RunStart:
-    """Return the start of a branch: its newest checkpoint, or else the fork point. Set `cfg.load_from` and `cfg.resume`.
+    """Return how a branch starts, and set `cfg.load_from` and `cfg.resume` to match.
+
+    If the branch has already written a checkpoint, it resumes from its newest one. Otherwise it starts at the fork point.
 
     Args:
         cfg: The complete config of the branch. Its `work_dir` must differ from the trunk's.
         fork: The fork point.
 
     Raises:
-        UserError: If the branch cannot continue the trunk. The message names the reason.
+        UserError: If the branch cannot continue the trunk. The message gives the reason.
     """
     work_dir = Path(cfg.work_dir)
     if work_dir.resolve() == fork.trunk.resolve():
         raise UserError(
-            f"--work-dir: this is the folder of the trunk ('{work_dir}'); give the branch another folder",
+            f"--work-dir: this is the folder of the original run ('{work_dir}'); give the branch another folder",
             code='fork-in-trunk',
         )
     path, checkpoint = fork.checkpoint()
@@ -210,7 +215,8 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
         checkpoint['optimizer'] = None
     reason = collapse_before(fork.trunk, meta['iter'])
     if reason:
-        print_log(f'the trunk had collapsed before the fork point: {reason}', 'current', level=30)
+        message = f'the original run (the trunk) was unhealthy at the fork point: {reason}'
+        print_log(message, 'current', level=30)
     cfg.update(resume=True, load_from=str(path))
     return RunStart(
         secrets.token_hex(8), str(path), checkpoint, resume=True, fork=origin, forks=True
@@ -218,7 +224,7 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
 
 
 def require_same_code(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raise unless the checkpoint is complete and from this version of mmairl."""
+    """Raise unless the checkpoint is complete and was written by this version of mmairl."""
     meta = checkpoint['meta']
     missing = [part for part in ('random_states', 'place') if part not in checkpoint]
     missing += [part for part in ('settings', 'mmairl_version') if part not in meta]
@@ -229,18 +235,18 @@ def require_same_code(checkpoint: dict[str, Any], path: Path) -> None:
         )
     if meta['mmairl_version'] != mmairl.__version__:
         raise UserError(
-            f"--fork: {path} is from mmairl '{meta['mmairl_version']}', but this is {mmairl.__version__}; train trunk and "
-            'branch with the same version',
+            f"--fork: {path} is from mmairl '{meta['mmairl_version']}', but this is {mmairl.__version__}; train both runs "
+            'with the same version',
             code='other-code',
         )
 
 
 def require_same_order(changed: list[str]) -> None:
-    """Raise if trunk and branch would see different images because of a changed key."""
+    """Raise if a changed key means that trunk and branch would see different images."""
     for key in changed:
         if key.startswith(ORDER) and 'views' not in key.split('.'):
             raise UserError(
-                f"--fork: '{key}' changes the order of the images, so trunk and branch would see different images; keep its "
+                f"--fork: '{key}' changes the order of the images, so the two runs would see different images; keep its "
                 'value, or train from scratch',
                 code='fork-changes-order',
             )
@@ -248,7 +254,7 @@ def require_same_order(changed: list[str]) -> None:
 
 @contextmanager
 def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
-    """If the trunk's weights do not fit the branch, raise an error that names the changed keys of the model."""
+    """Return a context in which an error about weights that do not fit names the model keys that the branch has changed."""
     try:
         yield
     except UserError as error:
@@ -262,7 +268,11 @@ def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
 
 
 def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
-    """Fit the trunk's queue to the branch: drop it, shorten it to the newest keys, or fill it up with random keys."""
+    """Adapt the trunk's queue, stored in a checkpoint, to the length of the branch's queue.
+
+    A shorter queue keeps the newest keys, and a longer queue is filled up with random keys. If the branch has no queue, the
+    stored queue is dropped.
+    """
     weights = checkpoint['state_dict']
     queue = getattr(model, 'queue', None)
     if queue is None:
@@ -281,7 +291,10 @@ def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
 
 
 def collapse_before(work_dir: Path, iteration: int) -> str:
-    """Return advice if a run had collapsed or diverged at an iteration, by the health that it logged before; else ''."""
+    """Return advice if a run had collapsed or diverged by the given iteration, and '' otherwise.
+
+    The decision rests on the last value of each health curve that the run logged up to that iteration.
+    """
     curves = read_scalars(work_dir)
     for quantity in QUANTITIES:
         steps, values = curves.get(f'health_{quantity.name}', ([], []))

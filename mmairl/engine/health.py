@@ -1,4 +1,4 @@
-"""The health of a pre-training run: quantities, their normal ranges, and advice for values outside."""
+"""The health of a pre-training run: the measured quantities, their good ranges, and advice for values out of range."""
 
 from math import inf, isfinite
 from pathlib import Path
@@ -11,8 +11,10 @@ from mmairl.io import read_yaml
 from mmairl.models.processes import norms
 from mmairl.models.spectrum import rankme, spread
 
-ROWS = 256  # maximum number of images for ranks and similarities, which bounds their cost
-FEWEST = 16  # minimum number of images for a rank, below which it would describe the batch rather than the model
+# Ranks and similarities use at most this number of images, which limits the time that they take.
+ROWS = 256
+# With fewer images than this, a rank would describe the batch rather than the model, so it is not computed.
+FEWEST = 16
 
 
 class Quantity(msgspec.Struct, frozen=True):
@@ -23,10 +25,10 @@ class Quantity(msgspec.Struct, frozen=True):
         label: Name on pages and in logs.
         low: Smallest good value.
         high: Largest good value.
-        floor: Value below which the quantity is bad.
-        ceiling: Value above which the quantity is bad.
-        below: Advice for values below `low`, with `{}` in place of the value.
-        above: Advice for values above `high`, with `{}` in place of the value.
+        floor: Values below this limit are bad.
+        ceiling: Values above this limit are bad.
+        below: Advice for values below `low`. `{}` is replaced by the value.
+        above: Advice for values above `high`. `{}` is replaced by the value.
     """
 
     name: str
@@ -40,8 +42,8 @@ class Quantity(msgspec.Struct, frozen=True):
 
 
 AGAINST_COLLAPSE = (
-    'check what prevents collapse here (predictor, teacher, negatives or a loss term), and lower '
-    'the learning rate'
+    'check the part of the method that prevents collapse (predictor, teacher, negatives or a loss '
+    'term), and lower the learning rate'
 )
 QUANTITIES = read_yaml(Path(__file__).with_suffix('.yaml'), tuple[Quantity, ...])
 
@@ -58,7 +60,7 @@ def state(quantity: Quantity, value: float) -> str:
 
 
 def advice(quantity: Quantity, value: float) -> str:
-    """Return advice for a value outside the good range, or ''."""
+    """Return advice for a value outside the good range, or '' for a good value."""
     if not isfinite(value):
         return f'the run has diverged: {quantity.label} is {value}; lower the learning rate and resume from a checkpoint'
     if state(quantity, value) == 'good':
@@ -70,10 +72,10 @@ def advice(quantity: Quantity, value: float) -> str:
 def embedding_metrics(
     features: Tensor, q: Tensor | None, k: Tensor | None, negatives: Tensor | None
 ) -> dict[str, float]:
-    """Return ranks, spreads and similarities of a batch.
+    """Return ranks, spreads and similarities of a batch, given its features, queries `q`, keys `k` and negatives.
 
-    Ranks and spreads are computed on the host. On a GPU, the decomposition would load cuSOLVER, and reading each value
-    would wait for the GPU.
+    Ranks and spreads are computed on the CPU. On a GPU, the matrix decomposition would load cuSOLVER, and the CPU would wait
+    for the GPU at every value that it reads.
     """
     values = {}
     for name, rows in (('rank_features', features), ('rank_embeddings', q)):
@@ -87,15 +89,15 @@ def embedding_metrics(
 
 
 def rank(rows: Tensor) -> float:
-    """Return RankMe, or NaN if a row is not finite, because the decomposition would fail."""
+    """Return RankMe of the rows. Return NaN if a row is not finite, because the matrix decomposition would fail."""
     return rankme(rows) if rows.isfinite().all() else float('nan')
 
 
 def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, float]:
-    """Return cosines of queries with the keys of their images (positives) and with negatives.
+    """Return mean cosines of the queries with the keys of the same images (positives) and with negatives.
 
-    Without a queue, the keys of the other images are the negatives. The hardest negative of a query is the nearest one.
-    `contrast` is the mean cosine of positives minus that of negatives.
+    Without a queue, the negatives of a query are the keys of the other images in the batch. The hardest negative of a query
+    is the one that is most similar to it. `contrast` is the mean cosine with positives minus the mean cosine with negatives.
     """
     positive = (q * k).sum(dim=1).mean()
     if negatives is None:
@@ -106,13 +108,14 @@ def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, fl
     if cosines.shape[1] == 0:
         return dict(positive=positive.item())
     means = torch.stack([positive, cosines.mean(), cosines.amax(dim=1).mean()])
-    positive, negative, hardest = means.tolist()  # waits for the device once
+    # All values are read at once, so that the CPU waits for the device only once.
+    positive, negative, hardest = means.tolist()
     return dict(
         positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative
     )
 
 
 def distance(teacher: list[Tensor], student: list[Tensor]) -> Tensor:
-    """Return |T - S| / |S| over the teacher's parameters T and the student's counterparts S."""
+    """Return |T - S| / |S|, where T are the teacher's parameters and S the corresponding parameters of the student."""
     difference = torch.linalg.vector_norm(norms(torch._foreach_sub(teacher, student)))
     return difference / torch.linalg.vector_norm(norms(student))

@@ -1,17 +1,21 @@
-"""torchrun that stops cleanly on signals: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`.
+"""Start the processes of a run like torchrun, and stop them cleanly after a signal.
 
-The options are torchrun's. After a signal to the launcher or to one of its processes, the launcher passes the signal on, gives
-the processes time to save, and exits with 75. Torch's launcher exits with 1, may restart stopped processes, and dies of a
-signal that arrives during its imports.
+Usage: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`. The options are torchrun's.
 
-With a single machine, the launcher listens on the loopback, on the port PORT or a free one. Torch's launcher listens on all
-interfaces, and with --standalone it unpickles whatever it receives.
+After a signal to the launcher or to one of its processes, the launcher passes the signal to all processes, gives them time to
+save, and exits with code 75. Torch's launcher would exit with code 1, and it may restart processes that have stopped. A signal
+during its imports would kill it.
+
+If all processes are on one machine, the launcher listens only on the loopback interface, on the port in the environment
+variable PORT or on a free port. Torch's launcher listens on all interfaces. With --standalone, it unpickles whatever it
+receives.
 """
 
 if __name__ == '__main__':
     from mmairl.startup import prepare
 
-    prepare()  # before the imports below, which take seconds
+    # This call handles signals that arrive during the imports below, which take seconds.
+    prepare()
 
 import os
 import signal
@@ -35,7 +39,7 @@ LOOPBACK = '127.0.0.1'
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """Torch's static rendezvous with a store that listens only on the loopback, for which torch has no option."""
+    """Torch's static rendezvous, except that its store listens only on the loopback interface. Torch has no such option."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         port = os.environ.get('PORT') or '0'
@@ -52,7 +56,7 @@ class LoopbackRendezvous(StaticTCPRendezvous):
             LOOPBACK, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600
         )
         descriptor = listener.detach()
-        # Only torch's older server accepts an open socket.
+        # Only torch's older server (`use_libuv=False`) accepts a socket that is already open.
         self._store = TCPStore(
             LOOPBACK,
             port,
@@ -69,16 +73,20 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 
 class PatientAgent(LocalElasticAgent):
-    """Torch's agent, which never restarts stopped processes and waits GRACE seconds for them instead of 30."""
+    """Torch's agent, with two changes: it never restarts processes that a signal has stopped, and it gives them more time.
+
+    Processes have GRACE seconds to exit instead of 30.
+    """
 
     starting = False
     received = 0
 
     @classmethod
     def stop(cls, number: int) -> None:
-        """Raise for a signal like torch's handler, but only once; after a second signal, torch would abandon its processes.
+        """Raise torch's exception for a signal. `Listener` calls this method only for the first signal.
 
-        A signal that arrives while processes start is handled when all of them are known.
+        A second exception would make torch abandon its processes. If the signal arrives while processes start, the exception
+        is raised after all of them have started.
         """
         cls.received = number
         if not cls.starting:
@@ -101,7 +109,7 @@ class PatientAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         return result
 
-    # Torch 2.14 adds a timeout.
+    # Torch 2.14 calls this method with another argument, a timeout.
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)
@@ -112,7 +120,8 @@ class PatientAgent(LocalElasticAgent):
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
     api.LocalElasticAgent = PatientAgent
-    options = ['--signals-to-handle=SIGQUIT']  # we handle the others; torch requires one
+    # Torch requires at least one signal that it handles itself. `Listener` handles all others.
+    options = ['--signals-to-handle=SIGQUIT']
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']
     try:

@@ -1,7 +1,7 @@
 """Log a run's config and curves to wandb and MLflow, in addition to the files and TensorBoard in its work dir.
 
-mmengine's backends are not used. The one for wandb counts calls instead of iterations and uploads the code in the current
-folder. The one for MLflow writes to files, which MLflow no longer supports, and ignores MLFLOW_TRACKING_URI.
+mmengine's backends for these services are not used. Its wandb backend counts calls instead of iterations and uploads the code
+in the current folder. Its MLflow backend writes to files, which MLflow no longer supports, and ignores MLFLOW_TRACKING_URI.
 """
 
 import os
@@ -21,11 +21,12 @@ from mmairl.errors import UserError, closest, explained
 from mmairl.registry import VISBACKENDS
 
 NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'TensorboardVisBackend'}
-RUN_TAG = 'mmairl.run'  # tag of a run at MLflow with the id of the training run
+# MLflow stores the id of the training run under this tag.
+RUN_TAG = 'mmairl.run'
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
-    """Add loggers to those of the config, for `--log NAME ...`."""
+    """Add the loggers that `--log NAME ...` selects to those of the config."""
     backends = cfg.visualizer.setdefault('vis_backends', [])
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:
@@ -38,17 +39,17 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
 
 
 def keep_run(cfg: Config, run_id: str | None) -> None:
-    """Make wandb and MLflow continue the run with this id if they have it."""
+    """Pass the id of the training run to the loggers, so that wandb and MLflow continue their run with this id."""
     for backend in (cfg.get('visualizer') or {}).get('vis_backends') or []:
         if backend['type'] in (NAMES['wandb'], NAMES['mlflow']):
             backend['run_id'] = run_id
 
 
 class Service(BaseVisBackend):
-    """Base of loggers that send values to a service. If the service fails after the start, training continues without it.
+    """Base class of loggers that send values to a service. If the service fails during training, training continues.
 
     A subclass defines `package`, `begin(config)`, `write(values, step)` and `end()`. A resumed training run continues its run
-    at the service and skips the iterations that were logged before the interruption.
+    at the service and sends only iterations that the service does not have yet.
 
     Args:
         save_dir: Folder of the run.
@@ -61,7 +62,8 @@ class Service(BaseVisBackend):
     def __init__(self, save_dir: str, run_id: str | None = None, **start: Any) -> None:
         super().__init__(save_dir)
         self.run_id = run_id
-        self.last_step = -1  # last step that the service has from earlier starts
+        # The service has the values up to this step from earlier starts of the training run.
+        self.last_step = -1
         self.start = start
         self.name = Path(save_dir).parents[1].name
         self.failed = False
@@ -72,12 +74,12 @@ class Service(BaseVisBackend):
 
     @property
     def experiment(self) -> Any:
-        """The package of the service, for hooks that log other things than scalars."""
+        """The Python package of the service, for hooks that log more than scalars."""
         return self.client
 
     def add_config(self, config: Config, **_: Any) -> None:
-        advice = "fix the cause (for example by pip install 'mmairl[log]'), or remove the logger"
-        # Each service raises errors of its own, for a missing key, an absent server or a name in use.
+        advice = "fix the cause (for example, run pip install 'mmairl[log]'), or remove the logger"
+        # Each service raises its own errors, for example if a key is missing or its server does not respond.
         with explained(f'{self.package}: cannot start', advice, code='logger-failed'):
             self._init_env()
             self.begin(config)
@@ -88,20 +90,21 @@ class Service(BaseVisBackend):
     def add_scalars(
         self, scalar_dict: Mapping[str, Any], step: int = 0, *_: Any, **__: Any
     ) -> None:
-        # After a failure, each call might wait for minutes.
+        # After a failure, the service is not called again, because each call might wait for minutes.
         if self.failed or step <= self.last_step:
             return
         with self._continue_without():
             self.write({name: float(value) for name, value in scalar_dict.items()}, step)
 
     def close(self) -> None:
-        if self.run is not None:  # only the first process has started a run
+        # Only the first process has started a run at the service.
+        if self.run is not None:
             with self._continue_without():
                 self.end()
 
     @contextmanager
     def _continue_without(self) -> Iterator[None]:
-        """Log the first error and ignore the rest, because the loss of a server must not end a run of days."""
+        """Log the first error of the service and ignore later ones, because they must not end a run of several days."""
         try:
             yield
         except Exception as error:
@@ -116,7 +119,9 @@ class Service(BaseVisBackend):
 
 @VISBACKENDS.register_module()
 class WandbLogger(Service):
-    """Log to wandb, in the project WANDB_PROJECT or `mmairl`. With WANDB_MODE=offline, nothing is sent.
+    """Log to wandb. The environment variable WANDB_PROJECT names the project; the default is `mmairl`.
+
+    With WANDB_MODE=offline, nothing is sent.
 
     Args:
         save_dir: Folder of the run.
@@ -149,7 +154,9 @@ class WandbLogger(Service):
 
 @VISBACKENDS.register_module()
 class MLflowLogger(Service):
-    """Log to MLflow at MLFLOW_TRACKING_URI or its default, in the experiment MLFLOW_EXPERIMENT_NAME or `mmairl`.
+    """Log to MLflow. The environment variable MLFLOW_TRACKING_URI gives the address of its server.
+
+    MLFLOW_EXPERIMENT_NAME names the experiment; the default is `mmairl`.
 
     Args:
         save_dir: Folder of the run.
@@ -174,7 +181,7 @@ class MLflowLogger(Service):
         self.client.log_text(python_text(config), 'config.py')
 
     def _saved_run(self) -> Any:
-        """Return the run of an earlier start, or None."""
+        """Return MLflow's run of an earlier start of this training run, or None if there is none."""
         if not self.run_id:
             return None
         where = f"tags.`{RUN_TAG}` = '{self.run_id}'"

@@ -1,6 +1,7 @@
-"""Replay parts of a run and compare them with its checkpoints.
+"""Train parts of a finished run again, and check that the results equal the run's checkpoints.
 
-A run is a function of config, seed and step, so the comparison is bit for bit.
+The config and the seed determine every iteration of a run, so the results must be equal bit for bit. A stretch is the part
+of a run between two checkpoints.
 """
 
 import random
@@ -26,9 +27,9 @@ from mmairl.engine.resume import config_changes
 from mmairl.engine.run import complete_config, train
 from mmairl.errors import UserError
 
-# The parts of a checkpoint that determine the rest of a run. Names, times and logs may differ.
+# These parts of a checkpoint determine how the run continues. Other parts, such as names, times and logs, may differ.
 COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place')
-# Settings that cannot affect the weights.
+# The config of a replay may differ in these settings, because they cannot affect the weights.
 IRRELEVANT = (
     'train_dataloader.num_workers',
     'train_dataloader.persistent_workers',
@@ -36,7 +37,8 @@ IRRELEVANT = (
     'train_dataloader.prefetch_factor',
     'train_dataloader.timeout',
 )
-# Options of a replay, which cannot affect the weights. Its checkpoints go to its own work dir.
+# A replay changes these settings of the run. They cannot affect the weights. Without `out_dir`, the checkpoints of a replay
+# are written to its own work dir.
 QUIET = {
     'train_dataloader.num_workers': 0,
     'log_level': 'ERROR',
@@ -67,7 +69,7 @@ class Verdict:
     """The result of a replay.
 
     Attributes:
-        what: The replayed part.
+        what: A description of the iterations that were replayed.
         status: REPRODUCED, MISMATCH or NOT_COMPARABLE.
         reason: The first difference, or why the results cannot be compared.
     """
@@ -78,7 +80,7 @@ class Verdict:
 
 
 class Reached(Exception):
-    """Raised in a hook to end a replay."""
+    """An exception that a hook raises to end a replay."""
 
 
 class StopAt(Hook):
@@ -95,10 +97,10 @@ class StopAt(Hook):
 
 
 def stretches_of(work_dir: Path) -> list[Stretch]:
-    """Return the stretches that can be replayed.
+    """Return the stretches of a run that can be replayed.
 
-    The first stretch of a run that started from other weights cannot be replayed. A checkpoint that was written after a
-    signal ends no stretch, because a replay does not write it.
+    If the run started from the weights of another run, its first stretch cannot be replayed. No stretch ends at a checkpoint
+    that was written because of a signal, because a replay receives no signal and would not write that checkpoint.
     """
     stored = checkpoints_of_run(work_dir)
     values = read_run_config(work_dir, 0)
@@ -121,9 +123,10 @@ def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> lis
 
 
 def check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
-    """Replay a stretch in a temporary folder and compare weights, optimizer and random states bit for bit.
+    """Replay a stretch in a temporary folder, and compare weights, optimizer and random states bit for bit.
 
-    A replay that fails counts as a mismatch. A run of another version of mmairl is not comparable.
+    If the replay fails, the status is MISMATCH. The status is NOT_COMPARABLE if another version of mmairl wrote the run, or
+    if the results differ and the run was trained on another machine or with other software.
     """
     try:
         return _check_stretch(work_dir, stretch)
@@ -155,7 +158,10 @@ def _check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
 def rerun(
     work_dir: Path, cfg: Config, start: StoredCheckpoint | None, folder: str, stop: Hook
 ) -> None:
-    """Train in another folder from a checkpoint of a run, or from its initial weights, until `stop` raises Reached."""
+    """Repeat a part of a run in another folder, until the hook `stop` raises Reached.
+
+    Training starts from the checkpoint `start` of the run, or from the initial weights if it is None.
+    """
     cfg.merge_from_dict(QUIET)
     cfg.work_dir = folder
     if start is None:
@@ -165,9 +171,10 @@ def rerun(
 
 
 def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[str]]:
-    """Return the config under which a run wrote the end of a stretch, and the differences from the checkpoint's settings.
+    """Return the config with which a run trained a stretch, and its differences from the settings in the checkpoint.
 
-    A resumed run has a config for each start. The latest one without a difference is returned, or else the first.
+    A run that was resumed has one config per start. The result is the latest config that agrees with the checkpoint at the
+    end of the stretch. If no config agrees, the result is the first config with its differences.
     """
     fork = Fork(work_dir)
     starts = len(list(work_dir.glob('*/vis_data/config.py')))
@@ -187,7 +194,7 @@ def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[st
 
 
 def differences_of(stored: Path, replayed: Path) -> list[str]:
-    """List the differences of two training checkpoints in the parts that determine the rest of a run."""
+    """List the differences of two training checkpoints in the parts that determine how a run continues."""
     original = load_checkpoint(stored)
     repeated = load_checkpoint(replayed)
     differences = [
@@ -201,7 +208,10 @@ def differences_of(stored: Path, replayed: Path) -> list[str]:
 
 
 def differing(expected: Any, actual: Any, name: str) -> list[str]:
-    """List the places where two nested values differ in type, shape or bits. 0.0 and -0.0 differ; NaN equals itself."""
+    """List the dotted names of the parts in which two nested values differ in type, shape or bits.
+
+    0.0 differs from -0.0, and a NaN equals a NaN with the same bits.
+    """
     if type(expected) is not type(actual):
         return [name]
     expected = _by_key(expected)
@@ -218,7 +228,7 @@ def differing(expected: Any, actual: Any, name: str) -> list[str]:
 
 
 def _by_key(value: Any) -> Any:
-    """Return a container as a dictionary, and any other value as it is."""
+    """Return a list, a tuple or a history as a dictionary. Return any other value unchanged."""
     if isinstance(value, HistoryBuffer):
         return vars(value)
     return dict(enumerate(value)) if isinstance(value, (list, tuple)) else value

@@ -24,26 +24,27 @@ from mmairl.models.processes import network_of, norms
 from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Siamese
 
-NEAREST = 3  # keys of the queue
-CLOSE = (
-    1e-3  # maximum relative difference between the batch's loss and the mean of the losses by image
-)
+# The record of an image lists this many keys of the queue.
+NEAREST = 3
+# The loss of a batch and the mean of its images' losses count as equal up to this relative difference.
+CLOSE = 1e-3
 
 
 @dataclass
 class StepRecord:
-    """The record of an iteration.
+    """What happened in one iteration, in total and for each image.
 
     Attributes:
-        iteration: The number of the iteration, from 1.
-        items: Index and seed of each image.
+        iteration: The number of the iteration; the first is 1.
+        items: For each image, its index in the data set and the seed of its views.
         dataset: The training set.
-        views: The views as the model receives them, normalized.
+        views: The normalized views, as the model receives them.
         preprocessor: The model's data preprocessor.
         values: Loss, logged values, learning rate and gradient norm.
-        losses: The loss of each image; None if the batch's loss is not their mean.
-        gradients: The norm of the gradient at each image's query, times the batch size.
-        nearest: For each image, the most similar keys of the queue: cosine and age in iterations.
+        losses: The loss of each image, or None if the loss of the batch is not the mean of its images' losses.
+        gradients: For each image, the norm of the loss's gradient with respect to its queries, times the batch size.
+        nearest: For each image, the keys of the queue that are most similar to its first query. A key is described by its
+            cosine with the query and by its age, the number of keys that entered the queue after it.
     """
 
     iteration: int
@@ -61,11 +62,12 @@ class RecordAt(Hook):
     """Record an iteration and end the run.
 
     Args:
-        iteration: The number of the iteration, from 1.
-        prepare: Called with the runner before the iteration, for example to record sampled parameters.
+        iteration: The number of the iteration; the first is 1.
+        prepare: A function that is called with the runner before the iteration, for example to record sampled parameters.
     """
 
-    priority = 'ABOVE_NORMAL'  # before the keys of this step enter the queue
+    # The hook reads the queue before MomentumHook adds the keys of this step.
+    priority = 'ABOVE_NORMAL'
 
     def __init__(self, iteration: int, prepare: Callable[[Runner], None] | None = None) -> None:
         self.record = StepRecord(iteration)
@@ -83,7 +85,8 @@ class RecordAt(Hook):
             )
         if self.prepare:
             self.prepare(runner)
-        self.scale = runner.optim_wrapper.loss_scaler.get_scale()  # 1 except in float16
+        # The loss scale is 1 unless the run uses float16.
+        self.scale = runner.optim_wrapper.loss_scaler.get_scale()
         self.record.items = _items(runner)
         self.record.dataset = runner.train_dataloader.dataset
         self.record.preprocessor = model.data_preprocessor
@@ -126,7 +129,7 @@ class RecordAt(Hook):
 
 
 def _items(runner: Runner) -> list[tuple[int, int]]:
-    """Return index and seed of each image of the next batch."""
+    """Return the index and the seed of each image in the next batch."""
     loader = runner.train_dataloader
     sampler = sampler_of(loader)
     epoch, done = divmod(runner.iter, len(loader))
@@ -142,9 +145,9 @@ def losses_by_image(
     negatives: Tensor | None,
     loss: float,
 ) -> Tensor | None:
-    """Return the loss of each image alone, or None if the batch's loss is not their mean.
+    """Return the loss of each image alone, or None if the mean of these losses is not the loss of the batch.
 
-    The two differ for heads that compare the images of a batch with each other.
+    The mean differs from the loss of the batch if the head compares the images of a batch with each other.
     """
     count = len(next(iter(queries.values())))
     losses = []
@@ -158,7 +161,10 @@ def losses_by_image(
 
 
 def nearest_keys(queries: Tensor, queue: KeyQueue) -> list[list[tuple[float, int]]]:
-    """Return the nearest keys of each query, each as its cosine and its age in keys."""
+    """Return the nearest keys of each query. A key is given as its cosine with the query and its age.
+
+    The age of a key is the number of keys that entered the queue after it.
+    """
     vectors = queue.negatives().float()
     cosines, rows = (unit(queries.float()) @ vectors.T).topk(min(NEAREST, len(vectors)))
     ages = (queue.position - 1 - rows) % queue.length
@@ -171,16 +177,18 @@ def replay_step(
     options: Mapping[str, Any] | None = None,
     prepare: Callable[[Runner], None] | None = None,
 ) -> list[StepRecord]:
-    """Replay an iteration from the nearest checkpoint before it.
+    """Repeat one iteration of a run and record what happens in it.
+
+    Training starts from the nearest checkpoint before the iteration.
 
     Args:
         work_dir: The work dir of the run. Nothing is written there.
-        step: The number of the iteration, from 1.
-        options: Changes for a second replay of the iteration, by dotted key. See `fork.py` for the allowed keys.
-        prepare: Called with the runner before each replay.
+        step: The number of the iteration; the first is 1.
+        options: Changed settings for a second replay of the iteration, by dotted key. See `fork.py` for the allowed keys.
+        prepare: A function that is called with the runner before each replay.
 
     Returns:
-        The record of the replay, and with `options` that of the second replay.
+        A list with the record of the replay. If `options` are given, the record of the second replay follows.
     """
     start = start_of(work_dir, step)
     with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
@@ -219,7 +227,11 @@ def start_of(work_dir: Path, step: int) -> StoredCheckpoint | None:
 def _state_before(
     work_dir: Path, step: int, start: StoredCheckpoint | None, folder: str
 ) -> StoredCheckpoint | None:
-    """Return a checkpoint before the optimizer step that contains an iteration, or None for the initial weights."""
+    """Return the checkpoint at which the optimizer step of an iteration begins, or None for the initial weights.
+
+    With gradient accumulation, an optimizer step has several iterations. If the run has no checkpoint at the beginning of the
+    step, the run is repeated from `start` up to that point, and a checkpoint is written to `folder`.
+    """
     first = start.iteration if start else 0
     cfg = Fork(work_dir).config()
     accumulated = cfg.optim_wrapper.get('accumulative_counts', 1)

@@ -1,8 +1,9 @@
 """Restore a run from a checkpoint.
 
 mmengine restores the learning rate, weight decay, momentum and schedules of the checkpoint and ignores changes of the config.
-Here the current config wins: its hyperparameters are set again, and a schedule that differs is rebuilt and stepped to the
-current iteration. The log lists every changed setting and whether it is applied. Some changes are errors.
+Here, the current config takes precedence: the run continues with its hyperparameters. If a schedule has changed, it is
+rebuilt and stepped to the current iteration. The log lists every changed setting and whether it is applied. A change with
+which the run cannot continue, such as another batch size, raises an error.
 """
 
 import ast
@@ -34,19 +35,20 @@ PROGRESS = (
     'num_bad_epochs',
     'cooldown_counter',
 )
-# Keys of a parameter group that do not change the optimizer's steps.
+# Keys of a parameter group that do not affect the values that the optimizer computes.
 FORM = {'params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable'}
-# Keys of the message hub that hold names of checkpoints, in mmengine and in earlier versions of ExactCheckpointHook.
+# The message hub holds names of checkpoint files under keys that start with these words. mmengine's CheckpointHook and
+# earlier versions of ExactCheckpointHook store them.
 FILE_NAMES = ('best_ckpt', 'keep_ckpt_ids', 'kept_checkpoints', 'outdated_checkpoints')
 MOST_ROWS = 20
 SEED = 'randomness.seed'
 ADVICE = 'use the config of the checkpoint, or load only its weights (load_from without resume)'
-# The key, the checkpoint's value, the current value, and the action.
+# A changed setting: its key, the checkpoint's value, the current value, and what the resume does with the change.
 Change = tuple[str, Any, Any, str]
 
 
 def resuming(path: str | Path) -> AbstractContextManager[None]:
-    """Raise a UserError that names the checkpoint if one of its parts is missing or malformed."""
+    """Return a context in which a missing or malformed part of a checkpoint raises a UserError that names the file."""
     return explained(f'{path}: the run cannot be resumed', ADVICE, code='malformed-checkpoint')
 
 
@@ -59,7 +61,7 @@ def restore_run(
         runner: The runner to restore.
         checkpoint: The content of the checkpoint.
         path: The path of the checkpoint, for error messages.
-        current: The settings of the current config.
+        current: The settings of the current config, as text by dotted key.
     """
     with resuming(path):
         meta = checkpoint['meta']
@@ -67,7 +69,7 @@ def restore_run(
             require_same_optimizer(meta.get('settings', {}), current)
         if 'message_hub' in checkpoint:
             _restore_message_hub(runner, checkpoint['message_hub'])
-        # mmengine offers no public setter.
+        # mmengine offers no public setter for the position of a loop.
         runner.train_loop._epoch = meta['epoch']
         runner.train_loop._iter = meta['iter']
         _restore_seed(runner, meta.get('seed'))
@@ -99,7 +101,10 @@ def _restore_seed(runner: Runner, seed: int | None) -> None:
 
 
 def drop_file_names(info: dict[str, Any]) -> None:
-    """Remove the names of files that hooks would delete later. A checkpoint is data and must not delete files."""
+    """Remove file names from the message hub of a checkpoint, because hooks would later delete these files.
+
+    A checkpoint may come from an untrusted source, and loading it must not delete files.
+    """
     for key in list(info):
         if str(key).startswith(FILE_NAMES):
             del info[key]
@@ -113,7 +118,8 @@ def restore_optimizer(
 ) -> list[Change]:
     """Load the state of the optimizer and its schedules, but keep the hyperparameters of the current config.
 
-    If the checkpoint's optimizer is None (see `fork.py`), the optimizer keeps its initial state.
+    If the checkpoint has None instead of an optimizer state (see `fork.py`), the optimizer keeps its initial state. Return
+    the changes to log.
     """
     states = checkpoint.get('param_schedulers') or []
     reset = checkpoint['optimizer'] is None
@@ -128,7 +134,7 @@ def restore_optimizer(
     for state in optim_wrapper.optimizer.state.values():
         for key, value in state.items():
             if isinstance(value, str):
-                raise TypeError(f'{key} of the optimizer is text')
+                raise TypeError(f'{key} in the state of the optimizer is text')
     restored = FORM | {schedule.param_name for schedule in schedules if same}
     for group, settings in zip(optim_wrapper.optimizer.param_groups, current):
         group.update({key: value for key, value in settings.items() if key not in restored})
@@ -143,9 +149,10 @@ def restore_optimizer(
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a schedule's state without its progress and without functions, which a checkpoint does not hold.
+    """Return the settings of a schedule, given its state.
 
-    Base values become a set, because ZeRO may merge groups with equal settings.
+    The schedule's progress is left out, and so are functions, because a checkpoint does not hold them. The base values of the
+    parameter groups become a set: ZeRO may merge groups with equal settings, so the number of groups may differ.
     """
     settings = {
         key: value for key, value in state.items() if key not in PROGRESS and not callable(value)
@@ -155,10 +162,14 @@ def _settings(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_length: int) -> None:
-    """Step new schedules to the iteration of `meta`, one step at a time, because each value depends on the one before."""
+    """Step new schedules to the iteration in `meta`.
+
+    The steps are taken one by one, because each value of a schedule depends on its previous value.
+    """
     epochs = 0
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # torch warns that the optimizer has not stepped
+        # Torch would warn that the schedule steps before the optimizer.
+        warnings.simplefilter('ignore')
         for iteration in range(1, meta['iter'] + 1):
             epoch_ends = iteration % epoch_length == 0 and epochs < meta['epoch']
             epochs += epoch_ends
@@ -168,7 +179,10 @@ def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_l
 
 
 def require_same_optimizer(settings: dict[str, str], current: dict[str, str]) -> None:
-    """Raise if the optimizer's class differs, because some classes accept the state of others."""
+    """Raise if the class of the optimizer has changed.
+
+    The check is needed because some optimizers load the state of another class without an error.
+    """
     key = 'optim_wrapper.optimizer.type'
     before = settings.get(key, '').rpartition('.')[2]
     now = current.get(key, '').rpartition('.')[2]
@@ -182,9 +196,9 @@ def require_same_optimizer(settings: dict[str, str], current: dict[str, str]) ->
 def require_same_length(
     schedules: Sequence[_ParamScheduler], info: dict[str, Any], epochs: int, iterations: int
 ) -> None:
-    """Raise if the length of the run changed but the end of its schedules did not.
+    """Raise if the length of the run has changed but a schedule still ends at the old length.
 
-    The last value of such a schedule would apply to the rest of a longer run.
+    In a longer run, the last value of that schedule would apply to all later steps.
     """
     last = {schedule.param_name: number for number, schedule in enumerate(schedules)}
     for number in last.values():
@@ -193,14 +207,15 @@ def require_same_length(
         if schedule.end == info.get(unit) != length:
             raise UserError(
                 f'param_scheduler.{number}.end: the run now has {unit}={length}, but the schedule of {schedule.param_name} '
-                f"still ends at the old length ('{schedule.end}'); set both (--cfg-options param_scheduler.{number}.end=...), "
-                "or add dict(type='ConstantLR', factor=1.0, begin=..., end=...) to keep the last rate",
+                f"still ends at the old length ('{schedule.end}'); change its end, too (--cfg-options "
+                f"param_scheduler.{number}.end=...), or add dict(type='ConstantLR', factor=1.0, begin=..., end=...) "
+                'to keep its last value',
                 code='other-length',
             )
 
 
 def position(dataloader: DataLoader) -> dict[str, Any]:
-    """Return the numbers that define the order of the images, for a checkpoint."""
+    """Return the numbers that determine the order of the images. A checkpoint stores them as 'place'."""
     place = dict(
         images_per_step=images_per_step(dataloader),
         images=images_in_epoch(dataloader),
@@ -215,25 +230,28 @@ def position(dataloader: DataLoader) -> dict[str, Any]:
 
 
 def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
-    """Continue the order of images that `position` recorded, or raise if this run cannot."""
+    """Continue the order of images that a checkpoint describes, or raise if this run reads other images or batches.
+
+    `place` is the result of `position` in the run that wrote the checkpoint.
+    """
     images = images_per_step(dataloader)
     if images != place['images_per_step']:
         raise UserError(
-            f"total_batch_size: the checkpoint has {place['images_per_step']} images per iteration, this run '{images}'; keep "
-            f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes',
+            f"total_batch_size: the checkpoint has {place['images_per_step']} images per iteration, this run has '{images}'; "
+            f'keep total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes',
             code='other-batch-size',
         )
     images = images_in_epoch(dataloader)
     if place.get('images', images) != images:
         raise UserError(
-            f"train_dataloader.dataset: the checkpoint has {place['images']} images per epoch, this run '{images}'; use the "
-            'same images, or load only the weights (load_from without resume)',
+            f"train_dataloader.dataset: the checkpoint has {place['images']} images per epoch, this run has '{images}'; use "
+            'the same images, or load only the weights (load_from without resume)',
             code='other-images',
         )
     steps = len(dataloader)
     if place.get('steps', steps) != steps:
         raise UserError(
-            f"train_dataloader: the checkpoint has {place['steps']} iterations per epoch, this run '{steps}'; keep "
+            f"train_dataloader: the checkpoint has {place['steps']} iterations per epoch, this run has '{steps}'; keep "
             'drop_last and the number of processes',
             code='other-epoch-length',
         )
@@ -250,13 +268,16 @@ def restore_randomness(runner: Runner, states: list[dict]) -> None:
         set_random_state(states[get_rank()])
         return
     runner.logger.warning(
-        f'the run had {len(states)} processes and now has {get_world_size()}: batches and views stay the same, but random '
-        'numbers of a process (the shuffle of ShuffleBN, views made on the device) and the last bits of sums differ'
+        f'the run had {len(states)} processes and now has {get_world_size()}: batches and views stay the same, but the last '
+        'bits of sums differ, and so do random numbers that a process draws for itself (ShuffleBN, views made on the device)'
     )
 
 
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
-    """List the differences between the settings in a checkpoint, if it holds them, and the current settings."""
+    """List the settings that differ between a checkpoint (`old`) and the current config (`new`).
+
+    The list is empty if the checkpoint holds no settings, as in early versions.
+    """
     changes = []
     for key in {**old, **new} if isinstance(old, dict) else ():
         before = old.get(key)
@@ -269,7 +290,10 @@ def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
 
 
 def _equal(before: str | None, now: str | None) -> bool:
-    """Compare settings as text and as literals, because the keys of a dictionary may have another order."""
+    """Return whether two settings are equal, as text or as Python literals.
+
+    Equal dictionaries may differ as text, because their keys may be in another order.
+    """
     if before == now or None in (before, now):
         return before == now
     try:

@@ -1,4 +1,4 @@
-"""Train a config. The command line, the demo, studies and the Python API all call `train`."""
+"""Train the model that a config describes. The command line, the demo, studies and the Python API all call `train`."""
 
 import fcntl
 import logging
@@ -30,7 +30,8 @@ from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
 from mmairl.io import appending, explained_disk_errors
 from mmairl.registry import RUNNERS
 
-WAIT = 600  # seconds without data after which a run ends with an error
+# If a run waits longer than this number of seconds for a batch, it ends with an error.
+WAIT = 600
 # mmengine warns about its own file client at every checkpoint, and users cannot act on the warning.
 USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 
@@ -38,13 +39,13 @@ USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 def train(
     cfg: Config, launcher: str = 'none', fork: Fork | None = None, hooks: Sequence[Hook] = ()
 ) -> Runner:
-    """Train a config. Checks run before the first step where possible.
+    """Train the model that a config describes. Most mistakes raise an error before the first step.
 
     Args:
-        cfg: The config. It is completed in place.
-        launcher: 'none', 'pytorch' or 'slurm'.
-        fork: The point of another run from which this run branches. Default: None.
-        hooks: Hooks in addition to those of the config.
+        cfg: The config. It is changed in place: keys that follow from other keys are set, such as the batch size per process.
+        launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.
+        fork: The point of another run from which this run continues, with changed options. Default: None (no other run).
+        hooks: Hooks to register in addition to those of the config.
 
     Returns:
         The runner after its last step.
@@ -71,8 +72,9 @@ def train(
         try:
             runner.train()
         except BaseException:
-            for hook in runner.hooks:  # restore signal handlers and finish writing
-                # A second failure on the same full disk must not hide the original error.
+            # `after_run` restores signal handlers and finishes writing checkpoints.
+            for hook in runner.hooks:
+                # If the disk is full, `after_run` may fail, too. The user must still see the original error.
                 with suppress(Exception):
                     hook.after_run(runner)
             raise
@@ -80,9 +82,9 @@ def train(
 
 
 def register() -> None:
-    """Make `mmairl` the scope in which types are looked up.
+    """Make `mmairl` the default scope, so that mmengine finds the types that our configs name.
 
-    Also limit torch's threads to the cores of this process, unless OMP_NUM_THREADS is set.
+    Unless OMP_NUM_THREADS is set, also limit torch to one thread per core of this process.
     """
     init_default_scope('mmairl')
     if 'OMP_NUM_THREADS' not in os.environ and torch.get_num_threads() > cores():
@@ -92,29 +94,31 @@ def register() -> None:
 def join(cfg: Config, launcher: str) -> None:
     """Join the process group of the launcher. A second call does nothing."""
     if launcher != 'none':
-        from mmairl.engine.distributed import start_processes  # not needed by a single process
+        # This module is imported here, because a single process does not need it.
+        from mmairl.engine.distributed import start_processes
 
         start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
 
 
 def complete_config(cfg: Config, launcher: str) -> None:
-    """Set the keys that follow from other keys and from the number of processes."""
+    """Set the config keys whose values follow from other keys or from the number of processes."""
     cfg.launcher = launcher
     if strategy := strategy_of(cfg):
         strategy.complete(cfg)
     share_batch(cfg, get_world_size())
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
-    # Without this variable, torch raises at the first matrix product on a GPU.
+    # In deterministic mode, torch requires this variable for matrix products on a GPU.
     if cfg.get('randomness', {}).get('deterministic'):
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     keep_workers(cfg.train_dataloader)
 
 
 def share_batch(cfg: Config, processes: int) -> None:
-    """Divide `total_batch_size` among processes and accumulated batches.
+    """Set the batch size of one process, `train_dataloader.batch_size`, to its share of `total_batch_size`.
 
-    `train_dataloader.batch_size`, OpenMMLab's batch size of one process, takes precedence if it is set.
+    The total is divided among the processes and, with gradient accumulation, among the batches of an optimizer step. If the
+    config already sets the batch size of one process, as OpenMMLab's configs do, the total is computed from it instead.
     """
     total = cfg.get('total_batch_size')
     steps = cfg.optim_wrapper.get('accumulative_counts', 1)
@@ -123,13 +127,15 @@ def share_batch(cfg: Config, processes: int) -> None:
         return
     if total is None:
         raise UserError(
-            'total_batch_size: the config sets no batch size; set it, or train_dataloader.batch_size for one process',
+            'total_batch_size: the config sets no batch size; set this key, or set train_dataloader.batch_size, '
+            'the batch size of one process',
             code='no-batch-size',
         )
     if total < 1 or total % (processes * steps):
         parts = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
         raise UserError(
-            f"total_batch_size: the batch cannot be divided among {parts} ('{total}'); change one to divide the other",
+            f"total_batch_size: the batch cannot be divided equally among {parts} ('{total}'); change the batch size "
+            'or the number of processes',
             code='indivisible-batch',
         )
     cfg.train_dataloader.batch_size = total // (processes * steps)
@@ -150,7 +156,10 @@ def drop_unreachable_schedules(cfg: Config) -> None:
 
 
 def keep_workers(loader: ConfigDict) -> None:
-    """Keep data workers between epochs, and limit the wait for a batch; torch rejects both settings without workers."""
+    """Keep the data workers alive between epochs, and limit the time that a run waits for a batch.
+
+    Without workers, turn both settings off, because torch rejects them.
+    """
     if loader.get('num_workers'):
         loader.setdefault('timeout', WAIT)
         loader.setdefault('persistent_workers', True)
@@ -159,7 +168,7 @@ def keep_workers(loader: ConfigDict) -> None:
 
 
 def build_runner(cfg: Config, start: RunStart | None = None) -> Runner:
-    """Build a runner with all parts of the config, so that mistakes in the config appear here."""
+    """Build a runner and every object that its config describes, so that mistakes in the config raise here."""
     with building('the run'):
         runner = Runner.from_cfg(cfg)
     runner.start = start or RunStart()
@@ -174,7 +183,10 @@ def build_runner(cfg: Config, start: RunStart | None = None) -> Runner:
 
 
 def log_run_summary(runner: Runner) -> None:
-    """Log device, batch layout and paths. Print them, too, if the log level is WARNING, which would hide them."""
+    """Log the device, the batch layout and the paths of a run.
+
+    At the log level WARNING, the terminal would not show the logged line, so it is also printed.
+    """
     cfg = runner.cfg
     device = next(runner.model.parameters()).device.type
     unusable = unusable_gpu()
@@ -196,7 +208,10 @@ def log_run_summary(runner: Runner) -> None:
 
 
 def data_paths(dataset: dict) -> Iterator[str]:
-    """Yield the paths of a data set and of data sets inside it, from the keys that OpenMMLab and torchvision use."""
+    """Yield the paths in the config of a data set, including the configs of nested data sets.
+
+    A path is the value of `root`, `data_root` or `ann_file`, the keys that OpenMMLab and torchvision use.
+    """
     for keys, value in walk(dataset):
         if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
             for place in [value] if isinstance(value, (str, Path)) else value:
@@ -209,7 +224,10 @@ def data_paths(dataset: dict) -> Iterator[str]:
 
 @contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Lock a work dir until the run ends or its process dies. The first process locks it for all."""
+    """Lock a work dir, so that no second run uses it. The lock ends with the `with` block or with the process.
+
+    Only the first process of a run takes the lock. For the other processes, this function does nothing.
+    """
     if int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', 0))):
         yield
         return
@@ -226,8 +244,8 @@ def locked(folder: str) -> Iterator[None]:
                 f'{folder}: another run is using it ({file.read()}); wait for that run, stop it, or set another --work-dir',
                 code='work-dir-in-use',
             ) from None
-        except OSError as error:  # some network file systems have no locks
-            message = f'{folder} cannot be locked ({error.strerror}); start no second run there'
+        except OSError as error:  # Some network file systems do not support locks.
+            message = f'{folder} cannot be locked ({error.strerror}); do not start a second run with this work dir'
             print_log(message, 'current', logging.WARNING)
         file.truncate(0)
         file.write(f'process {os.getpid()} on {socket.gethostname()}')
@@ -240,7 +258,8 @@ def require_shared(folder: str) -> None:
     if get_world_size() == 1:
         return
     token = [f'.{secrets.token_hex(8)}']
-    if is_main_process():  # the name is random, so no file system can have cached its absence
+    # The name is random, because a network file system may have cached that a file with a fixed name does not exist.
+    if is_main_process():
         (Path(folder) / token[0]).touch()
     broadcast_object_list(token)
     blind = all_gather_object('' if (Path(folder) / token[0]).exists() else socket.gethostname())
@@ -257,10 +276,12 @@ def require_shared(folder: str) -> None:
 
 @RUNNERS.register_module()
 class PreparedRunner:
-    """The `runner_type` of our configs, by which the training scripts of mmpretrain and others call `train`.
+    """Runner type that makes the training scripts of OpenMMLab's packages call `train` of this module.
+
+    Our configs set `runner_type` to this class, so tools/train.py of mmpretrain, for example, builds it and calls its `train`.
 
     Args:
-        cfg: The config. `cfg.launcher` is 'none' unless set.
+        cfg: The config. Its key `launcher` defaults to 'none'.
     """
 
     def __init__(self, cfg: Config) -> None:
@@ -275,7 +296,10 @@ class PreparedRunner:
 
 
 def strategy_named(name: str) -> ConfigDict:
-    """Return the strategy of `--strategy NAME`: configs/_base_/strategies/NAME.py, or a DeepSpeed config NAME.json."""
+    """Return the config of the strategy that `--strategy NAME` selects.
+
+    NAME is the name of a file in configs/_base_/strategies without its suffix, or the path of a DeepSpeed config (*.json).
+    """
     if name.endswith('.json'):
         return ConfigDict(type='DeepSpeedStrategy', **read_config(name))
     return load_config(f'{PREFIX}_base_/strategies/{name}.py').strategy

@@ -1,4 +1,4 @@
-"""mmengine's runner, with checkpoints that resume exactly and loops that start inside an epoch."""
+"""A runner based on mmengine's. Its runs resume exactly, even from a checkpoint inside an epoch."""
 
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -35,21 +35,22 @@ from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS, HOOKS
 from mmairl.signals import obey_parent_only
 
-RUNS = count()  # numbers the runs of this process
+# Each run of this process takes the next number, so that its name is unique.
+RUNS = count()
 # mmengine builds these hooks unless the config sets them to None.
 DEFAULT_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 
 
 class Runner(PlainRunner):
-    """Train in one or several processes. Each holds the whole model or, under a `strategy`, a part of it.
+    """Train in one or several processes. With a `strategy`, the processes divide the model or the optimizer among them.
 
-    The loop is `EpochLoop` or `IterLoop` unless the config names another type. Each image has its own random numbers, so
-    neither the number of data workers nor a resume changes a run.
+    The loop is `EpochLoop` or `IterLoop` unless the config names another type. Each image has its own random seed in each
+    epoch. Therefore, neither the number of data workers nor a resume changes the results of a run.
 
     Args:
         args: Positional arguments of mmengine's runner.
         cfg: The config of the run.
-        experiment_name: Name of the run in logs. Default: the name of the config and a number.
+        experiment_name: Name of the run in logs. Default: the name of the config file, followed by a number.
         kwargs: Keyword arguments of mmengine's runner.
     """
 
@@ -62,7 +63,8 @@ class Runner(PlainRunner):
         experiment_name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        # mmengine has one visualizer and one log per name, and its default name is the time in seconds.
+        # Runs with the same name would share mmengine's visualizer and log. mmengine's default name is the time in seconds,
+        # which two runs may have in common.
         name = (
             experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
         )
@@ -74,11 +76,11 @@ class Runner(PlainRunner):
 
     @master_only
     def dump_config(self) -> None:
-        """Write the config to the work dir like mmengine, but do not follow links."""
+        """Write the config to the work dir like mmengine, but replace a symbolic link instead of following it."""
         source = Path(self.cfg.filename or f'{self.timestamp}.py')
         path = Path(self.work_dir) / source.name
         if path.resolve() == source.resolve():
-            return  # the run was started from the config in its work dir
+            return  # The run was started from the config file in its work dir, so this path is the original file.
         if path.suffix == '.py':
             write_text(path, python_text(self.cfg))
         else:
@@ -87,7 +89,7 @@ class Runner(PlainRunner):
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
         if self.strategy:
-            fast.pop('compile', None)  # not tested with sharded models
+            fast.pop('compile', None)  # Compilation has not been tested with sharded models.
         return make_fast(super().build_model(model), fast)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
@@ -96,9 +98,12 @@ class Runner(PlainRunner):
         return super().wrap_model(model_wrapper_cfg, model)
 
     def _init_model_weights(self) -> None:
-        """Initialize in the default memory layout, because torch assigns random numbers in memory order."""
+        """Initialize the weights in the default memory layout.
+
+        Torch assigns random numbers in memory order, so another layout would give other weights for the same seed.
+        """
         if self.strategy:
-            return  # `shard` initializes the weights
+            return  # The strategy's `shard` has initialized the weights.
         self.model.to(memory_format=torch.contiguous_format)
         with building('the initial weights'):
             super()._init_model_weights()
@@ -116,9 +121,10 @@ class Runner(PlainRunner):
         diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
         options = {**self._train_dataloader, 'dataset': dataset}
         if not torch.cuda.is_available():
-            options['pin_memory'] = False  # torch would warn twice per epoch
+            # Without a GPU, torch would warn about pinned memory twice per epoch.
+            options['pin_memory'] = False
         loader = self.build_dataloader(options, self.seed, diff_rank_seed)
-        # Otherwise each start of the workers would take a number from the run's generator.
+        # Without a generator of its own, the loader would draw from torch's global generator whenever workers start.
         loader.generator = torch.Generator()
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
@@ -137,7 +143,10 @@ class Runner(PlainRunner):
             return super().build_param_scheduler(scheduler)
 
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        """Scale the learning rate by all images of an optimizer step; mmengine ignores accumulation."""
+        """Scale the learning rate in proportion to the number of images in an optimizer step.
+
+        mmengine counts only the images of one iteration and ignores gradient accumulation.
+        """
         if auto_scale_lr and auto_scale_lr.get('enable'):
             base = auto_scale_lr.get('base_batch_size')
             if base is None:
@@ -151,7 +160,7 @@ class Runner(PlainRunner):
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def register_hook(self, hook: Hook | dict, priority: int | str | None = None) -> None:
-        """Replace mmengine's CheckpointHook, which cannot resume exactly, by ExactCheckpointHook."""
+        """Register a hook, but replace mmengine's CheckpointHook, which cannot resume exactly, by ExactCheckpointHook."""
         kind = hook.get('type') if isinstance(hook, dict) else None
         if isinstance(kind, str):
             kind = HOOKS.get(kind)
@@ -160,7 +169,10 @@ class Runner(PlainRunner):
         super().register_hook(hook, priority)
 
     def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
-        """Leave out every hook that a config sets to None; mmengine accepts None only for its own six hooks."""
+        """Register the default hooks, except those that the config sets to None.
+
+        mmengine itself accepts None only for its own six hooks.
+        """
         chosen = {
             name: hook
             for name, hook in (hooks or {}).items()
@@ -169,7 +181,10 @@ class Runner(PlainRunner):
         super().register_default_hooks(chosen)
 
     def prepare(self) -> None:
-        """Build everything that `train` would build."""
+        """Build the optimizer now instead of in `train`, so that mistakes in its config raise early.
+
+        If the run has a strategy, also split the optimizer over the processes.
+        """
         self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
         if self.strategy:
             self.strategy.shard_optimizer(self.optim_wrapper, self.model)
@@ -179,7 +194,7 @@ class Runner(PlainRunner):
             return super().train()
 
     def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
-        """Load the weights of a checkpoint. PreflightHook raises if they do not fit."""
+        """Load the weights of a checkpoint. If they do not fit the model, PreflightHook raises."""
         checkpoint = self.start.take(filename)
         if self.start.forks:
             fit_to_branch(checkpoint, network_of(self))
@@ -191,7 +206,7 @@ class Runner(PlainRunner):
         return checkpoint
 
     def resume(self, filename: str, *_: Any, **__: Any) -> None:
-        """Restore a run; see `resume.py` for changed settings."""
+        """Restore a run from a checkpoint. `resume.py` explains what happens to changed settings."""
         restore_run(self, self.load_checkpoint(filename), filename, settings(self.cfg))
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
 
@@ -200,7 +215,8 @@ class Runner(PlainRunner):
     ) -> dict[str, Any] | None:
         """Copy the content of a checkpoint to host memory.
 
-        All processes call this together, because each may hold a part. The first returns the content, the others None.
+        All processes must call this method together, because each may hold a part of the model. The first process returns
+        the content of the checkpoint; the other processes return None.
         """
         sharded = self.strategy
         weights = sharded.weights(self.model) if sharded else network_of(self).state_dict()
@@ -211,7 +227,7 @@ class Runner(PlainRunner):
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """The description of the run. It is cached, because formatting the config takes longer than a step."""
+        """The description of the run in its checkpoints, cached because formatting the config takes longer than a step."""
         return describe_run(self)
 
     def save_checkpoint(
@@ -225,7 +241,7 @@ class Runner(PlainRunner):
         by_epoch: bool = True,
         backend_args: dict | None = None,
     ) -> None:
-        """Write a checkpoint for a hook of mmengine; all processes call this together."""
+        """Write a checkpoint when a hook of mmengine requests one. All processes must call this method together."""
         progress = dict(epoch=self.epoch + bool(by_epoch), iter=self.iter + (not by_epoch))
         checkpoint = self.snapshot(
             {**progress, **(meta or {})}, save_optimizer, save_param_scheduler
@@ -257,11 +273,11 @@ class EpochLoop(EpochBasedTrainLoop):
 
 
 class IterLoop(IterBasedTrainLoop):
-    """mmengine's loop over iterations. A resumed run does not read the images again that it has seen."""
+    """mmengine's loop over iterations. After a resume, it does not read images again that the run has already seen."""
 
     def __init__(self, runner: PlainRunner, dataloader: DataLoader, *args, **kwargs) -> None:
-        # mmengine starts to read from the first epoch here, and a sampler that is one endless stream ends with its first
-        # reader. It therefore gets a loader without workers and without the run's sampler.
+        # mmengine's constructor starts to read from the loader, but a sampler with an endless stream can be read only once.
+        # The constructor therefore gets another loader, without workers and without the run's sampler.
         idle = DataLoader(dataloader.dataset, generator=dataloader.generator)
         super().__init__(runner, idle, *args, **kwargs)
         self.dataloader = dataloader
@@ -272,9 +288,10 @@ class IterLoop(IterBasedTrainLoop):
 
 
 class RemainingBatches:
-    """Iterator over the batches of a run that also yields a None for each batch that the run has seen.
+    """Iterator that returns None for each batch that the run has already seen, and then the remaining batches.
 
-    mmengine's loop first skips as many batches as the run has done, the onedl fork by `skip_iter`. This costs nothing here.
+    When a run resumes, mmengine's loop first skips the batches that the run has seen. The package onedl-mmengine, a variant
+    of mmengine, calls `skip_iter` to do so. Skipping None costs nothing, whereas skipping a batch would read its images.
     """
 
     def __init__(self, loader: DataLoader, seen: int) -> None:
@@ -292,11 +309,11 @@ class RemainingBatches:
 
 
 def require_counted_mixture(loader: DataLoader) -> None:
-    """Raise if a Mixture has weights that its sampler ignores."""
+    """Raise if the training set is a Mixture of data sets with weights, and the sampler ignores these weights."""
     weighted = getattr(innermost_dataset(loader.dataset), 'per_epoch', None) is not None
     if weighted and getattr(sampler_of(loader), 'counts', None) is None:
         raise UserError(
-            'Mixture.weights: requires the Mixture as train_dataloader.dataset and the sampler '
+            'Mixture.weights: weights require that train_dataloader.dataset is the Mixture itself and that the sampler is '
             "dict(type='ResumableSampler', shuffle=True); set both, or remove the weights",
             code='unused-weights',
         )

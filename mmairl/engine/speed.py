@@ -1,6 +1,7 @@
-"""The optimizations of a training step, in the order in which they apply. Each is a key of the config's `fast`.
+"""Speed up training steps or reduce their memory, as the section `fast` of a config requests.
 
-The optimizations do not change the method::
+Each key of `fast` is an optimization. The example lists them in the order in which they apply. They do not change the
+method::
 
     fast = dict(
         precision='bfloat16',  # type of matrix products; also 'float16', 'tf32', or 'float32' (exact, without TF32)
@@ -14,10 +15,9 @@ The optimizations do not change the method::
 Without `precision`, torch's defaults apply: TF32 for convolutions on GPUs that support it, but not for matrix products.
 Batch-norm statistics, softmax, the teacher's average and the queue are always float32.
 
-Other optimizations are always on: views are augmented in batches (data/transforms.py), teacher and LARS step all tensors at
-once, InfoNCE does not store its logits (models/heads), gradients are exchanged during the backward pass
-(engine/distributed.py), and the host never waits for the device between two log lines (hooks/progress.py,
-optim/autocast.py).
+Other optimizations are always on: views are augmented in batches (data/transforms.py), the teacher and LARS update all
+tensors at once, InfoNCE does not store its logits (models/heads), gradients are exchanged during the backward pass
+(engine/distributed.py), and between two log lines the CPU never waits for the GPU (hooks/progress.py, optim/autocast.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -38,16 +38,17 @@ from mmairl.models.backbones import blocks
 from mmairl.models.norm import SyncBN, norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-# Maximum number of compiled forms of a block: by width, stride, size, side (student or teacher) and mode. With torch's
-# limit of 8, the student of a ResNet-50 would run eagerly.
+# Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode. FORMS is the maximum
+# number of compiled versions. With torch's own limit of 8, a student with a ResNet-50 would run without compilation.
 FORMS = 128
 # Torch's compile modes that use CUDA graphs.
 GRAPHS = ('reduce-overhead', 'max-autotune')
-FUSED = ('SGD', 'Adam', 'AdamW')  # optimizers with a fused implementation in torch
+# Torch has a fused implementation of these optimizers.
+FUSED = ('SGD', 'Adam', 'AdamW')
 
 
 def set_fast_keys(cfg: ConfigDict) -> None:
-    """Set the keys that follow from `fast`, before anything is built. Keys that the config sets take precedence."""
+    """Set the config keys that follow from the section `fast`. Keys that the config itself sets stay as they are."""
     fast = cfg.get('fast')
     if not fast:
         return
@@ -64,12 +65,12 @@ def set_fast_keys(cfg: ConfigDict) -> None:
     if fast.get('channels_last') and preprocessor.get('type') == 'ViewPreprocessor':
         preprocessor.setdefault('channels_last', True)
     if fast.get('fused') and cfg.optim_wrapper.optimizer.type in FUSED and not cfg.get('strategy'):
-        # torch has no fused SGD for sharded weights.
+        # Torch has no fused SGD for sharded weights.
         cfg.optim_wrapper.optimizer.setdefault('fused', True)
 
 
 def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
-    """Optimize the model in place and return it. Its parameters keep their names.
+    """Apply the optimizations in `fast` to a model in place, and return the model. Its parameters keep their names.
 
     Example:
         >>> network = make_fast(nn.Sequential(nn.Conv2d(3, 8, 3)), dict(channels_last=True))
@@ -112,13 +113,13 @@ def uses_graphs(fast: dict) -> bool:
 
 
 def lay_out(model: nn.Module, fast: dict | None) -> None:
-    """Store the weights of convolutions channels last if `fast` sets `channels_last`."""
+    """Change the memory layout of convolution weights to channels-last if `fast` sets `channels_last`."""
     if (fast or {}).get('channels_last'):
         model.to(memory_format=torch.channels_last)
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Make SyncBN use its Triton kernels on GPUs, and include the residual and ReLU of ResNets in them."""
+    """Make SyncBN use its Triton kernels on GPUs. In ResNets, these kernels then also add the residual and apply ReLU."""
     for layer in norms_of(model):
         layer.fused = True
     for block in model.modules():
@@ -134,7 +135,7 @@ def fuse_norms(model: nn.Module) -> None:
 
 
 def fused_forward(block: nn.Module, x: Tensor) -> Tensor:
-    """Run a block of mmpretrain's ResNet whose norms add the residual and apply ReLU."""
+    """Run the forward pass of a block of mmpretrain's ResNet. Its norm layers also add the residual and apply ReLU."""
     identity = x if block.downsample is None else block.downsample(x)
     last = 3 if isinstance(block, Bottleneck) else 2
     for number in range(1, last + 1):
@@ -145,18 +146,19 @@ def fused_forward(block: nn.Module, x: Tensor) -> Tensor:
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
-    """Make each block of the student's backbone keep only its input for the backward pass."""
+    """Make each block of the student's backbone store only its input, and run again in the backward pass."""
     for block in blocks(model.backbone):
-        # Partial functions, because a deep copy of a block then runs the copied block.
+        # With a partial function, a deep copy of the block runs its own layers. With a closure, it would run the layers of the
+        # original block.
         forward = block.__dict__.get('forward') or partial(type(block).forward, block)
         block.forward = partial(recomputed, block, forward)
 
 
 def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Run a block's forward pass and keep only its input; the backward pass runs the block again.
+    """Run the forward pass of a block and store only its input. The backward pass runs the block again.
 
-    mmpretrain's `with_cp` and mmengine's `activation_checkpointing` are not used. They count each batch twice in the
-    running statistics, and they fail under DDP if a block receives two views before the backward pass.
+    mmpretrain's `with_cp` and mmengine's `activation_checkpointing` are not used, because both count each batch twice in the
+    running statistics and fail under DDP if a block receives two views before the backward pass.
     """
     if not torch.is_grad_enabled():
         return run(x)
@@ -171,7 +173,7 @@ def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
 
 @contextmanager
 def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
-    """Keep batch norm's running statistics unchanged, because they include this batch already."""
+    """Keep batch norm's running statistics unchanged while a block runs again. They already include its batch."""
     norms = norms_of(block)
     before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
     for layer in norms:
@@ -186,36 +188,38 @@ def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
 
 
 def compile_parts(model: nn.Module, options: dict) -> None:
-    """Let torch compile the parts of a model when they first run, and log the parts that stay eager."""
-    import torch._dynamo  # takes a second
+    """Make torch compile the parts of a model when they first run, and log which parts are not compiled."""
+    # This import takes a second, so it is not at the top of the module.
+    import torch._dynamo
 
     if options.get('mode') in GRAPHS:
-        # This keeps the outputs of CUDA graphs, which teacher, student and loss of a step share, valid until the model's
-        # next forward pass.
+        # Teacher, student and loss use outputs of CUDA graphs until the end of a step. With this hook, these outputs stay
+        # valid until the next forward pass of the model.
         model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():
-        # mmpretrain's drop rates are NumPy numbers, at which torch would split the graph.
+        # mmpretrain stores drop rates as NumPy numbers. Torch would split the graph at each of them.
         if isinstance(getattr(layer, 'drop_prob', None), np.floating):
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
-        # Stages share their code, so with dynamic shapes torch would compile one form for all of them.
+        # All stages run the same code. With dynamic shapes, torch would compile one general version for all of
+        # them instead of one version for each.
         part.compile(**{'dynamic': False, **options})
-    several = ', each SyncBN and layers next to it' if get_world_size() > 1 else ''
+    several = ', SyncBN layers, layers next to SyncBN layers' if get_world_size() > 1 else ''
     print_log(
-        f'fast.compile: {len(parts)} parts are compiled when they first run; eager: the head, the queue, the '
-        f"teacher's average, and layers outside of blocks{several}",
+        f'fast.compile: torch compiles {len(parts)} parts of the model when they first run; it does not compile these '
+        f"parts: the head, the queue, the teacher's average, layers outside of blocks{several}",
         logger='current',
     )
 
 
 def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules to compile: the stages or blocks and other children of both backbones, projectors, and predictors.
+    """Yield the modules of student and teacher to compile: parts of the backbone, the projector and the predictor.
 
-    A backbone is not compiled as one module, because torch compiles a module again whenever a hook is added or removed,
-    and HealthHook adds hooks to it.
+    A backbone is not compiled as one module, because HealthHook adds hooks to it and removes them again. Torch would compile
+    the whole backbone after each of these changes.
     """
     for side in (model, getattr(model, 'teacher', None)):
         for child in getattr(side, 'backbone', nn.Module()).children():

@@ -1,6 +1,6 @@
-"""Load the backbone to evaluate. A weight that is missing or left over is an error.
+"""Load the backbone to evaluate. It is an error if the checkpoint lacks a weight or has an unused weight.
 
-Evaluations of partly loaded networks are a common mistake, which no score reveals.
+Evaluating a network whose weights were loaded only in part is a common mistake, and the score does not reveal it.
 """
 
 import logging
@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from mmairl.checkpoints.init import fitted
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import Backbone, read_backbone, warn
-from mmairl.models.norm import measure_statistics, norms_of  # also registers mmpretrain's backbones
+
+# This import also registers the backbones of mmpretrain.
+from mmairl.models.norm import measure_statistics, norms_of
 from mmairl.registry import MODELS
 
-# The defaults of `load_backbone` and `pooled`, which a study states as a hidden factor.
+# The features that `load_backbone` and `pooled` yield by default. Studies record this choice, because it affects scores.
 FEATURES = "the student's, pooled after the backbone"
 
 
@@ -30,17 +32,17 @@ def load_backbone(
     seed: int = 0,
     prefix: str | None = None,
 ) -> nn.Module:
-    """Return the config's backbone, frozen and in eval mode, with the weights of a checkpoint or random ones.
+    """Return the config's backbone, frozen and in eval mode, with weights from a checkpoint or random weights.
 
     Args:
-        cfg: The config that has the network as `model.backbone`.
+        cfg: The config that defines the backbone as `model.backbone`.
         checkpoint: A path, or a `Backbone` from `read_backbone`. None initializes the backbone at random.
         part: 'student' or 'teacher'.
         seed: Seed of the random initialization.
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Raises:
-        UserError: If the checkpoint does not fill every weight.
+        UserError: If the names or shapes of the weights in the checkpoint differ from those of the backbone.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -49,7 +51,8 @@ def load_backbone(
             origin = f'random initialisation, seed {seed}'
             logger = MMLogger.get_current_instance()
             level = logger.level
-            logger.setLevel(logging.WARNING)  # mmengine would log the initialization of each tensor
+            # At a lower log level, mmengine would log the initialization of each tensor.
+            logger.setLevel(logging.WARNING)
             try:
                 getattr(backbone, 'init_weights', lambda: None)()
             finally:
@@ -71,20 +74,20 @@ def load_backbone(
 
 
 def build_backbone(cfg: Config) -> nn.Module:
-    """Build the config's backbone without its `init_cfg`, whose weights could fill gaps of a checkpoint."""
+    """Build the config's backbone without its `init_cfg`, which could hide that a checkpoint lacks some weights."""
     description = cfg.model.backbone.copy()
     description.pop('init_cfg', None)
     return MODELS.build(description)
 
 
 def tensors_of_config(cfg: Config) -> dict[str, Tensor]:
-    """Return the tensors that a checkpoint must fill for the config's backbone."""
+    """Return the state dict of the config's backbone, whose keys a checkpoint must provide."""
     with torch.random.fork_rng(devices=[]):
         return build_backbone(cfg).state_dict()
 
 
 def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
-    """Warn if a checkpoint states another mean or standard deviation than the config's."""
+    """Warn if the mean or standard deviation that a checkpoint states differs from that of the config."""
     stated = source.input
     normal = cfg.model.get('data_preprocessor')
     if not stated.origin or normal is None or stated.channels is not None:
@@ -95,13 +98,16 @@ def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
         if used is None or len(used) != len(known) or np.allclose(used, known, atol=1e-3):
             continue
         warn(
-            f'{source.path}: {stated.origin} states the {name} {list(known)} and the config normalizes images with '
+            f'{source.path}: {stated.origin} states the {name} {list(known)}, but the config normalizes images with '
             f'{list(used)}; set model.data_preprocessor.{name} if that is not intended'
         )
 
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Measure the statistics of batch norms on these images, because NormRescale invalidates the stored ones."""
+    """Recompute the batch norm statistics on these images.
+
+    NormRescale changes the weights, so the statistics that are stored with them are no longer valid.
+    """
     backbone.eval()
     for layer in norms_of(backbone):
         layer.train()

@@ -1,4 +1,7 @@
-"""Probes of a frozen backbone on targets per pixel. Their heads see the features of one cell of the feature map."""
+"""Base class of probes that predict a value per pixel, such as a class or a depth, from a frozen backbone.
+
+A cell is one position of the backbone's feature map. The trained heads of a probe see the features of one cell at a time.
+"""
 
 import shutil
 import tempfile
@@ -35,8 +38,9 @@ from mmairl.evaluation.sources import room_source
 from mmairl.io import replacing
 from mmairl.models.layers import joined_map, layer_outputs
 
-POINTS = 4  # points per side of a cell at which the target is sampled in training
-SCALES = (0.5, 2.0)  # scales of random crops, as in mmseg
+POINTS = 4  # In training, the target is sampled at POINTS x POINTS points of each cell.
+# Before a random crop, an image is resized by a random factor from this range, as in mmseg.
+SCALES = (0.5, 2.0)
 Batches = Iterator[tuple[Tensor, Tensor]]
 Window = tuple[slice, slice]
 Head = Callable[[Tensor], Tensor]
@@ -44,32 +48,34 @@ Head = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class DenseProtocol(Protocol):
-    """Base class of probes on targets per pixel. Subclasses define the heads, their loss and the scores.
+    """Base class of probes that predict a value per pixel. Subclasses define the heads, their loss and the scores.
 
-    By default, the features of the central window of each training image are computed once, stored in float16, and read in
-    every epoch. The names of the scores then end in '(stored features)'. With `random_crops`, the backbone runs on new
-    random crops in every epoch, as in DINOv2's protocol.
+    The backbone receives square windows of the images. By default, the features of the central window of each training image
+    are computed once, stored in float16, and read again in every epoch. The names of the scores then end in '(stored
+    features)'. With `random_crops`, the backbone instead runs on new random crops in every epoch, as in DINOv2's protocol.
 
     Args:
         layers: Layers whose feature maps are concatenated: stages of a ResNet or blocks of a ViT. Negative numbers count
             from the end.
-        size: The shorter side that images are resized to.
-        crop: Side of the square windows that the backbone receives. With None, images are resized to size x size instead.
-        stride: Distance of the windows of a test image, whose predictions are averaged. Default: two thirds of `crop`.
-        mask_size: The side that targets are resized to before scoring. Default: their own size.
+        size: Length in pixels to which the shorter side of each image is resized.
+        crop: Side of the windows. If it is None, each image is resized to size x size, and this square is the only window.
+        stride: Distance between neighboring windows of a test image. Predictions are averaged where windows overlap.
+            Default: two thirds of `crop`.
+        mask_size: Side of the square to which targets are resized before scoring. Default: targets are not resized.
         upsample: How predictions are resized: 'bilinear' or 'nearest'.
         random_crops: Whether to train on random crops and flips. Default: False.
-        permuted: Whether to shuffle the cells of each image, as a control without positions. Default: False.
-        epochs: Passes over the training images.
+        permuted: Whether to shuffle the cells of each image. As a control, this removes all information about positions.
+            Default: False.
+        epochs: Number of passes over the training images.
         batch: Training images per step.
-        lr: Initial learning rate of AdamW, which falls to 0 by a half cosine.
+        lr: Initial learning rate of AdamW. It decreases to 0 along a half cosine.
         weight_decay: Weight decay of AdamW.
-        seed: Seed of the heads, of the order of the images and of random crops.
-        heads: Heads to measure. The first gives the main score. Default: all.
+        seed: Seed for the initial heads, the order of the images and the random crops.
+        heads: Heads to measure. The first one gives the main score. Default: all.
 
     Class attributes:
         known_heads: Names of all heads.
-        unknown: Value of pixels without a target.
+        unknown: Target value that marks pixels without a target.
     """
 
     layers: Sequence[int] = (-1,)
@@ -105,24 +111,24 @@ class DenseProtocol(Protocol):
             )
         if not self.heads or not set(self.heads) <= set(self.known_heads):
             raise UserError(
-                f"{self.name}.heads: expected some of {', '.join(self.known_heads)} ('{list(self.heads)}')",
+                f"{self.name}.heads: expected one or more of {', '.join(self.known_heads)} ('{list(self.heads)}')",
                 code='unknown-head',
             )
 
     @abstractmethod
     def widths(self, classes: Sequence[str]) -> dict[str, int]:
-        """Return the number of outputs of each trained head."""
+        """Return how many outputs per cell each trained head has."""
 
     @abstractmethod
     def loss(self, head: str, outputs: Tensor, points: Tensor) -> Tensor:
-        """Return the loss of a head's outputs (cells, width) for the targets (cells, POINTS^2)."""
+        """Return the loss of a head, given its outputs (cells, width) and the sampled targets (cells, POINTS^2)."""
 
     @abstractmethod
     def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
-        """Return the statistics of one image in float64. They are summed over the images.
+        """Return statistics of one test image in float64. The caller sums them over all test images.
 
         Args:
-            prediction: The output of `predict`, resized: (width, H, W).
+            prediction: The output of `predict`, resized to the size of the target, (width, H, W).
             target: The target, (H, W).
             classes: Names of the classes.
         """
@@ -134,11 +140,11 @@ class DenseProtocol(Protocol):
         """Return the scores and details of a head from the summed statistics."""
 
     def predict(self, head: str, outputs: Tensor) -> Tensor:
-        """Return the predictions (cells, width), which are then resized, from the outputs of any head."""
+        """Convert the outputs of a head to predictions, (cells, width). By default, the outputs are the predictions."""
         return outputs
 
     def untrained_heads(self, cells: 'Cells', classes: Sequence[str]) -> dict[str, Head]:
-        """Return the heads without training, such as k-NN on the stored features."""
+        """Return the heads that need no training, such as k-NN on the stored features. By default, there are none."""
         return {}
 
     def prepared(self, target: Tensor) -> Tensor:
@@ -147,7 +153,7 @@ class DenseProtocol(Protocol):
 
     @property
     def side(self) -> int:
-        """Side of the images that the backbone receives."""
+        """Return the side of the windows that the backbone receives."""
         return self.crop or self.size
 
     def input_size(self, cfg: Config) -> int:
@@ -161,7 +167,7 @@ class DenseProtocol(Protocol):
     ) -> Outcome:
         if subject == 'pixels':
             raise UserError(
-                f'{self.name}: raw pixels are not a baseline, because they have no layers; use --init random',
+                f'{self.name}: raw pixels cannot be a baseline, because they have no layers; use --init random',
                 code='no-spatial-features',
             )
         backbone = load_backbone(cfg, None if subject == 'random' else subject)
@@ -202,7 +208,7 @@ class DenseProtocol(Protocol):
     def trained_heads(
         self, train: DenseDataset, features: 'CellFeatures', cells: 'Cells'
     ) -> dict[str, Head]:
-        """Train all heads on the same batches. They share only the features."""
+        """Train all heads on the same batches and return them. The heads have no parameters in common."""
         widths = self.widths(train.classes)
         if not widths:
             return {}
@@ -231,7 +237,7 @@ class DenseProtocol(Protocol):
         return dict(heads.eval())
 
     def _crops(self, train: DenseDataset, features: 'CellFeatures') -> Batches:
-        """Yield features and targets of random crops. The crops depend only on seed, epoch and image."""
+        """Yield the features and targets of random crops, which depend only on the seed, the epoch and the image."""
         features.restart(self.seed)
         for epoch in range(self.epochs):
             order = self.order(epoch, len(train)).tolist()
@@ -273,7 +279,7 @@ class DenseProtocol(Protocol):
         return statistics
 
     def _joined(self, maps: Tensor, windows: Sequence[Window], size: Sequence[int]) -> Tensor:
-        """Return the map of an image: the mean over the maps of its overlapping windows."""
+        """Combine the maps of an image's windows into one map. Where windows overlap, their maps are averaged."""
         total = maps.new_zeros(maps.shape[1], *size)
         count = maps.new_zeros(size)
         for (rows, columns), of_window in zip(windows, maps):
@@ -285,7 +291,10 @@ class DenseProtocol(Protocol):
         return F.interpolate(maps, tuple(size), mode=self.upsample)
 
     def resized(self, image: Tensor, scale: float = 1.0) -> Tensor:
-        """Return an image resized to the protocol's size, times `scale`."""
+        """Resize an image so that its shorter side is `scale` times the protocol's `size`.
+
+        If `crop` is None, the image is resized to size x size, and `scale` has no effect.
+        """
         size = [self.size, self.size]
         if self.crop is not None:
             sides = image.shape[1:]
@@ -294,7 +303,7 @@ class DenseProtocol(Protocol):
         return T.resize(image, size, antialias=True)
 
     def _windows(self, image: Tensor) -> list[Window]:
-        """Return windows that cover an image, at the positions that mmseg uses."""
+        """Return windows that together cover an image. Their positions are the same as in mmseg."""
         stride = self.stride or max(1, 2 * self.side // 3)
         by_side = []
         for length in image.shape[1:]:
@@ -305,7 +314,10 @@ class DenseProtocol(Protocol):
 
 
 class Windows(Dataset):
-    """The central window of each training image, or with `epoch` a random window that may be flipped."""
+    """A data set with one window per training image.
+
+    Without `epoch`, it is the central window. With `epoch`, it is a random window, which is flipped in half of the cases.
+    """
 
     def __init__(
         self, dataset: DenseDataset, protocol: DenseProtocol, epoch: int | None = None
@@ -343,12 +355,15 @@ class Windows(Dataset):
 
 
 def start_of_window(spare: int, random: np.random.Generator | None) -> int:
-    """Return the start of a window that is `spare` pixels shorter than the image: central, or random."""
+    """Return the first row or column of a window whose side is `spare` pixels shorter than the image's side.
+
+    Without `random`, the window is in the center of the image.
+    """
     return spare // 2 if random is None else int(random.integers(spare + 1))
 
 
 class CellFeatures:
-    """Compute the concatenated feature maps of the protocol's layers, from batches of uint8 images."""
+    """Compute feature maps from batches of uint8 images. The maps of the protocol's layers are concatenated."""
 
     def __init__(self, backbone: nn.Module, how: Extraction, protocol: DenseProtocol) -> None:
         self.backbone = backbone.to(how.device)
@@ -357,7 +372,7 @@ class CellFeatures:
         self.random = torch.Generator()
 
     def restart(self, seed: int) -> None:
-        """Restart the permutations, so that they do not depend on whether features were already stored."""
+        """Seed the random permutations of cells. They then do not depend on whether features were already stored."""
         self.random.manual_seed(seed)
 
     @torch.no_grad()
@@ -383,7 +398,7 @@ class CellFeatures:
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, rows and columns of the features of a window."""
+        """Return the numbers of channels, rows and columns of a window's feature map."""
         channels = len(self.how.mean)
         side = self.protocol.side
         blank = torch.zeros(1, channels, side, side, dtype=torch.uint8)
@@ -391,7 +406,10 @@ class CellFeatures:
 
 
 class Cells:
-    """Features and targets of the central window of each training image, in two files. The first access writes them."""
+    """The features and targets of the central window of each training image, stored in two files.
+
+    The first access writes the files, unless they exist.
+    """
 
     def __init__(
         self, path: Path, features: CellFeatures, train: DenseDataset, protocol: DenseProtocol
@@ -423,7 +441,7 @@ class Cells:
         if self.bytes > free:
             raise UserError(
                 f"{folder}: features take {need} and the disk has {free / 2**30:.2f} GiB free ('{folder}'); free space, "
-                'name another folder (--cache), or set a smaller size, crop or fewer layers',
+                'name another folder (--cache), or set a smaller size, a smaller crop or fewer layers',
                 code='disk-too-small',
             )
         self.features.restart(self.protocol.seed)
@@ -448,7 +466,7 @@ class Cells:
                     file.write(stored.numpy().tobytes())
 
     def batches(self) -> Batches:
-        """Yield features (cells, C) and targets (cells, POINTS^2) of the batches of all epochs."""
+        """Yield the features (cells, C) and targets (cells, POINTS^2) of each batch, over all epochs."""
         protocol = self.protocol
         for epoch in range(protocol.epochs):
             order = protocol.order(epoch, len(self.train))
@@ -462,12 +480,12 @@ class Cells:
 
 
 def flat_cells(features: Tensor) -> Tensor:
-    """Return maps (B, C, rows, columns) as cells (B rows columns, C)."""
+    """Return feature maps (B, C, rows, columns) as one row per cell, (B * rows * columns, C)."""
     return features.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 def points_of(targets: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return targets (B, H, W) at the POINTS x POINTS points of each cell, as (B, cells, POINTS^2)."""
+    """Sample targets (B, H, W) at POINTS x POINTS points per cell and return them as (B, cells, POINTS^2)."""
     rows, columns = shape
     size = (rows * POINTS, columns * POINTS)
     sampled = F.interpolate(targets[:, None], size, mode='nearest-exact')
@@ -477,6 +495,6 @@ def points_of(targets: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def nearest_resized(target: Tensor, size: Sequence[int]) -> Tensor:
-    """Return a target (H, W) resized to another size, as float32."""
+    """Resize a target (H, W) by nearest-neighbor interpolation and return it in float32."""
     batch = target[None, None].float()
     return F.interpolate(batch, tuple(size), mode='nearest-exact')[0, 0]

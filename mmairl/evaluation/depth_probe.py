@@ -1,4 +1,4 @@
-"""Depth from the patch features of a frozen backbone."""
+"""Score features by depth estimation with a frozen backbone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,20 +12,22 @@ from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 HEADS = ('bins', 'regression')
-EIGEN_CROP = (slice(45, 471), slice(41, 601))  # rows and columns of NYUv2's 480 x 640 pixels
+# Rows and columns that are scored in the images of NYUv2, which have 480 x 640 pixels.
+EIGEN_CROP = (slice(45, 471), slice(41, 601))
 
 
 @PROTOCOLS.register_module('depth_probe')
 @dataclass(frozen=True)
 class DepthProbe(DenseProtocol):
-    """Predict depth by linear heads on the features of cells, as in DINOv2: a mixture of bins, and a regression.
+    """Predict depth from the features of each cell by linear heads, as in DINOv2.
 
-    Scores are the percentage of pixels whose predicted depth is within a factor of 1.25 of the target, and the RMSE in
-    meters. The details have the percentages for 1.25^2 and 1.25^3 and the absolute relative error. As in mmseg, each is a
-    mean over images.
+    The head 'bins' predicts a weight for each of many depth bins. Its depth is the weighted mean of the bins' centers. The
+    head 'regression' predicts the depth directly. The scores are the percentage of pixels whose predicted depth is within a
+    factor of 1.25 of the target, and the RMSE in meters. The details contain the percentages for the factors 1.25^2 and
+    1.25^3, and the absolute relative error. As in mmseg, all these values are means over images.
 
     Args:
-        bins: Number of bins between the limits.
+        bins: Number of bins between `min_depth` and `max_depth`.
         min_depth: Lower limit of scored depths in meters.
         max_depth: Upper limit of scored depths in meters.
         nyu_crop: Whether to score only the Eigen crop of NYUv2's images. Default: False.

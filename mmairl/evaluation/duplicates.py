@@ -1,4 +1,4 @@
-"""Find near duplicates of training images among the test images, by their pixels and by their features."""
+"""Find test images that are near duplicates of training images, by comparing their pixels and their features."""
 
 import base64
 from collections.abc import Iterable
@@ -18,29 +18,32 @@ from mmairl.errors import printable
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.neighbors import nearest
 
-CHANCE = 1e-4  # fraction of independent images that are marked by mistake
-SAME = 1e-6  # rounding error of a cosine in float32
-NEIGHBORS = 10  # training images that determine the density around a test image
-SHOWN = 12  # pairs shown on a page
-SIDE = 96  # side of a picture in pixels
+CHANCE = 1e-4  # accepted fraction of test images that are marked although they are no duplicates
+# Images at this cosine distance or less count as duplicates, because float32 rounds cosines by about this much.
+SAME = 1e-6
+NEIGHBORS = 10  # number of training images from which the density around a test image is estimated
+SHOWN = 12  # number of pairs shown on a page
+SIDE = 96  # side of each picture in pixels
 
 
 def too_near(distances: Tensor) -> Tensor:
     """Return which test images are closer to a training image than is likely by chance.
 
-    Around a test image, the number of training images within distance r grows as r^d. So the d-th power of the ratio of the
-    nearest to the k-th distance is almost exponentially distributed, whatever the density. If less than half of the test
-    images are duplicates, the median and the upper quartile of the ratio determine d. A test image with k or more near
-    copies is not found.
+    The number of training images within distance r of a test image grows as r^d, where d is the dimension of the data. For
+    each test image, the distance of the nearest training image is divided by the distance of the k-th nearest training
+    image. If images are independent, the d-th power of this ratio is almost exponentially distributed, no matter how dense
+    the images are. The dimension d is estimated from the median and the upper quartile of the ratio, which requires that
+    less than half of the test images are duplicates. A test image with k or more near copies in the training set is not
+    found, because its ratio is not small.
 
     Args:
-        distances: Distances to the nearest training images, (N, k), ascending.
+        distances: Distances from each of N test images to its k nearest training images in ascending order, (N, k).
     """
     logs = distances.double().clamp_min(SAME).log()
     nearness = logs[:, 0] - logs[:, -1]
     median = nearness.quantile(0.5)
     upper = nearness.quantile(0.75)
-    per_dimension = (upper - median) / log(2)  # 1 / d
+    per_dimension = (upper - median) / log(2)  # an estimate of 1 / d
     rare = nearness < median + per_dimension * log(CHANCE / log(2))
     return rare | (distances[:, 0] <= SAME)
 
@@ -48,15 +51,16 @@ def too_near(distances: Tensor) -> Tensor:
 def near_duplicates(
     sets: tuple[Dataset, Dataset], features: tuple[Features, Features], device: str, workers: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return a mask of the test rows with a near duplicate in the training set, and counts with example pairs.
+    """Return a mask of the test images that have a near duplicate in the training set, and counts with example pairs.
 
-    If the two labels differ, the pair is a label conflict, which is counted and shown but not masked.
+    The mask has one entry per row of the test features. A pair with two different labels is a label conflict. It is counted
+    and shown as an example, but its entry in the mask is False.
     """
     train, test = sets
     bank, query = features
     bank_rows = _rows(train, bank)
     rows = _rows(test, query)
-    # Without centering, the angles between features of a collapsed network are tiny.
+    # The features are centered because otherwise all angles between features of a collapsed network would be tiny.
     center = bank.x.mean(0)
     queries = query.x - center
     similarity, position = nearest(queries, bank.x - center, NEIGHBORS, device)
@@ -82,7 +86,7 @@ def near_duplicates(
 
 
 def _rows(dataset: Dataset, features: Features) -> np.ndarray:
-    """Return the index in the data set of each row of features."""
+    """Return, for each row of features, the index of its image in the data set."""
     every = np.arange(len(dataset))
     return np.delete(every, list(features.unreadable))
 
@@ -90,7 +94,10 @@ def _rows(dataset: Dataset, features: Features) -> np.ndarray:
 def pictures(
     train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]
 ) -> list[list[tuple[str, str]]]:
-    """Return the first pairs of a test image and its twin for a page. An image is a picture and a name."""
+    """Return up to SHOWN pairs of a test image and its duplicate in the training set.
+
+    Each image is returned as a picture and a name.
+    """
     pairs = []
     for here, there in islice(twins, SHOWN):
         pairs.append([_shown(test, here), _shown(train, there)])
@@ -98,13 +105,14 @@ def pictures(
 
 
 def _shown(dataset: Dataset, index: int) -> tuple[str, str]:
-    """Return a small PNG in base64, and the image's name."""
+    """Return an image as a small PNG in base64, and its name."""
     image = to_unit(dataset.raw(index))
     shown = image[:3] if len(image) >= 3 else image[:1]
     [small] = F.interpolate(shown[None], (SIDE, SIDE), mode='bilinear', antialias=True)
     pixels = 255 * small.clamp(0, 1).permute(1, 2, 0)
     pixels = pixels.byte()
-    reverse = pixels.numpy()[:, :, ::-1]  # OpenCV's order is blue, green, red
+    # OpenCV expects the channels in the order blue, green, red.
+    reverse = pixels.numpy()[:, :, ::-1]
     _, png = cv2.imencode('.png', reverse)
     picture = base64.b64encode(png).decode()
     return picture, printable(dataset.name(index))

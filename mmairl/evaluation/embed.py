@@ -1,4 +1,4 @@
-"""Features of any images by any checkpoint, in one line of Python."""
+"""Compute the features of any images with any checkpoint, in one line of Python."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,8 @@ from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import output, replacing
 
-PLANES = set(range(5, 17))  # sizes of a last axis that may be channels or columns
+# If the last axis of an array has one of these sizes, it may be channels or columns, so the array is ambiguous.
+PLANES = set(range(5, 17))
 SingleImage = str | Path | Image.Image | np.ndarray | Tensor
 Images = SingleImage | Sequence[SingleImage]
 
@@ -53,29 +54,30 @@ def embed(
     """Return the pooled features of images, one row per image, and the images' names.
 
     Args:
-        checkpoint: A checkpoint of a ResNet or ViT, of any project that `tools/evaluate.py` reads.
-        images: A folder, an archive written by `tools/pack.py`, a file, an image, or a list of these. An image is a Pillow
-            image, an array H x W or H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8 unless the network
-            was trained on images as they are stored.
+        checkpoint: A checkpoint of a ResNet or ViT, in any format that `tools/evaluate.py` reads.
+        images: A folder, an archive written by `tools/pack.py`, a file, an image in memory, or a list of these. An image in
+            memory is a Pillow image, an array H x W or H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8
+            unless the network was trained on images as they are stored.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
-        size: Side of the central crop. Default: the crop size of the training, if the checkpoint or a file next to it
-            (`config.json`, `preprocessor_config.json`) states it, else 224.
-        mean: Mean of each channel, for values from 0 to 1. Default: the mean that the checkpoint or a file next to it
-            states, else ImageNet's, with a warning.
-        std: Standard deviation of each channel. Default: found like the mean.
-        config: The config of the network. It is required if the network is not a ResNet or ViT, or if a warning states the
-            wrong number of attention heads.
+        size: Side of the central crop in pixels. Default: the crop size of the training if the checkpoint or a file next to
+            it (`config.json`, `preprocessor_config.json`) states one, otherwise 224.
+        mean: Mean of each channel, with pixel values from 0 to 1. Default: the mean in `config`, or without a config, the
+            mean that the checkpoint or a file next to it states. If there is none, ImageNet's mean is used, with a warning.
+        std: Standard deviation of each channel. Default: chosen in the same way as the mean.
+        config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT, or if a
+            warning shows that the assumed number of attention heads is wrong.
         batch: Images per batch.
         workers: Number of processes that load images.
         device: Device of the network. Default: the GPU, if there is one.
         patches: Whether to return the features of a ResNet's cells or a ViT's patches instead of pooled features.
-        out: The .npy file for the features of patches.
+        out: The .npy file to write the features to. Required with `patches`.
 
     Returns:
-        Features (images, C) and names of the readable images; unreadable images cause a warning. With `patches`: features
-        (images, cells, C), memory-mapped from `out`, with NaN for unreadable images; the names of all images; and the
-        centers of the cells (cells, 2), as y and x relative to the crop, from 0 to 1.
+        The features (images, C) and the names of all readable images. Unreadable images cause a warning. With `patches`,
+        there are three values. The first is the features (images, cells, C), memory-mapped from `out`, with NaN for
+        unreadable images. The second is the names of all images. The third is the centers of the cells (cells, 2), as y and
+        x from 0 to 1 relative to the crop.
 
     Raises:
         UserError: If the network is unknown, an image has an unknown format, or a number is out of range.
@@ -107,10 +109,8 @@ def embed(
         x, _, readable = map(torch.cat, zip(*batches))
     left_out = [names[row] for row in (~readable).nonzero().flatten().tolist()]
     if left_out:
-        row = 'a row of NaN' if patches else 'no row'
-        message = (
-            f'{len(left_out)} images cannot be read and have {row}, first {printable(left_out[0])}'
-        )
+        row = 'only NaN as features' if patches else 'no features'
+        message = f'{len(left_out)} images cannot be read and have {row}; the first is {printable(left_out[0])}'
         warnings.warn(message, stacklevel=3)
     if patches:
         return x, names, places
@@ -141,12 +141,13 @@ def require_device(name: str) -> None:
 def write_patches(
     out: str | Path | None, cfg: Config, weights: Backbone, dataset: ViewDataset, how: Extraction
 ) -> tuple[np.ndarray, np.ndarray, Tensor]:
-    """Write the features of each cell of the backbone's last map.
+    """Write the features of each cell of the backbone's last feature map to the file `out`.
 
-    A full disk raises an error here. Writing through a memory map would end the process by a signal.
+    The bytes are written one after the other, so that a full disk raises an error. If they were written through a memory
+    map, a full disk would kill the process.
 
     Returns:
-        The memory-mapped features, the centers of the cells, and which images were readable.
+        The memory-mapped features, the centers of the cells, and a mask of the readable images.
     """
     if out is None:
         raise UserError(
@@ -187,7 +188,12 @@ def embedding_network(
     std: Sequence[float] | None = None,
     size: int | None = None,
 ) -> tuple[Config, Backbone, dict, Views, int | None]:
-    """Return a config with the network, the weights, and the statistics, view and channels of the images."""
+    """Return the network of a checkpoint, and how images must be prepared for it.
+
+    Returns:
+        A config that defines the network, the weights, a dictionary with the mean and standard deviation of the images, a
+        list of one view, which resizes and crops the images, and their number of channels (None means 8-bit RGB images).
+    """
     register()
     cfg = load_config(config) if config else None
     tensors = tensors_of_config(cfg) if cfg else None
@@ -221,7 +227,7 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
     if len(shape) == 3 and shape[2] in PLANES - {channels}:
         raise UserError(
             f'embed: an array {shape} may be one image of {shape[2]} channels or {shape[0]} gray images; put the images into a '
-            'list (one image of more than 4 channels requires a network that was trained on as many)',
+            'list (one image of more than 4 channels requires a network trained on that number of channels)',
             code='ambiguous-array',
         )
     if _is_one_image(images, channels):
@@ -251,7 +257,7 @@ def _is_collection(item: object) -> bool:
 
 
 def as_array(image: SingleImage) -> str | Path | Image.Image | np.ndarray:
-    """Return a tensor (channels first) as an array (channels last), and any other image unchanged."""
+    """Return a tensor (channels first) as an array (channels last). Return any other image unchanged."""
     if not isinstance(image, Tensor):
         return image
     image = image.detach().cpu()
@@ -263,7 +269,7 @@ def as_array(image: SingleImage) -> str | Path | Image.Image | np.ndarray:
 
 
 class ListedImages(ViewDataset):
-    """Images given by paths, as Pillow images or as arrays."""
+    """A data set of listed images. Each is a path, a Pillow image or an array."""
 
     def __init__(
         self,
@@ -279,7 +285,10 @@ class ListedImages(ViewDataset):
         self.classes = []
 
     def require_image(self, image: object, number: int) -> None:
-        """Raise unless an item is an image of 8 bits; only a network trained on stored values accepts others."""
+        """Raise unless an item is a path, a Pillow image or an array that the network accepts.
+
+        Only a network that was trained on images as stored accepts arrays of any type and number of channels.
+        """
         kind = type(image).__name__
         if isinstance(image, (str, Path, Image.Image)):
             return

@@ -1,4 +1,7 @@
-"""Protocols on features of a frozen backbone. They share the features extracted from each data set."""
+"""Base class of the protocols that score the features of a frozen backbone, such as k-NN.
+
+With a cache, protocols that use the same views of the images share the extracted features.
+"""
 
 import dataclasses
 import tempfile
@@ -29,13 +32,14 @@ from mmairl.evaluation.sets import left_out, own_groups
 
 @dataclass(frozen=True)
 class Split:
-    """The features of one evaluation.
+    """The features that a protocol scores.
 
     Attributes:
         train: Features of the training images.
         test: Features of the test images.
-        val: Features of the validation images, if the config has some and the protocol chooses hyperparameters on them.
-        metric: Metric of the data set, for `metrics.scores_of`.
+        val: Features of the validation images. None if the config has none, or if the protocol does not choose
+            hyperparameters on them.
+        metric: Name of the data set's metric, an argument of `metrics.scores_of`.
         cfg: The config of the evaluation.
     """
 
@@ -51,11 +55,11 @@ class FeatureProtocol(Protocol):
     """Base class of protocols on frozen features. Subclasses implement `score`.
 
     Class attributes:
-        everywhere: Whether all processes call `score`. Otherwise the main process calls it while the others wait.
+        everywhere: Whether all processes call `score`. If False, only the main process calls it, and the others wait.
 
     Args:
-        near_duplicates: Whether to search for test images with a near duplicate among the training images, and to report
-            the score without them, too.
+        near_duplicates: Whether to search for test images that are near duplicates of training images, and to also report
+            the score without these test images.
     """
 
     near_duplicates: bool = field(default=False, metadata=NEUTRAL)
@@ -64,12 +68,12 @@ class FeatureProtocol(Protocol):
 
     @abstractmethod
     def score(self, split: Split) -> tuple[Scores, dict]:
-        """Return scores in percent, the main one first, and details as plain values.
+        """Return scores in percent, with the main score first, and details as plain values.
 
-        A protocol that predicts one class per test image returns the classes as `details['predicted']`. From them follow
-        the confusion matrix, the scores of the sets in a mixture, the score without near duplicates, and the noise of the
-        test set. A protocol without predictions may return which images are correct as `details['right']`, one bit per
-        image (`metrics.packed`).
+        A protocol that predicts one class per test image returns these classes as `details['predicted']`. From them, mmairl
+        computes the confusion matrix, the score on each data set of a mixture, the score without near duplicates, and the
+        noise of the test set. A protocol without predicted classes may instead return which test images it got right,
+        encoded by `metrics.packed`, as `details['right']`.
         """
 
     def run(
@@ -115,7 +119,7 @@ class FeatureProtocol(Protocol):
     def _features(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> dict[str, Features]:
-        """Return the features of each data set, from the store or extracted by all processes."""
+        """Return the features of each data set. All processes extract the features that are not stored yet."""
         backbone = None
         if subject != 'pixels':
             backbone = load_backbone(cfg, None if subject == 'random' else subject)
@@ -136,8 +140,9 @@ class FeatureProtocol(Protocol):
     def _without_duplicates(
         self, datasets: dict[str, Dataset], split: Split, scores: Scores, details: dict
     ) -> tuple[Scores, dict]:
-        """Return the main score without the near duplicates of training images, and details about these duplicates."""
-        from mmairl.evaluation.duplicates import near_duplicates  # imports OpenCV
+        """Return the main score without the test images that are near duplicates, and details about the duplicates."""
+        # The import is local, because the module `duplicates` imports OpenCV.
+        from mmairl.evaluation.duplicates import near_duplicates
 
         both = (datasets['train'], datasets['test'])
         features = (split.train, split.test)
@@ -155,7 +160,7 @@ class FeatureProtocol(Protocol):
 
 
 def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> Scores:
-    """Return the score on each data set of a mixture."""
+    """Return the score on each data set of a mixture, a test set that joins several data sets."""
     origins = np.delete(mixture.origins.numpy(), list(unreadable))
     scores = {}
     for number, name in enumerate(mixture.sets):
@@ -164,7 +169,7 @@ def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence
 
 
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
-    """Return and log the names of unreadable images."""
+    """Return the names of unreadable images, and log the first five."""
     name = getattr(dataset, 'name', 'image {}'.format)
     names = [printable(name(position)) for position in positions]
     print_log(

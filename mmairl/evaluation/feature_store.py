@@ -1,7 +1,7 @@
-"""A cache of features on disk: one file per data set, named by a hash of everything the features depend on.
+"""Store extracted features on disk, so that all protocols and all later runs can reuse them.
 
-All protocols and later runs share the file of one extraction. The processes of a run fill a file together. If several runs
-need the same file, one fills it and the others wait.
+There is one file per data set, and its name is a hash of everything that the features depend on. The processes of a run
+write a file together. If several runs need the same file, one run writes it and the others wait.
 """
 
 import os
@@ -25,12 +25,12 @@ from mmairl.io import explained_disk_errors, replacing
 
 
 def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
-    """Return the features of a data set from a file. If the file is missing, all processes fill it together.
+    """Return the features of a data set from the file `path`. If the file is missing, all processes write it together.
 
-    The file gets its name only once it is complete.
+    A file has a temporary name until it is complete.
     """
     require_labeled_images(dataset)
-    # The operating system releases the lock of a killed process.
+    # If a process is killed, the operating system releases its lock.
     lock = FileLock(path.with_name(f'.{path.name}.lock'))
     try:
         if not on_main_process(lambda: _is_filled(path, lock)):
@@ -42,17 +42,21 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
 
 
 def read_rows(path: Path, images: int) -> Tensor:
-    """Return the memory-mapped features in a file. Nothing is unpickled."""
+    """Return the features in a file, memory-mapped. Nothing is unpickled, so the file cannot execute code."""
     what = f'the features in {path} cannot be read'
-    with explained(what, 'remove the file to extract again', code='unreadable-features'):
+    with explained(
+        what, 'remove the file to extract the features again', code='unreadable-features'
+    ):
         x = np.load(path, mmap_mode='c', allow_pickle=False)
         if x.dtype != np.float32 or x.ndim != 2 or len(x) != images:
-            raise ValueError(f'it holds {x.dtype} of shape {x.shape} for {images} images')
+            raise ValueError(
+                f'expected float32 features of {images} images; the file has {x.dtype}, shape {x.shape}'
+            )
     return torch.from_numpy(x)
 
 
 def _is_filled(path: Path, lock: FileLock) -> bool:
-    """Return whether the file exists. If it does not, take the lock first, and wait for a run that holds it."""
+    """Return whether the file exists. If it is missing, first take the lock, which may mean waiting for another run."""
     if path.is_file():
         return True
     with explained_disk_errors(path):
@@ -61,7 +65,7 @@ def _is_filled(path: Path, lock: FileLock) -> bool:
             lock.acquire(blocking=False)
         except Timeout:
             print_log(
-                f'another run extracts the same features into {path}: waiting for it',
+                f'another run is writing the same features to {path}; waiting for it',
                 logger='current',
             )
             lock.acquire()
@@ -69,9 +73,10 @@ def _is_filled(path: Path, lock: FileLock) -> bool:
 
 
 def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> None:
-    """Extract a contiguous share of the images in each process, and write the rows into one file.
+    """Let each process extract a contiguous share of the images and write the rows into one file.
 
-    A full disk raises an error here. Writing through a memory map would end the process by a signal.
+    The bytes are written one after the other, so that a full disk raises an error. If they were written through a memory
+    map, a full disk would kill the process.
     """
     images = len(dataset)
     first = images * get_rank() // get_world_size()
@@ -92,6 +97,6 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
 
 
 def write_header(file: BinaryIO, shape: Sequence[int], kind: str = '<f4') -> None:
-    """Write the header of a NumPy file before its rows. Its length depends only on shape and kind."""
+    """Write the header of a NumPy file. Its length depends only on `shape` and `kind`, so all processes know it."""
     header = dict(descr=kind, fortran_order=False, shape=tuple(shape))
     np.lib.format.write_array_header_1_0(file, header)

@@ -1,4 +1,4 @@
-"""Features of labeled images: pooled outputs of a frozen backbone, or raw pixels as the baseline."""
+"""Extract features of labeled images: the pooled outputs of a frozen backbone, or raw pixels as a baseline."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ from mmairl.registry import DATASETS
 
 Result = TypeVar('Result')
 Batch = tuple[Tensor, Tensor, Tensor]
-SECONDS = 30  # interval of progress lines in a log
+SECONDS = 30  # number of seconds between two lines of progress in a log
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,11 @@ class Features:
     """Features of a data set, one row per readable image, on the CPU.
 
     Attributes:
-        x: float32 features, (N, D).
-        y: int64 class of each row, (N,), or (N, classes) with 1, 0, and -1 for labels that do not count.
-        unreadable: Positions in the data set of the images that could not be read and have no row.
-        groups: Group of each row. Rows of one group are held out together.
+        x: Features in float32, (N, D).
+        y: Class of each row in int64, (N,). If images can have several classes, (N, classes) with 1 for yes, 0 for no, and
+            -1 for labels that do not count.
+        unreadable: Indices in the data set of the images that could not be read. They have no row.
+        groups: Group of each row, such as the patient that an image shows. Rows of one group are held out together.
     """
 
     x: Tensor
@@ -51,11 +52,11 @@ class Features:
 class Readable(Dataset):
     """Wrap a data set so that an unreadable image is marked instead of raising an error.
 
-    The next readable image takes its place, so that batches keep their shape. Its sample has ``readable=False``, so that it
-    is not scored.
+    The next readable image takes the place of an unreadable image, so that batches keep their shape. The replacement is
+    marked by ``readable=False`` and therefore not scored.
 
     Args:
-        dataset: The data set, or its config.
+        dataset: The data set to wrap, or its config.
     """
 
     def __init__(self, dataset: Dataset | dict) -> None:
@@ -84,7 +85,7 @@ class Readable(Dataset):
 
 @dataclass(frozen=True)
 class Extraction:
-    """The settings that turn images into features.
+    """The settings for extracting features from images.
 
     With ``precision='bfloat16'``, the matrix products and convolutions of the backbone run in bfloat16. Sums, batch
     statistics and pooling stay in float32.
@@ -101,12 +102,12 @@ class Extraction:
     def batches(
         self, backbone: nn.Module | None, dataset: Dataset, first: int = 0
     ) -> Iterator[Batch]:
-        """Yield features, labels and readability of each batch, in order.
+        """Yield, for each batch in order, the features, the labels, and a mask of the readable images.
 
         Args:
             backbone: The network. If it is None, the normalized pixels are the features.
-            dataset: The labeled images. The features of unreadable ones are NaN.
-            first: Number of the first image, for error messages.
+            dataset: The labeled images. The features of unreadable images are NaN.
+            first: Index of the first image, for error messages. It is not 0 if `dataset` is a part of a larger data set.
         """
         require_channels(dataset, self.mean, backbone)
         if backbone is not None:
@@ -128,14 +129,18 @@ class Extraction:
             yield x, y, readable
 
     def started(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[tuple]:
-        """Yield features on their way to the host, the event that ends their copy, labels and readability."""
+        """Yield, for each batch, features that are still being copied to the CPU, and how to wait for them.
+
+        Each item has the features, the CUDA event that marks the end of their copy (None without a GPU), the labels, and a
+        mask of the readable images.
+        """
         for images, *labels in self.images(dataset):
             x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
             x = x.float().to('cpu', non_blocking=True)
             yield x, torch.cuda.current_stream().record_event() if images.is_cuda else None, *labels
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
-        """Return one vector per image, averaged over space in float32."""
+        """Return one feature vector per image. Feature maps are averaged over all positions in float32."""
         with self.autocast():
             features = backbone(images)
         if isinstance(features, (tuple, list)):
@@ -143,12 +148,12 @@ class Extraction:
         return pooled(features.float())
 
     def autocast(self) -> torch.autocast:
-        """Return the context in which the backbone runs."""
+        """Return the context manager in which the backbone runs with the chosen precision."""
         kind = torch.device(self.device).type
         return torch.autocast(kind, torch.bfloat16, enabled=self.precision == 'bfloat16')
 
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[Batch]:
-        """Yield normalized images on the device, labels and readability of each batch."""
+        """Yield, for each batch, the normalized images on the device, the labels, and a mask of the readable images."""
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(
             Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
@@ -166,7 +171,10 @@ class Extraction:
 
 
 def delayed(items: Iterator, late: bool) -> Iterator:
-    """If `late`, yield each item after the next one has been created, so that a GPU computes while the host reads."""
+    """Yield all items in order. If `late`, yield each item only after the next one was created.
+
+    While the CPU handles one batch, a GPU can then already compute the next batch.
+    """
     waiting = []
     for item in items:
         waiting.append(item)
@@ -176,14 +184,14 @@ def delayed(items: Iterator, late: bool) -> Iterator:
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
-    """Return a config's settings of the extraction. Images are normalized as in its training."""
+    """Return the settings for extracting features with a config. Images are normalized as in the config's training."""
     normal = cfg.model.data_preprocessor
     size = cfg.evaluation.get('batch_size', 256)
     return Extraction(normal.mean, normal.std, size, device, workers, precision_of(cfg))
 
 
 def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
-    """Return the features of all images, in order and in memory."""
+    """Extract the features of all images in order and return them in memory, without storing them."""
     columns = zip(*how.batches(backbone, dataset))
     x, y, readable = (torch.cat(column) for column in columns)
     return readable_rows(x, y, readable)
@@ -197,7 +205,7 @@ def readable_rows(x: Tensor, y: Tensor, readable: Tensor) -> Features:
 
 
 def on_main_process(compute: Callable[[], Result]) -> Result:
-    """Call `compute` on the first process and broadcast its result or its UserError. The others wait for up to a day."""
+    """Call `compute` on the main process and send its result or UserError to all others, which wait for up to a day."""
     if not is_distributed():
         return compute()
     group = dist.new_group(backend='gloo', timeout=timedelta(days=1))
@@ -216,7 +224,7 @@ def on_main_process(compute: Callable[[], Result]) -> Result:
 
 
 def show_progress(items: object, label: str, total: int | None = None) -> Iterator:
-    """Show a progress bar on a terminal, or print a line to a log every half minute."""
+    """Yield the items and show progress: a bar on a terminal, or in a log one line every half minute."""
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(items, label, total, console=console, transient=True)

@@ -1,4 +1,4 @@
-"""Fine-tuning of a whole backbone with a linear classifier."""
+"""Fine-tune a whole backbone together with a linear classifier."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,6 +10,9 @@ from mmairl.registry import PROTOCOLS
 @PROTOCOLS.register_module('finetune')
 @dataclass(frozen=True)
 class FineTuning(TrainingProtocol):
-    """Train backbone and classifier together, by BYOL's recipe of 20 000 steps or `recipes.finetune` of the config."""
+    """Train the backbone together with a linear classifier.
+
+    The default recipe is BYOL's, which takes 20 000 steps. The config key `recipes.finetune` selects another recipe.
+    """
 
     recipe_name: ClassVar = 'finetune_20k'

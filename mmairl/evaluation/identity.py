@@ -1,13 +1,13 @@
-"""The identity of a result: everything that it depends on.
+"""Record the identity of a result: everything that its scores depend on.
 
-An identity is a nested dictionary of plain values, stored with the result. `identity_of` creates it, `difference` compares
-two, and `key_of` returns a short digest. Results with equal identities are the same measurement; a result with another
-identity is never reused. The identity excludes settings that cannot change a score: paths, worker count, device. Data that
-are not on this machine are ABSENT, which counts as unchanged. Data that exist but cannot be read are UNKNOWN, which never
-matches.
+An identity is a nested dictionary of plain values, stored with the result. `identity_of` creates an identity, `difference`
+compares two identities, and `key_of` returns a short digest. A stored result is reused only if its identity equals that of
+the requested measurement. Settings that cannot change a score are not part of the identity: paths, worker count, device.
+Data that are missing on this machine are recorded as ABSENT and count as unchanged. Data that exist but cannot be read are
+recorded as UNKNOWN and count as changed.
 
-Results of earlier versions do not record their source code (SOURCES). Only their other parts are compared, and `is_verified`
-returns False for them, so that pages can label them "identity unknown".
+Results of earlier versions have no digests of the source code (the key SOURCES). For them, only the other keys are compared.
+`is_verified` returns False for these results, so that pages can label them "identity unknown".
 """
 
 import hashlib
@@ -37,7 +37,8 @@ from mmairl.evaluation.sources import key_of, outside_sources, protocol_source, 
 from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS
 
-REVISION = 5  # increment it when a change outside the protocols' modules changes scores
+# Increment this number if a change outside the modules of the protocols changes scores.
+REVISION = 5
 PACKAGES = (
     'torch',
     'torchvision',
@@ -48,18 +49,18 @@ PACKAGES = (
     'pillow',
     'simplejpeg',
 )
-# Up to this many bytes, the digest covers the content of files; beyond, only names, sizes and modification times.
+# If files have more bytes than this, their digest covers their names, sizes and modification times, but not their content.
 WHOLE = 256 * 2**20
 NAME = 'identity.json'
-# Keys that are left out because they are locations; images are identified by their content.
+# Config keys of locations and caches. They are not part of an identity, because images are identified by their content.
 PLACES = ('root', 'data_root', 'cache', 'cache_size')
-RESULTS = ('scores.json', 'last_checkpoint')  # files in the folder of a run
+RESULTS = ('scores.json', 'last_checkpoint')  # files that show that a run has used a folder
 ABSENT = 'not on this machine'
 UNKNOWN = 'unknown: '
 FILE = 'file '
 SOURCES = 'sources'
-FEATURE_CODE = ('features', 'backbone')  # modules of this package that turn images into features
-# For each digest of weights, the digests that earlier versions computed for the same weights.
+FEATURE_CODE = ('features', 'backbone')  # modules of this package that extract features from images
+# Maps the digest of weights to the digests that earlier versions computed for the same weights.
 EARLIER: dict[str, set[str]] = {}
 
 
@@ -73,18 +74,19 @@ def identity_of(
     """Return everything that a result of `evaluate` depends on.
 
     Args:
-        cfg: The config with the network and the data.
+        cfg: The config that defines the network and the data.
         settings: The protocol with its settings.
         subject: The backbone of a checkpoint, or the name of a baseline.
         asked: Further facts that the result depends on, such as how a study trained the weights.
-        data: A function to use instead of `data_identity`, for instance one that reuses data sets.
+        data: A function to call instead of `data_identity`, for example to reuse data sets that are already built.
     """
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
     normal = cfg.model.data_preprocessor
     sets = described_sets(cfg, settings.name)
     protocol = dict(name=settings.name, **settings.identity(cfg, subject))
     images = dict(mean=list(normal.mean), std=list(normal.std))
-    # These options are left out at their defaults, so that results of versions without them still match.
+    # These options are recorded only if they differ from their defaults. Results of earlier versions, which did not have
+    # these options, then still match.
     if 'groups' in cfg.evaluation:
         protocol['groups'] = config_identity(cfg.evaluation.groups)
     if precision_of(cfg) != 'float32':
@@ -94,7 +96,7 @@ def identity_of(
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else config_identity(network),
         input=images,
-        # The config's data sets before a protocol joins some of them, so that this entry is the same for all protocols.
+        # The data sets are recorded before a protocol joins some of them, so that this entry is the same for all protocols.
         data={
             part: (data or data_identity)(cfg.evaluation[part])
             for part in PARTS
@@ -113,7 +115,7 @@ def identity_of(
 
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
-    """Return the name of a file of features: a digest of everything that the features depend on."""
+    """Return a digest of everything that the features of a data set depend on. It is the name of the features' file."""
     joined = described.get('split') == 'train+val' and 'val' in identity['data']
     parts = [name, 'val'] if joined else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
@@ -126,8 +128,8 @@ def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str,
 def weights_identity(weights: Mapping[str, Tensor]) -> str:
     """Return a digest of the names, shapes and float32 values of weights.
 
-    It does not depend on the file format. Batch counters are left out: some formats lack them, and no output depends on
-    them.
+    The digest does not depend on the file format. The batch counters of batch norm are not covered, because some formats
+    lack them and no output depends on them.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
@@ -141,7 +143,7 @@ def weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
-    """Return the digest of versions up to revision 5."""
+    """Return the digest that earlier versions computed for these weights."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f'{name} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
@@ -150,11 +152,11 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
-    """Return a data set's settings without its views, and a digest of its images, labels and classes.
+    """Return a data set's settings without its views, a digest of its images, labels and classes, and its number of images.
 
-    The digest covers the labels, the arrays in memory, and the files. If the files have up to 256 MiB in all, their bytes
-    count; beyond, only the name, size and modification time of each. Only one change goes unnoticed: in a large data set, a
-    file is rewritten with the same size and time.
+    The digest covers the labels, the arrays in memory, and the files. If the files have at most 256 MiB in total, it covers
+    their bytes. Otherwise, it covers only the name, size and modification time of each file, and a change goes unnoticed if
+    a file is rewritten with the same size and modification time.
 
     Args:
         described: The config of the data set.
@@ -164,7 +166,7 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
     if dataset is None:
         try:
             dataset = DATASETS.build(dict(described))
-        except Exception as error:  # a user's class can fail in any way
+        except Exception as error:  # The class may be user code, which can raise any exception.
             content = ABSENT if is_absent(described) else f'{UNKNOWN}{error}'
             return dict(settings=settings, content=content, images=content)
     digest = hashlib.sha256()
@@ -185,7 +187,10 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
 
 
 def _add_arrays(digest: Any, dataset: Dataset) -> set[str]:
-    """Add the arrays in memory and return their names. The list of file names is left out; `_add_images` adds the files."""
+    """Add the arrays of a data set to the digest and return their names.
+
+    The array `files` is skipped, because `_add_images` adds the files themselves.
+    """
     added = set()
     for name, value in sorted(vars(dataset).items()):
         if name == 'files' or not isinstance(value, (Tensor, np.ndarray)):
@@ -202,7 +207,7 @@ def _add_arrays(digest: Any, dataset: Dataset) -> set[str]:
 def _add_images(
     digest: Any, described: Mapping, dataset: Dataset, rows: np.ndarray, arrays: set[str]
 ) -> None:
-    """Add the images of the innermost data set."""
+    """Add the images of `dataset`, which wraps no other data set, to the digest."""
     if hasattr(dataset, 'sets'):
         contents = [data_identity({}, part)['content'] for part in dataset.sets.values()]
         digest.update(json.dumps(contents).encode())
@@ -214,7 +219,7 @@ def _add_images(
             paths += [os.fspath(dataset.target_path(int(row))) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
     elif arrays <= {'labels'}:
-        # The class does not state where its images are, so every file below a path in its config counts.
+        # The class does not state where its images are, so all files below the paths in its config are added.
         for keys, value in walk(dict(described)):
             if keys and _is_location(keys[-1], value):
                 place = str(value)
@@ -238,7 +243,7 @@ def _add_shards(digest: Any, contents: Any) -> None:
 
 
 def is_absent(described: Mapping[str, Any]) -> bool:
-    """Return whether a folder of a data set is missing or empty, as when a disk is not mounted."""
+    """Return whether a folder of a data set is missing or empty, for example because a disk is not mounted."""
     for keys, value in walk(dict(described)):
         if (
             not {'root', 'data_root'} & set(keys)
@@ -246,7 +251,7 @@ def is_absent(described: Mapping[str, Any]) -> bool:
             or '://' in str(value)
         ):
             continue
-        fixed = re.split(r'[*?\[{]', str(value))[0]  # the part before wildcards
+        fixed = re.split(r'[*?\[{]', str(value))[0]  # the part of the path before wildcards
         place = fixed if fixed == str(value) else os.path.dirname(fixed) or '.'
         if not os.path.exists(place):
             return True
@@ -256,7 +261,10 @@ def is_absent(described: Mapping[str, Any]) -> bool:
 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
-    """Return a digest of files: of their names below `root`, and of their bytes or, above 256 MiB in all, sizes and times."""
+    """Return a digest of files. It covers their names below `root`, their sizes and their bytes.
+
+    If the files have more than 256 MiB in total, it covers their modification times instead of their bytes.
+    """
     digest = hashlib.sha256()
     inside = os.path.join(root, '')
     stats = in_threads(file_stat, paths)
@@ -271,7 +279,7 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
 
 
 def config_identity(value: Any, key: str = '') -> Any:
-    """Return a config as plain values. The path of a file is replaced by a digest; keys of image folders are left out."""
+    """Return a config as plain values. The path of a file becomes a digest of the file, and keys in PLACES are omitted."""
     if isinstance(value, Mapping):
         plain = {}
         for name, inner in sorted(value.items()):
@@ -290,7 +298,7 @@ def config_identity(value: Any, key: str = '') -> Any:
 
 
 def code_identity() -> dict[str, str]:
-    """Return the versions of the packages and of the image decoder."""
+    """Return the versions of mmairl, of the packages that scores depend on, and of the JPEG decoder."""
     code = {'mmairl': f'{mmairl.__version__}, revision {REVISION}', **versions(PACKAGES)}
     if pillow.check_feature('libjpeg_turbo'):
         code['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}'
@@ -300,7 +308,7 @@ def code_identity() -> dict[str, str]:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Return the version of each of these packages that is installed."""
+    """Return the versions of the given packages. Packages that are not installed are omitted."""
     installed = {}
     for package in packages:
         with suppress(PackageNotFoundError):
@@ -311,13 +319,13 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 def difference(
     saved: Mapping[str, Any], current: Mapping[str, Any], ignored: Collection[str] = ()
 ) -> str:
-    """Return what differs between two identities, without the `ignored` parts; '' if nothing.
+    """Return text that names the differences between two identities, or '' if they match. `ignored` keys are not compared.
 
     >>> difference(dict(weights='3f2a', k=20, code='1'), dict(weights='9b1c', k=20, code='2'), ignored=['code'])
     'weights (3f2a vs. 9b1c)'
     """
     if SOURCES not in saved:
-        ignored = [*ignored, SOURCES]  # not recorded by earlier versions
+        ignored = [*ignored, SOURCES]  # Earlier versions did not record digests of the source code.
     old = _flat(saved, ignored)
     new = _flat(current, ignored)
     names = dict.fromkeys([*old, *new])
@@ -329,7 +337,7 @@ def difference(
         now = new.get(name)
         is_file = str(before).startswith(FILE) or str(now).startswith(FILE)
         if name.startswith(absent) and (is_file or ABSENT in (before, now)):
-            return False  # lists of images are absent together with the images
+            return False  # If the images are absent, the files that list them are absent, too.
         if str(before) in EARLIER.get(str(now), ()):
             return False
         return before != now or str(now).startswith(UNKNOWN)
@@ -344,7 +352,7 @@ def difference(
 
 
 def _flat(identity: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """Return the values by dotted key, as JSON would store them."""
+    """Return the values of an identity as JSON would store them. The keys of nested values are joined by dots."""
     parts = {name: value for name, value in identity.items() if name not in ignored}
     return flat(json.loads(json.dumps(parts)))
 
@@ -358,14 +366,14 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     """Reserve a folder for one result by writing its identity there.
 
     Raises:
-        UserError: If the folder holds another result, or results without an identity. The folder is not changed.
+        UserError: If the folder contains another result, or a result without an identity. The folder is then not changed.
     """
     path = folder / NAME
     if path.is_file():
         if differs := difference(read_json(path), identity):
             raise UserError(
-                f'{folder}: the folder of another result, which differs in {differs}; name another folder (--work-dir), '
-                'remove this one, or replace it by --remeasure',
+                f'{folder}: contains another result, which differs in {differs}; name another folder (--work-dir), remove this '
+                'folder, or replace the result by --remeasure',
                 code='other-result',
             )
         return
@@ -373,7 +381,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
         if (folder / name).exists():
             raise UserError(
                 f'{folder}: {name} exists without {NAME}, so its identity is unknown; name another folder (--work-dir), '
-                'or remove this one',
+                'or remove this folder',
                 code='unknown-result',
             )
     write_json(path, identity)
@@ -381,14 +389,14 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
 
 def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
     if isinstance(values, Tensor):
-        # NumPy has no bfloat16.
+        # The bytes are viewed as integers, because NumPy does not have the type bfloat16.
         flat_values = values.detach().cpu().contiguous().view(-1)
         values = flat_values.view(torch.uint8).numpy()
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def _add_file(digest: Any, path: str | Path) -> None:
-    """Add the bytes of a file, or of a large file its size and modification time."""
+    """Add the bytes of a file to the digest. For a file above 256 MiB, add its size and modification time instead."""
     size, changed = file_stat(path)
     if size > WHOLE:
         digest.update(f'{size} {changed}\n'.encode())
@@ -400,7 +408,7 @@ def _add_file(digest: Any, path: str | Path) -> None:
 
 
 def _is_location(key: str, value: Any) -> bool:
-    """Return whether a config value is the path of a file or folder, rather than the name of a split or class."""
+    """Return whether a config value is the path of an existing file or folder, and not the name of a split or class."""
     if not isinstance(value, (str, Path)):
         return False
     return (key in ('root', 'csv') or os.sep in str(value)) and os.path.exists(value)

@@ -1,4 +1,4 @@
-"""k-nearest-neighbor classification."""
+"""Score features by k-nearest-neighbor classification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,13 @@ KS = (20, 200)
 @PROTOCOLS.register_module('knn')
 @dataclass(frozen=True)
 class KNN(FeatureProtocol):
-    """Weighted k-nearest-neighbor classification by cosine similarity (Wu et al., 2018).
+    """Classify test images by the weighted votes of their k nearest neighbors in cosine similarity (Wu et al., 2018).
 
-    A test image whose class has no training image counts as wrong. Scores are top-1 for every data set.
+    A test image whose class has no training image counts as wrong. The score is top-1 accuracy, even if the data set defines
+    another metric.
 
     Args:
-        ks: Numbers of neighbors; the first gives the main score. Default: the config's `evaluation.ks`, or 20 and 200.
+        ks: Numbers of neighbors. The first gives the main score. Default: the config's `evaluation.ks`, or 20 and 200.
         temperature: Softmax temperature of the votes. Default: 0.07.
     """
 
@@ -92,7 +93,7 @@ def knn_predictions(
         )
     if max(ks) > len(train.x):
         print_log(
-            f'k-NN: only {len(train.x)} training images; a larger k uses all of them',
+            f'k-NN: there are only {len(train.x)} training images; for a larger k, all of them vote',
             logger='current',
         )
         ks = sorted({min(k, len(train.x)) for k in ks})

@@ -1,4 +1,4 @@
-"""Linear evaluation: a linear classifier on a frozen backbone."""
+"""Train a linear classifier on a frozen backbone (linear evaluation)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,13 @@ from mmairl.registry import PROTOCOLS
 @PROTOCOLS.register_module('linear')
 @dataclass(frozen=True)
 class LinearEvaluation(TrainingProtocol):
-    """Train a linear classifier on a frozen backbone, by the recipe of the MoCo or BYOL paper.
+    """Train a linear classifier on a frozen backbone.
+
+    The default recipe is that of the MoCo paper. For weights that LARS trained, it is that of the BYOL paper.
 
     Args:
-        sweep: Whether to train a head for every learning rate and weight decay of the recipe's `sweep` in one run, and to
-            test the head that is best on held-out images. Default: the config's `evaluation.sweep`.
+        sweep: Whether to train one classifier for each learning rate and weight decay in the recipe's `sweep`, all in one
+            run, and to test the classifier that is best on held-out images. Default: the config's `evaluation.sweep`.
     """
 
     sweep: bool | None = None
@@ -36,7 +38,7 @@ class LinearEvaluation(TrainingProtocol):
         by_sgd = recipe.optim_wrapper.optimizer.type == 'SGD'
         if self.sweeps(cfg) and not (by_sgd and recipe.model.get('frozen') and 'sweep' in recipe):
             raise UserError(
-                'linear: --sweep requires a recipe that trains a frozen backbone by SGD and has `sweep` '
+                'linear: --sweep requires a recipe that freezes the backbone, trains by SGD and sets `sweep` '
                 f"('{Path(recipe.filename).stem}'); use another recipe, or --no-sweep",
                 code='no-sweep',
             )

@@ -1,8 +1,8 @@
-"""L2-regularized logistic regression on frozen features, as in BYOL's transfer table.
+"""Fit L2-regularized logistic regression on frozen features, as in BYOL's transfer table.
 
-Each fit reaches the minimum by Newton's method with gradients in float64. Conjugate gradients with products in float32 solve
-its linear systems (Nocedal and Wright 2006, ch. 7). L-BFGS, which BYOL uses, stops far from the minimum at both ends of the
-grid of strengths.
+Each fit runs Newton's method until it reaches the minimum. Gradients are in float64. The linear system of each Newton step
+is solved by conjugate gradients with matrix products in float32 (Nocedal and Wright 2006, ch. 7). BYOL uses L-BFGS instead,
+which stops far from the minimum if the regularization is very strong or very weak.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,31 +25,35 @@ from mmairl.evaluation.metrics import scores_of
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-# BYOL's 45 strengths, from strong to weak, because each fit starts from the previous one.
+# The exponents of BYOL's 45 regularization strengths. Strong regularization comes first, because each fit starts from the
+# solutions of the fits before it.
 EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-ROWS = 65536  # features converted to float64 at a time
-WIDEST = 8192  # above this number of features and of images, principal axes would take minutes and are left out
-TOLERANCE = 1e-4  # largest last step relative to the weights; with FORCING, the remaining error is a twentieth of it
-FORCING = 0.01  # relative residual of each linear system
-STEPS = 100  # limit of Newton's steps
-INNER = 300  # limit of the conjugate gradient steps per Newton step
-BALANCE = 1e-5  # largest gradient of a solved fit, relative to strength |W|
-NEVER = 1e6  # minus the score of a class without a training image
+ROWS = 65536  # number of images whose features are converted to float64 at a time
+# If there are more features and more images than this, principal axes would take minutes and are not computed.
+WIDEST = 8192
+# A fit can end only after a step of at most this fraction of the weights. With this value of FORCING, the remaining error
+# is about a twentieth of the step.
+TOLERANCE = 1e-4
+FORCING = 0.01  # relative residual at which a linear system counts as solved
+STEPS = 100  # largest number of Newton steps
+INNER = 300  # largest number of conjugate gradient steps per Newton step
+BALANCE = 1e-5  # largest gradient of a solved fit, relative to the strength times the norm of W
+NEVER = 1e6  # A class without a training image always gets the score -NEVER.
 
 
 @PROTOCOLS.register_module('logreg')
 @dataclass(frozen=True)
 class LogisticRegressionProtocol(FeatureProtocol):
-    """L2-regularized logistic regression (BYOL's transfer table).
+    """Score features by L2-regularized logistic regression, as in BYOL's transfer table.
 
-    The strength is chosen on the config's validation images, or on a held-out fifth of the training images. A test image
-    whose class has no training image counts as wrong.
+    The strength of the regularization is chosen on the config's validation images. If there are none, a fifth of the
+    training images is held out for the choice. A test image whose class has no training image counts as wrong.
 
     Args:
-        standardise: Whether to scale features to mean 0 and deviation 1. Default: False.
-        seed: Seed of the choice of held-out images. Default: 0.
+        standardise: Whether to scale features to mean 0 and standard deviation 1. Default: False.
+        seed: Seed for choosing the held-out images. Default: 0.
     """
 
     standardise: bool = False
@@ -79,14 +83,14 @@ class LogisticRegressionProtocol(FeatureProtocol):
 
 @dataclass(frozen=True)
 class LogisticRegression:
-    """The result of a fit.
+    """The result of `logistic_regression`.
 
     Attributes:
         scores: Test scores in percent.
         strength: The L2 strength with the best validation score.
-        held_out: Validation score of each strength.
-        gradient: Norm of the objective's gradient at the end of each fit, by strength; the final fit has the key 0.
-        predicted: Predicted class of each test image, unless images have several classes.
+        held_out: Validation score of each strength whose fit converged.
+        gradient: Norm of the objective's gradient at the end of each fit. Keys are the strengths, and 0 for the final fit.
+        predicted: Predicted class of each test image. None if images can have several classes.
     """
 
     scores: dict[str, float]
@@ -109,14 +113,14 @@ def logistic_regression(
     """Choose the strength on validation images, fit again on training and validation images, and score the test images.
 
     Args:
-        train: Training images.
-        test: Test images.
-        val: Validation images. Default: a fifth of each class of the training images.
-        metric: Metric of the data set.
+        train: Features of the training images.
+        test: Features of the test images.
+        val: Features of the validation images. Default: a fifth of the training images of each class.
+        metric: Name of the data set's metric.
         strengths: L2 strengths to choose from.
         device: Device of the fits.
-        standardise: Whether to scale features to mean 0 and deviation 1.
-        seed: Seed of the choice of held-out images.
+        standardise: Whether to scale features to mean 0 and standard deviation 1.
+        seed: Seed for choosing the held-out images.
     """
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
@@ -129,7 +133,7 @@ def logistic_regression(
         classes = int(max(highest)) + 1
 
     def fitted(x: Tensor, y: Tensor) -> tuple[Objective, Callable[[Tensor], Tensor]]:
-        """Return the objective for these images, and the function that prepares the features of others."""
+        """Return the objective for these images, and the function that prepares the features of other images."""
         prepare = _standardiser(x) if standardise else Tensor.float
         objective = Objective(prepare(x).to(device), y.to(device), classes)
         return objective, prepare
@@ -142,7 +146,8 @@ def logistic_regression(
     previous = None
     for strength in sorted(strengths, reverse=True):
         fit = objective.minimise(strength, start)
-        start = fit.inner if previous is None else 2 * fit.inner - previous  # extrapolation
+        # The next fit starts from a linear extrapolation of the last two solutions.
+        start = fit.inner if previous is None else 2 * fit.inner - previous
         previous = fit.inner
         gradient[strength] = fit.gradient
         if not fit.solved:
@@ -156,15 +161,16 @@ def logistic_regression(
         held_out[strength] = next(iter(on_val.values()))
     if not held_out:
         raise UserError(
-            f'logreg: none of {len(strengths)} strengths converged, the last with a gradient of {fit.gradient:.1e}; set '
+            f'logreg: no fit converged for any of {len(strengths)} strengths (last gradient: {fit.gradient:.1e}); set '
             'standardise=True if the features are very large or very small',
             code='no-strength-solved',
         )
     highest = max(held_out.values())
-    # On small validation sets, several strengths tie. The middle one is far from both over- and underfitting.
+    # On small validation sets, several strengths share the best score. The middle one is chosen, because it is far from both
+    # overfitting and underfitting.
     tied = [strength for strength, score in held_out.items() if score == highest]
     best = tied[len(tied) // 2]
-    del objective, x_val  # frees device memory for the larger training set
+    del objective, x_val  # This frees device memory for the larger training set.
     objective, prepare = fitted(torch.cat([train.x, val.x]), torch.cat([train.y, val.y]))
     fit = objective.minimise(best)
     gradient[0.0] = fit.gradient
@@ -180,7 +186,7 @@ def logistic_regression(
 
 
 def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function that scales each dimension to mean 0 and deviation 1, and constant dimensions to 0."""
+    """Return a function that scales each dimension to mean 0 and standard deviation 1. Constant dimensions become 0."""
     mean = x.mean(dim=0)
     std = x.std(dim=0)
     std = std.where(std > 1e-6, 1)
@@ -189,7 +195,14 @@ def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class Minimum:
-    """The result of a fit: weights (classes, D + 1) with the bias last, in the axes of the features and of the objective."""
+    """The result of a fit with one strength.
+
+    Attributes:
+        weight: Weights for the original features, (classes, D + 1). The last column is the bias.
+        inner: The same weights for the centered and rotated features that `Objective` uses internally.
+        gradient: Norm of the objective's gradient.
+        solved: Whether the fit converged.
+    """
 
     weight: Tensor
     inner: Tensor
@@ -198,11 +211,11 @@ class Minimum:
 
 
 class Objective:
-    """The mean cross-entropy of `x` (N, D) and `y`, plus strength/2 |W|^2. The bias is not penalized.
+    """The function to minimize: the mean cross-entropy on features `x` (N, D) and labels `y`, plus strength/2 |W|^2.
 
-    scikit-learn's `C` is 1 / (N strength). If images have several classes, each class is a binary problem, and labels of -1
-    do not count. Internally, features are centered and rotated to their principal axes. The minimum stays the same, and
-    the diagonal of the Hessian becomes a good preconditioner.
+    The bias is not penalized. In scikit-learn's notation, the strength is 1 / (N C). If images can have several classes,
+    each class is a binary problem, and labels of -1 do not count. Internally, features are centered and rotated to their
+    principal axes. This does not change the minimum, and it makes the diagonal of the Hessian a good preconditioner.
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
@@ -249,9 +262,10 @@ class Objective:
         return total, torch.cat(probabilities)
 
     def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
-        """Return the Hessian times a direction.
+        """Return the product of the Hessian and a direction.
 
-        Only the matrix products are in float32. In float32, 1 - p would vanish for probabilities close to 1.
+        The matrix products are in float32. All else is in float64, because 1 - p would round to 0 in float32 for
+        probabilities close to 1.
         """
         total = _penalty(direction, strength)
         for x, counted, q in self._blocks(p):
@@ -263,17 +277,17 @@ class Objective:
         return total
 
     def curvature(self, p: Tensor, strength: float) -> Tensor:
-        """Return the diagonal of the Hessian."""
+        """Return the diagonal of the Hessian. Values below `strength` are replaced by `strength`."""
         ones = p.new_ones(p.shape[1], self.x.shape[1])
         total = _penalty(ones, strength)
         for x, counted, q in self._blocks(p):
             variance = q * (1 - q) * counted
             total += variance.T.float() @ x.square() / len(self.x)
-        # If all probabilities are 0 or 1, the bias has no curvature, and a division by it would give NaN.
+        # If all probabilities are 0 or 1, the curvature of the bias is 0, and dividing by it would give NaN.
         return total.clamp_min(strength)
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
-        """Run Newton's method from zero or from `start` until a step is small relative to the weights."""
+        """Run Newton's method from `start` (default: zero) until it converges or stops making progress."""
         weight = start
         if start is None:
             classes = self.target.shape[1]
@@ -288,7 +302,7 @@ class Objective:
             slope = (gradient * step).sum().abs()
             while True:
                 after, p_after = self.gradient(weight + length * step, strength)
-                # Near the minimum, the objective is too flat to compare its values; its slope is not.
+                # The line search compares slopes. Near the minimum, the objective is too flat for comparing its values.
                 if (after * step).sum() <= slope / 2 or length < 1e-4:
                     break
                 length /= 2
@@ -306,7 +320,7 @@ class Objective:
         return Minimum(self._plain(weight), weight, gradient.norm().item(), solved)
 
     def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
-        """Solve the linear system by conjugate gradients with a diagonal preconditioner."""
+        """Compute the Newton step by conjugate gradients with a diagonal preconditioner."""
         tiny = torch.finfo(torch.float64).tiny
         scale = gradient.abs().max().clamp_min(tiny)
         residual = -gradient / scale
@@ -328,12 +342,13 @@ class Objective:
                 break
             towards = downhill + product / before * towards
         if not self.several:
-            # Shifting the scores of all classes by the same amount changes no probability.
+            # Adding the same amount to the scores of all classes changes no probability, so the mean over classes is
+            # removed.
             step = step - step.mean(dim=0)
         return step * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
-        """Return the weights in the axes of the features. Classes without a training image get a constant score."""
+        """Return the weights for the original features. Classes that cannot be fitted get the constant score `certain`."""
         inner = weight[:, :-1]
         if self.axes is not None:
             inner = inner @ self.axes.T
@@ -345,7 +360,10 @@ class Objective:
 
 
 def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
-    """Return the principal axes as columns: all D, or with fewer images only those along which the images differ."""
+    """Return the principal axes of the features as columns.
+
+    If there are fewer images than features, only the axes along which the images differ are returned.
+    """
     if len(x) < x.shape[1]:
         parts = torch.linalg.svd(x.double() - mean, full_matrices=False)
         return parts.Vh.T
@@ -359,18 +377,18 @@ def _centered(x: Tensor, mean: Tensor) -> Iterator[Tensor]:
 
 
 def _penalty(weight: Tensor, strength: float) -> Tensor:
-    """Return the weights times the strength, without the bias."""
+    """Return the gradient of the L2 penalty: the strength times the weights, and 0 for the bias."""
     return F.pad(strength * weight[:, :-1], (0, 1))
 
 
 def _small(step: Tensor, weight: Tensor, least: float) -> bool:
-    """Return whether a step is small relative to the weights."""
+    """Return whether a step is small relative to the largest weight, or to `least` if all weights are smaller."""
     largest = weight.abs().max().clamp_min(least)
     return bool(step.abs().max() <= TOLERANCE * largest)
 
 
 def scores(x: Tensor, weight: Tensor) -> Tensor:
-    """Return class scores in float64."""
+    """Return the class scores of the features `x` in float64."""
     coefficients = weight[:, :-1]
     bias = weight[:, -1]
     blocks = [F.linear(block.double(), coefficients, bias) for block in x.split(ROWS)]

@@ -1,4 +1,4 @@
-"""Classification metrics from class scores and labels: functions, and a metric for mmengine's evaluator."""
+"""Compute classification metrics from class scores and labels, and provide them to mmengine's evaluator."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ from torch import Tensor
 from mmairl.errors import Diverged, UserError
 from mmairl.registry import METRICS
 
-MANY = 100  # a class with more training images is many-shot
-FEW = 20  # a class with fewer training images is few-shot
-LARGEST_MATRIX = 50  # classes; a larger confusion matrix is hard to read
+MANY = 100  # A class with more training images than this is many-shot.
+FEW = 20  # A class with fewer training images than this is few-shot.
+LARGEST_MATRIX = 50  # With more classes than this, a confusion matrix is hard to read.
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
@@ -23,7 +23,8 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
     Args:
         metric: The data set's metric: 'top-1', 'mean per class', '11-point mAP' or 'any label'.
         scores: Class scores, (images, classes).
-        labels: Class of each image, or (images, classes) with 1, 0, and -1 for labels that do not count.
+        labels: Class of each image. If images can have several classes, (images, classes) with 1 for yes, 0 for no, and -1
+            for labels that do not count.
 
     Raises:
         Diverged: If a score is not finite.
@@ -38,13 +39,13 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def packed(right: Tensor) -> dict[str, Any]:
-    """Return which images are correct, as one bit per image in a form for JSON files."""
+    """Encode which images are classified correctly as one bit per image, in a form that JSON can store."""
     bits = np.packbits(right.cpu().numpy())
     return dict(images=len(right), bits=base64.b64encode(bits).decode())
 
 
 def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
-    """Return the booleans from the result of `packed`.
+    """Decode the result of `packed` into an array of booleans.
 
     >>> unpacked(packed(torch.tensor([True, False, True])))
     array([ True, False,  True])
@@ -54,7 +55,9 @@ def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
 
 
 def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str, Any] | None:
-    """Return the number of images by class (rows) and predicted class (columns), or None if there are too many classes.
+    """Return the confusion matrix, or None if there are too many classes.
+
+    Rows are the true classes, and columns are the predicted classes.
 
     >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), ['cat', 'dog'])
     {'classes': ['cat', 'dog'], 'counts': [[1, 1], [0, 1]]}
@@ -68,14 +71,15 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
 
 
 def best_five(scores: Tensor) -> Tensor:
-    """Return up to five classes with the highest scores, best first."""
+    """Return, for each image, the five classes with the highest scores, best first, or all classes if there are fewer."""
     return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 
 def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:
-    """Return the scores, from each image's best classes or, if images can have several classes, from class scores.
+    """Return the scores in percent for a metric.
 
-    With five classes or fewer, top-5 is left out.
+    `best` lists the best classes of each image. If images can have several classes, it contains the class scores instead.
+    With five classes or fewer, there is no top-5 score.
     """
     if metric == 'any label':
         predicted = best.argmax(dim=1, keepdim=True)
@@ -99,12 +103,12 @@ def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[st
 
 
 def mean_percent(values: Tensor) -> float:
-    """Return the mean of numbers or booleans in percent, in float64."""
+    """Return the mean of numbers or booleans in percent, computed in float64."""
     return 100 * values.double().mean().item()
 
 
 def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
-    """Return the recall of each class in `y`.
+    """Return the recall of each class that occurs in `y`.
 
     >>> recalls(torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1]))
     {0: tensor(1., dtype=torch.float64), 1: tensor(0., dtype=torch.float64)}
@@ -116,7 +120,10 @@ def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
 
 
 def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str, float]:
-    """Return the mean accuracy in percent of many- (> 100), medium- and few-shot (< 20) classes (Liu et al. 2019)."""
+    """Return the mean accuracy in percent of many-shot, medium-shot and few-shot classes (Liu et al. 2019).
+
+    A many-shot class has more than 100 training images, and a few-shot class has fewer than 20.
+    """
     require_labels(y, len(train_counts))
     groups: dict[str, list[Tensor]] = {'many': [], 'medium': [], 'few': []}
     for label, recall in recalls(predicted, y).items():
@@ -127,24 +134,27 @@ def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str,
 
 
 def average_precision(scores: Tensor, y: Tensor) -> float:
-    """Return the sum of (R_n - R_{n-1}) P_n: the mean of the precisions, weighted by the steps of recall.
+    """Return the average precision: the mean of the precisions P_n, weighted by the increases of recall R_n - R_{n-1}.
 
     >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]))
     0.8333333333333333
     """
-    from sklearn.metrics import average_precision_score  # takes a second to import
+    from sklearn.metrics import average_precision_score  # This import takes a second.
 
     is_positive = y.numpy() == 1
     return float(average_precision_score(is_positive, scores.numpy()))
 
 
 def ap11(scores: Tensor, y: Tensor) -> float:
-    """Return VOC2007's average precision: the mean over r = 0, 0.1, ..., 1 of the best precision at a recall of r or more."""
+    """Return the 11-point average precision of VOC2007.
+
+    It is the mean of 11 values. For each r = 0, 0.1, ..., 1, the value is the best precision at a recall of at least r.
+    """
     from sklearn.metrics import precision_recall_curve
 
     is_positive = y.numpy() == 1
     precision, recall, _ = precision_recall_curve(is_positive, scores.numpy())
-    # scikit-learn ends its curve with a precision of 1 that no image reaches.
+    # The last point of scikit-learn's curve, a precision of 1 at a recall of 0, belongs to no image.
     precision = precision[:-1]
     recall = recall[:-1]
     reached = [precision[recall >= tenth / 10].max() for tenth in range(11)]
@@ -154,16 +164,16 @@ def ap11(scores: Tensor, y: Tensor) -> float:
 def mean_ap(
     scores: Tensor, labels: Tensor, measure: Callable[[Tensor, Tensor], float] = average_precision
 ) -> float:
-    """Return the mean over classes of the average precision, or of `ap11`.
+    """Return the mean of `measure` over the classes. The default measure is the average precision.
 
-    An image with label -1 for a class (VOC's 'difficult') does not count for that class. Classes without a positive are
-    left out.
+    An image with label -1 for a class (VOC's 'difficult') does not count for that class. Classes without a positive image do
+    not enter the mean.
     """
     is_present = (labels == 1).any(dim=0)
     present = is_present.nonzero().squeeze(1).tolist()
     if not present:
         raise UserError(
-            'average precision: no test image belongs to a class; check the labels of the test data',
+            'average precision: no test image belongs to any class; check the labels of the test data',
             code='no-positives',
         )
     each = []
@@ -176,19 +186,20 @@ def mean_ap(
 
 @METRICS.register_module()
 class HeadAccuracy(BaseMetric):
-    """The scores of a data set in percent.
+    """Score a classifier on a data set, in percent.
 
     Predictions are collected image by image, so that the scores do not depend on padding or on the number of processes.
-    Unreadable images are counted but not scored. With several heads, the name of each score ends in ``@`` and the number of
-    the head.
+    Unreadable images are counted but not scored. If the classifier has several heads, the name of each score ends in ``@``
+    and the index of the head.
 
     Args:
         metric: The data set's metric. Default: 'top-1'.
-        train_counts: Number of training images of each class, to add the accuracies of many-, medium- and few-shot classes.
-        halves: Whether to add the main score on each half of every class, so that one half can choose hyperparameters and
-            the other estimate their score. Default: False.
-        columns: For each class of the data set, the index of the classifier's class; other outputs are ignored. Default:
-            all outputs in order.
+        train_counts: Number of training images of each class. If it is set, the accuracies of many-, medium- and few-shot
+            classes are added.
+        halves: Whether to add the main score on each half of the images (every class is halved). Hyperparameters can then be
+            chosen on one half and scored without bias on the other. Default: False.
+        columns: For each class of the data set, the index of the classifier's output for this class. Other outputs are
+            ignored. Default: the outputs are the classes of the data set, in order.
     """
 
     default_prefix = ''
@@ -216,7 +227,8 @@ class HeadAccuracy(BaseMetric):
             require_finite(scores.flatten(1))
             self.classes = scores.shape[2]
             if labels.ndim == 1:
-                scores = best_five(scores)  # 200 times fewer numbers for ImageNet
+                # ImageNet has 1000 classes, so five of them take 200 times less memory than all scores.
+                scores = best_five(scores)
             readable = samples.get('readable', torch.ones(len(labels)))
             self.results += zip(scores, labels, readable.bool().cpu())
 
@@ -249,7 +261,7 @@ class HeadAccuracy(BaseMetric):
 
 
 def half_of(labels: Tensor) -> Tensor:
-    """Return 0 or 1 for each image, alternating within its class.
+    """Assign each image to half 0 or half 1 of the data set. Within each class, the halves alternate.
 
     >>> half_of(torch.tensor([1, 0, 1, 0])).tolist()
     [0, 0, 1, 1]

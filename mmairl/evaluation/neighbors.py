@@ -1,4 +1,7 @@
-"""Exact nearest neighbors by cosine similarity, in blocks, so that device memory does not grow with the bank."""
+"""Find exact nearest neighbors by cosine similarity.
+
+The bank is the set of rows that is searched. It is searched in blocks, so that device memory does not grow with its size.
+"""
 
 from collections.abc import Sequence
 
@@ -8,8 +11,8 @@ from torch import Tensor
 
 TEMPERATURE = 0.07
 QUERY_BLOCK = 2048
-BANK_BLOCK = 8192  # rows; 128 MiB in float64 with 2048 features
-RESOLUTION = 1e-6  # float32 may order cosines wrongly that differ by less
+BANK_BLOCK = 8192  # number of rows; with 2048 features in float64, they take 128 MiB
+RESOLUTION = 1e-6  # If two cosines differ by less than this, float32 may order them wrongly.
 LEAST_EXPONENT = -126  # smallest exponent of normal numbers in float32
 
 
@@ -21,17 +24,18 @@ def nearest(
     device: str | torch.device = 'cpu',
     cuts: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the cosine similarities and positions, both (N, k), of the k bank rows nearest to each query row.
+    """Return the cosine similarities and the row indices, both (N, k), of the k bank rows nearest to each query row.
 
-    The search is in float32. It is repeated in float64 for queries whose last neighbor and the next are too similar for
-    float32, which is common in collapsed networks.
+    The search runs in float32. For some queries, two rows are so similar that float32 cannot decide which of them is the
+    last neighbor. The search for these queries is repeated in float64. They are common if a network has collapsed.
 
     Args:
         query: Rows to find neighbors of.
         bank: Rows to search.
-        k: Number of neighbors. A bank with fewer rows returns all of them.
+        k: Number of neighbors. If the bank has fewer rows, all rows are returned.
         device: Device of the search. It keeps all queries and receives each block of the bank once.
-        cuts: The numbers of first neighbors that the caller uses. Default: only `k`.
+        cuts: Numbers of neighbors that the caller uses, such as 20 and 200. The set of nearest rows is exact for each of
+            them. Default: only `k`.
     """
     similarity, position = _search(query, bank, k + 1, device, torch.float32)
     similarity = similarity.double()
@@ -48,7 +52,10 @@ def nearest(
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Return rows of length 1, at any scale. Without rescaling, squares of numbers like 1e20 would overflow in float32."""
+    """Scale each row to length 1, even if its numbers are very large or very small.
+
+    Rows are first divided by a power of two, because the squares of numbers like 1e20 would overflow in float32.
+    """
     largest = x.abs().amax(1, keepdim=True)
     exponent = torch.frexp(largest).exponent.clamp_min(LEAST_EXPONENT)
     return F.normalize(torch.ldexp(x, -exponent))
@@ -79,16 +86,17 @@ def _search(
 
 
 def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the values and columns of the k largest entries of each row, or of all entries if there are fewer."""
+    """Return the values and column indices of the k largest entries of each row (all entries if there are fewer)."""
     return similarity.topk(min(k, similarity.shape[1]))
 
 
 def vote(
     similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE
 ) -> Tensor:
-    """Return class scores (N, classes): each neighbor adds exp(similarity / temperature) to its class.
+    """Return class scores (N, classes), to which each neighbor adds exp(similarity / temperature) for its class.
 
-    The weights of each row are divided by the largest, so that they cannot overflow. The order of the scores is the same.
+    In each row, these weights are divided by the largest one, so that they cannot overflow. This does not change the order
+    of the scores.
     """
     similarity = similarity.double()
     nearness = similarity - similarity.amax(dim=1, keepdim=True)

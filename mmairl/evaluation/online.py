@@ -1,4 +1,4 @@
-"""Hooks that measure features during training: k-NN every few epochs, and a linear probe at every step."""
+"""Hooks that measure features during pre-training, by k-NN every few epochs or by a linear probe at every step."""
 
 import copy
 import math
@@ -29,14 +29,14 @@ from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
 
-UNKNOWN = -1  # label of an image of unknown class
+UNKNOWN = -1  # label of an image whose class is unknown
 TEST_SCORE = 'knn_accuracy_on_test_images'
-# (fraction of the run, factor of the learning rate from there on)
+# Each pair has a fraction of the run and the factor that multiplies the learning rate from there on.
 STEPS = ((0.8, 0.01), (0.6, 0.1), (0.0, 1.0))
 
 
 class SelectionHook(Hook):
-    """Base class of hooks whose measurements the checkpoint hook (`save_best`) and early stopping can use."""
+    """Base class of hooks whose scores the checkpoint hook (`save_best`) and the early-stopping hook can use."""
 
     measured: dict[str, float] | None = None
 
@@ -47,7 +47,10 @@ class SelectionHook(Hook):
         self.report(runner)
 
     def report(self, runner: Runner) -> None:
-        """Pass the last measurement on between two steps, when the runner's counters are correct."""
+        """Pass the last scores to the checkpoint hook and to the early-stopping hook.
+
+        This happens between two steps, because the runner's counters are correct only then.
+        """
         metrics = self.measured
         self.measured = None
         for hook in runner.hooks if metrics else ():
@@ -55,7 +58,8 @@ class SelectionHook(Hook):
                 hook.after_val_epoch(runner, metrics)
             if isinstance(hook, CheckpointHook) and _chooses_by(hook, metrics):
                 last = hook.last_ckpt
-                hook.last_ckpt = None  # otherwise mmengine writes the last checkpoint again
+                # If `last_ckpt` were set, mmengine would write the last checkpoint again.
+                hook.last_ckpt = None
                 hook.after_val_epoch(runner, metrics)
                 hook.last_ckpt = last
 
@@ -68,17 +72,19 @@ def _chooses_by(hook: CheckpointHook, metrics: Mapping[str, float]) -> bool:
 class OnlineKNNHook(SelectionHook):
     """Measure k-NN accuracy during training, on held-out images of the config's `evaluation`.
 
-    These are `evaluation.val`, or else a part of the training images; `evaluation.groups` keeps groups together. Test images
-    are not read, so that `default_hooks.checkpoint.save_best='knn_accuracy'` chooses a checkpoint without them.
+    The held-out images are `evaluation.val`. If it is not set, they are a part of the training images, and the images of one
+    group (`evaluation.groups`) are held out together. Unless `images` is 'test', test images are not read. It is then safe
+    to choose a checkpoint by `default_hooks.checkpoint.save_best='knn_accuracy'`.
 
     Each process extracts a share of the features with a copy of the backbone, and classifies a share of the images. The
-    processes exchange features through a file in the work dir, which is then removed. Training is bit-identical with and
-    without the hook, because it changes neither the student nor the random state.
+    processes exchange features through files in the work dir, which are then removed. Training is bit-identical with and
+    without the hook, because the hook changes neither the student nor the random state.
 
     Args:
-        interval: Epochs between two measurements. Default: 10.
+        interval: Number of epochs between two measurements. Default: 10.
         k: Number of neighbors. Default: 20.
-        images: 'held_out', or 'test' to measure on the test images, which pages then report. Default: 'held_out'.
+        images: Images to measure on, 'held_out' or 'test'. If it is 'test', pages report that the run watched the test
+            images. Default: 'held_out'.
 
     Raises:
         UserError: If `images` is unknown, or if the config has no labeled data.
@@ -110,7 +116,7 @@ class OnlineKNNHook(SelectionHook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
     ) -> None:
-        # The interval is in iterations, because a run by iterations is one long epoch for mmengine.
+        # The interval is converted to iterations, because mmengine treats an iteration-based run as one long epoch.
         if not self.every_n_train_iters(runner, self.interval * len(runner.train_dataloader)):
             return
         with same_randomness():
@@ -137,31 +143,33 @@ class OnlineKNNHook(SelectionHook):
         features = []
         for name, dataset in self.data.items():
             path = Path(runner.work_dir) / f'online_knn_{name}.npy'
-            path.unlink(missing_ok=True)  # left over from a killed run
+            path.unlink(missing_ok=True)  # A killed run may have left this file behind.
             barrier()
             features.append(stored(path, backbone, dataset, how))
             barrier()
-            path.unlink(missing_ok=True)  # open memory maps stay readable
+            path.unlink(missing_ok=True)  # Features that are memory-mapped stay readable.
         return features
 
 
 @HOOKS.register_module()
 class OnlineProbeHook(SelectionHook):
-    """Train a linear classifier on the detached pooled features of the student's first view, with its own SGD.
+    """Train a linear classifier (the probe) during pre-training, on the student's pooled features of the first view.
 
-    The student gets no gradient and is bit-identical with and without the hook. The probe is saved and resumed with the run.
+    The probe has its own SGD optimizer. The student gets no gradient from it and is bit-identical with and without the hook.
+    The probe is saved and resumed with the run.
 
-    The learning rates are those of the paper's release: 30, divided by 10 after 60 and again after 80 % of the run, or with
-    LARS 0.2 along a cosine. The release differs in two points: it probes the last view, and it divides the rate after epochs
-    60 and 80 whatever the length of the run.
+    The learning rates are those of the paper's release. The default is 30, divided by 10 after 60 % and again after 80 % of
+    the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The release differs from this hook in
+    two points: its probe uses the last view, and it divides the learning rate after epochs 60 and 80, regardless of the
+    length of the run.
 
     Args:
-        classes: Number of classes of the training set. Images with a negative label are left out.
+        classes: Number of classes of the training set. Images with a negative label are ignored.
         lr: Learning rate of the probe. Default: 30.
         schedule: 'steps' or 'cosine'. Default: 'steps'.
-        held_out: Fraction of each class that is held out of the probe's training. After each epoch, the accuracy on these
-            images is logged as `probe_held_out_accuracy`, which `save_best` can use. `evaluation.groups` keeps groups
-            together. Default: 0.
+        held_out: Fraction of each class that the probe is not trained on. After each epoch, the accuracy on these images is
+            logged as `probe_held_out_accuracy`, which `save_best` can use. The images of one group (`evaluation.groups`) are
+            held out together. Default: 0.
 
     Raises:
         UserError: If there are fewer than two classes, or if the schedule is unknown.
@@ -193,16 +201,17 @@ class OnlineProbeHook(SelectionHook):
         self.handle = model.backbone.register_forward_hook(partial(self._keep, model))
         self.features: Tensor | None = None
         if not runner.iter:
-            self.resumed = None  # a probe from `load_from` belongs to another run
+            self.resumed = None  # A probe in the checkpoint of `load_from` belongs to another run.
         if self.held_out:
             self._require_labels(runner, torch.tensor(UNKNOWN))
             settings = runner.cfg.get('evaluation') or {}
             dataset = runner.train_dataloader.dataset
             self.held = self.hold_out(dataset, settings.get('groups'))
-            self.counts = torch.zeros(2)  # held-out images of this epoch: recognized, and all
+            # These are the numbers of correctly classified and of all held-out images in this epoch.
+            self.counts = torch.zeros(2)
 
     def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
-        """Return which images are held out of the probe's training. A table of groups only needs to list labeled images."""
+        """Return a mask of the images that are held out. Only labeled images must have a group."""
         rows = (dataset.labels > UNKNOWN).nonzero().flatten()
         group_names = None
         if groups:
@@ -217,7 +226,7 @@ class OnlineProbeHook(SelectionHook):
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
     ) -> None:
-        """Store the step's first output in training mode, which belongs to the first view."""
+        """Keep the backbone's first output of each training step, which belongs to the first view."""
         if self.features is None and module.training:
             features = first_view(model, pooled(output).detach())
             precision = torch.promote_types(features.dtype, torch.float32)
@@ -246,7 +255,8 @@ class OnlineProbeHook(SelectionHook):
             labels = labels.masked_fill(held, UNKNOWN)
             if self.every_n_train_iters(runner, len(runner.train_dataloader)):
                 self._end_epoch(runner)
-        labels = labels.to(features.device, non_blocking=True)  # pinned by the loader
+        # If the loader has pinned the memory of the labels, this copy does not block.
+        labels = labels.to(features.device, non_blocking=True)
         progress = runner.iter / runner.max_iters
         accuracy = self._step(features, labels.clamp(min=UNKNOWN), progress)
         record(runner.message_hub, 'train/probe_accuracy', accuracy)
@@ -266,7 +276,8 @@ class OnlineProbeHook(SelectionHook):
         runner.message_hub.update_scalar('train/probe_held_out_accuracy', accuracy)
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
-        all_reduce(highest, 'max')  # only another process may have labels in its first batch
+        # The first batch of another process may have labels even if that of this process has none.
+        all_reduce(highest, 'max')
         labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
         if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
             raise UserError(
@@ -275,7 +286,7 @@ class OnlineProbeHook(SelectionHook):
             )
 
     def _build(self, features: Tensor) -> None:
-        """Start from small normal weights, equal in all processes, without changing the run's random state."""
+        """Create the probe with small normal weights, equal in all processes. The run's random state does not change."""
         width = features.shape[1]
         self.probe = nn.Linear(width, self.classes, device='meta', dtype=features.dtype)
         self.probe.to_empty(device=features.device)
@@ -292,18 +303,19 @@ class OnlineProbeHook(SelectionHook):
 
     @torch.enable_grad()
     def _step(self, features: Tensor, labels: Tensor, progress: float) -> Tensor:
-        """Take one step and return the accuracy before it.
+        """Train the probe for one step and return its accuracy before the step.
 
-        The loss ignores unknown labels. Removing them from the batch would wait for the device.
+        The loss ignores images with unknown labels. Removing these images from the batch would make the CPU wait for the
+        GPU.
         """
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
-        known = (labels != UNKNOWN).sum().clamp(min=1)  # a batch may have no label
+        known = (labels != UNKNOWN).sum().clamp(min=1)  # A batch may have no labels.
         loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction='sum') / known
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
-            # A batch with a non-finite loss, whose step the optimizer skips, must not change the probe.
+            # If a batch has a non-finite loss, the run skips its step. The probe must not learn from this batch, either.
             parameter.grad = gradient.nan_to_num_(0.0, 0.0, 0.0)
         self.optimizer.step()
         right = scores.detach().argmax(dim=1) == labels
@@ -312,7 +324,7 @@ class OnlineProbeHook(SelectionHook):
         return accuracy
 
     def lr_at(self, progress: float) -> float:
-        """Return the learning rate after this fraction of the run."""
+        """Return the learning rate after the fraction `progress` of the run."""
         if self.schedule == 'cosine':
             return self.lr * (1 + math.cos(math.pi * progress)) / 2
         return self.lr * next(factor for start, factor in STEPS if progress >= start)

@@ -1,4 +1,8 @@
-"""Find images that two data sets share: the same file, a copy under another path, or equal pixels in memory."""
+"""Find images that two data sets share.
+
+An image is shared if both data sets contain its file or a copy of the file. Images that are in memory are shared if their
+pixels are equal.
+"""
 
 import hashlib
 import os
@@ -15,13 +19,14 @@ from mmairl.data.datasets import FileDataset, ViewDataset
 from mmairl.data.decode import UnreadableImage
 from mmairl.data.shards.dataset import Shards
 
-THREADS = 16  # parallel reads, which hide the latency of a network disk
-BLOCK = 256  # items per task of a thread
-Leaf = tuple[Dataset, np.ndarray]  # an innermost data set, and the selected rows
+THREADS = 16  # Parallel reads hide the latency of a network disk.
+BLOCK = 256  # number of items that a thread handles at a time
+# A leaf is a pair: a data set that wraps no other data set, and the indices of the images to search in it.
+Leaf = tuple[Dataset, np.ndarray]
 
 
 def in_threads(function: Callable, items: Sequence, threads: int = THREADS) -> list:
-    """Apply a function to many items in threads. A task has a block of items, because a task per item would be slow."""
+    """Apply a function to many items in threads. Threads take blocks of items, because taking single items would be slow."""
     starts = range(0, len(items), BLOCK)
 
     def block_from(start: int) -> list:
@@ -32,7 +37,7 @@ def in_threads(function: Callable, items: Sequence, threads: int = THREADS) -> l
 
 
 def file_stat(path: str | Path) -> tuple[int, int]:
-    """Return the size and modification time of a file, or -1 and 0 if there is none."""
+    """Return the size and modification time of a file, or -1 and 0 if the file is missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -43,9 +48,10 @@ def file_stat(path: str | Path) -> tuple[int, int]:
 def shared_images(
     one: Dataset, two: Dataset, rows: Sequence[int] | None = None
 ) -> list[tuple[str, str]]:
-    """Return the names in both data sets of each image of `one`, or of its `rows`, that is also in `two`.
+    """Return the images of `one` that are also in `two`, as pairs of their names in `one` and in `two`.
 
-    Only files whose size occurs in both data sets are read.
+    If `rows` is set, only these images of `one` are searched in `two`. If all file sizes are known, only files whose size
+    occurs in both data sets are read.
     """
     first = list(_leaves(one, rows))
     second = list(_leaves(two))
@@ -59,7 +65,7 @@ def shared_images(
 
 
 def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], list[Leaf]]:
-    """Return the images whose size occurs on the other side, or all images if a size is unknown."""
+    """Return only the images whose file size occurs in both lists. If a size is unknown, return all images."""
     sizes = [_sizes(*leaf) for leaf in first + second]
     if any(known is None for known in sizes):
         return first, second
@@ -75,7 +81,7 @@ def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], 
 
 
 def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Leaf]:
-    """Yield the innermost data sets, inside those that select, relabel or mix images."""
+    """Yield the data sets that contain the images. Data sets that only select, relabel or mix images are unwrapped."""
     if rows is None:
         rows = np.arange(len(dataset))
     rows = np.asarray(rows)
@@ -103,7 +109,7 @@ def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
 
 
 def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and a digest of the content of each image that can be read."""
+    """Yield the name of each readable image and a digest of its content."""
     for dataset, rows in leaves:
         threads = 1 if _has_parquet(dataset) else THREADS
         name = getattr(dataset, 'name', 'image {}'.format)
@@ -115,7 +121,7 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
 
 
 def _has_parquet(dataset: Dataset) -> bool:
-    """Return whether images are in Parquet files, whose index has no sizes and whose reader is limited to one thread."""
+    """Return whether images are in Parquet files. Their index has no sizes, and their reader supports only one thread."""
     if not isinstance(dataset, Shards):
         return False
     return any(shard.endswith('.parquet') for shard in dataset.contents.shards)

@@ -32,24 +32,25 @@ from mmairl.registry import PROTOCOLS
 
 BASELINES = ('random', 'pixels')
 Scores = dict[str, float]
-# Scores, details, and the number of excluded items by reason.
+# An outcome has the scores, details, and the numbers of excluded images and classes by reason.
 Outcome = tuple[Scores, dict, dict[str, int]]
 Sets = Mapping[str, tuple[dict, Dataset]]
-NEUTRAL = {'neutral': True}  # metadata of a setting that cannot change a score
-WATCHED = ', whose run watched the test images'  # suffix of a subject's name
+NEUTRAL = {'neutral': True}  # This metadata marks a setting that cannot change a score.
+# This text is added to the name of a model if its training run measured k-NN accuracy on test images.
+WATCHED = ', whose run watched the test images'
 
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one subject.
+    """The scores of one subject. A subject is a model or a baseline.
 
     Attributes:
-        subject: Name of the model or baseline in tables.
+        subject: Name of the subject in tables.
         scores: Scores in percent by name. The first is the main score.
-        seconds: Duration of the measurement.
+        seconds: Duration of the measurement in seconds.
         details: Further values of the protocol, such as the hyperparameters that it chose.
         identity: Everything that the scores depend on (`mmairl.evaluation.identity`).
-        left_out: Numbers of unreadable images and of classes without an image.
+        left_out: How many images are unreadable, and how many classes have no image. Keys describe what is counted.
     """
 
     subject: str
@@ -62,7 +63,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way to score a model on labeled images. The fields are the settings.
+    """One way to score a model on labeled images. The fields of the dataclass are its settings.
 
     Subclass `FeatureProtocol` or `TrainingProtocol`, and register the class with a name::
 
@@ -71,24 +72,26 @@ class Protocol:
         class NearestClassMean(FeatureProtocol): ...
 
     Class attributes:
-        validation: Use of the config's validation images: ``'join'`` adds them to the training images, ``'choose'`` chooses
-            hyperparameters on them, and ``'recipe'`` leaves the decision to the recipe.
-        labels: Supported labels: ``'single'``, ``'multi'`` (several classes per image) and ``'dense'`` (one per pixel).
+        validation: How the config's validation images are used. ``'join'`` adds them to the training images, ``'choose'``
+            chooses hyperparameters on them, and ``'recipe'`` lets the recipe decide.
+        labels: Supported kinds of labels: ``'single'`` (one class per image), ``'multi'`` (several classes per image),
+            ``'dense'`` (one value per pixel) and ``'queries'`` (the queries that an image matches).
         metric: ``'dataset'`` if the data set defines the metric, the name of the metric if the protocol defines it, or
             ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether the protocol trains a network by a recipe. Other protocols share extracted features.
-        columns: For each ImageNet column of the paper's tables, the name of the score that fills it.
-        published: For each name of a published ImageNet score, the score that a study shows it with; '' is the main score.
+        columns: Maps each ImageNet column of the paper's tables to the name of the protocol's score for it.
+        published: Maps the name of each published ImageNet score to the protocol's score that a study shows next to it. An
+            empty string stands for the main score.
         unit: Unit of the scores.
 
     Args:
         device: Device of the feature extraction.
         workers: Number of processes that load images.
-        launcher: Launcher of a distributed evaluation, as mmengine names it.
-        remeasure: Whether to replace stored features or runs.
-        cache: Folder of stored features. With None, features are not kept.
-        work_dir: Folder of the training runs.
+        launcher: Launcher of a distributed evaluation, by mmengine's name, such as 'pytorch'.
+        remeasure: Whether to replace stored features or finished runs.
+        cache: Folder for stored features. If it is None, features are not kept.
+        work_dir: Folder for training runs.
     """
 
     device: str = field(default='cpu', metadata=NEUTRAL)
@@ -109,11 +112,11 @@ class Protocol:
 
     @property
     def name(self) -> str:
-        """The name that the class is registered under."""
+        """Return the name under which the class is registered."""
         return next(name for name, kind in PROTOCOLS.module_dict.items() if kind is type(self))
 
     def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
-        """Return the settings that change a score. Override this if a default depends on the config."""
+        """Return the settings that can change a score. Override this method if a default depends on the config."""
         chosen = {
             own.name: getattr(self, own.name)
             for own in fields(self)
@@ -122,13 +125,21 @@ class Protocol:
         return config_identity(chosen)
 
     def chooses(self, cfg: Config, trials: bool = False) -> bool:
-        """Return whether validation or held-out images choose hyperparameters. `trials` states that a study tunes them."""
+        """Return whether hyperparameters are chosen on the held-out images of `sets.held_out`.
+
+        `trials` is True if a study tunes hyperparameters in several trials.
+        """
         return self.validation == 'choose' and bool(cfg.get('evaluation', {}).get('val'))
 
     def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
-        """Return how many images pass through the network, given the number of training images; None if it is unknown.
+        """Return how many training images pass through the network in total, or None if this is unknown.
 
-        The plan of a study estimates hours from this number. Test images do not count.
+        The plan of a study estimates the duration from this number.
+
+        Args:
+            cfg: The config to evaluate.
+            images: Number of images in the training set.
+            trials: Number of trials, if a study tunes hyperparameters.
         """
         return images
 
@@ -142,12 +153,15 @@ class Protocol:
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
-        """Return scores in percent, details as plain values, and the number of excluded items by reason."""
+        """Score the subject, and return scores in percent, details, and the numbers of excluded images and classes.
+
+        The details are plain values. The excluded images and classes are counted by reason.
+        """
         raise NotImplementedError
 
 
 def protocol_class(name: str) -> type[Protocol]:
-    """Return the class of a registered protocol; raise a `UserError` for an unknown name."""
+    """Return the class of a registered protocol, or raise a `UserError` if the name is unknown."""
     if not is_protocol(name):
         known = PROTOCOLS.names()
         raise UserError(
@@ -169,10 +183,10 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
     Args:
         protocol: Name of a registered protocol.
         cfg: A config whose `evaluation.settings[protocol]` replaces defaults.
-        **options: The settings.
+        **options: The settings. They take precedence over those of the config.
 
     Raises:
-        UserError: If the protocol does not exist, or has no such setting.
+        UserError: If the protocol or a setting is unknown.
 
     Example:
         >>> settings_for('knn', ks=[20], temperature=None).ks
@@ -203,15 +217,15 @@ def evaluate(
     asked: Mapping[str, Any] | None = None,
     prefix: str | None = None,
 ) -> Result:
-    """Score one model or baseline by one protocol.
+    """Score one model or baseline with one protocol.
 
     Args:
-        cfg: The config with the network as `model.backbone` and the data as `evaluation`.
+        cfg: The config that defines the network as `model.backbone` and the data as `evaluation`.
         protocol: Name of a registered protocol.
         subject: A checkpoint, a `Backbone` from `read_backbone`, or a baseline: 'random' or 'pixels'.
         part: 'student' or 'teacher'.
         settings: The protocol's settings, from `settings_for`. Default: those of the config.
-        asked: Further facts that the result depends on.
+        asked: Further facts that the result depends on. They are recorded in its identity.
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Returns:
@@ -256,7 +270,10 @@ def evaluate(
 
 
 def watched_test_images(settings: Mapping[str, Any]) -> bool:
-    """Return whether a training run with these settings (by dotted key) measured itself on test images."""
+    """Return whether a training run with these settings measured k-NN accuracy on test images.
+
+    The settings are a dictionary with dotted keys, such as 'custom_hooks.0.type'.
+    """
     for key, value in settings.items():
         hook = key.removesuffix('.type')
         if 'OnlineKNN' in str(value) and settings.get(f'{hook}.images') == 'test':
@@ -273,7 +290,10 @@ def default_device() -> str:
 
 
 def default_workers() -> int:
-    """Return the default number of processes that load images: 0 without a GPU, because the network needs every core."""
+    """Return the default number of processes that load images.
+
+    Without a GPU, it is 0, because the network needs every core.
+    """
     return min(8, cores()) if torch.cuda.is_available() else 0
 
 

@@ -1,6 +1,7 @@
-"""Recipes of protocols that train. A recipe, and the network and data of a config, are combined into the config of a run.
+"""Combine a training recipe with the network and data of a config into the config of a run.
 
-So twenty data sets and ten recipes need thirty files instead of two hundred.
+A recipe states how to train, but not with which network or data. Therefore, twenty data sets and ten recipes need thirty
+files instead of two hundred.
 """
 
 import copy
@@ -20,13 +21,17 @@ from mmairl.evaluation.sets import precision_of, with_views
 from mmairl.registry import DATASETS, PROTOCOLS
 
 REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
-LONG_TAIL = 10  # smallest ratio of the largest to the smallest class that adds scores by class size
+# Scores by class size are added if the largest class has at least this many times as many images as the smallest class.
+LONG_TAIL = 10
 
 _read_shipped = cache(load_config)
 
 
 def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
-    """Return the recipe `name`, else the config's recipe, else the protocol's default for the pre-training's optimizer."""
+    """Return the recipe `name` or, without a name, the recipe that the config chooses for the protocol.
+
+    If the config chooses none, return the protocol's default, which depends on whether LARS was used for pre-training.
+    """
     chosen = name or cfg.get('recipes', {}).get(protocol)
     if chosen is None:
         kind = PROTOCOLS.get(protocol)
@@ -60,15 +65,15 @@ def compose(
     work_dir: str | Path,
     workers: int = 4,
 ) -> Config:
-    """Return the config of a run: the recipe with a config's network and data sets.
+    """Return the config of a run, which combines a recipe with the network of `cfg` and with data sets.
 
     Args:
-        cfg: The config with the backbone.
-        recipe: The recipe of the training.
+        cfg: The config that defines the backbone.
+        recipe: The recipe for the training.
         train: Config of the training images.
         test: Config of the test images.
-        start: The `init_cfg` of the backbone. None initializes it at random.
-        work_dir: Folder of the run.
+        start: The `init_cfg` that loads the weights of the backbone. If it is None, the backbone is initialized at random.
+        work_dir: Folder for the run.
         workers: Number of processes that load images.
     """
     composed = copy.deepcopy(recipe)
@@ -104,11 +109,13 @@ def compose(
         sampler=dict(type='ResumableSampler', shuffle=False),
     )
     composed.test_dataloader = dict(test_loader, dataset=dict(type='Readable', dataset=test))
-    if test == cfg.evaluation.test:  # not a run on held-out images
+    # Robustness sets are scored together with the test images, but not with held-out images.
+    if test == cfg.evaluation.test:
         composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
-        type=HeadAccuracy.__name__,  # the import makes its source part of the protocol's digest
+        # Importing the class makes its module part of the protocol's digest. Its name as a plain string would not.
+        type=HeadAccuracy.__name__,
         metric=images.metric,
         train_counts=_long_tail(images.labels, len(images.classes)),
         halves=recipe.get('halves', False),
@@ -118,7 +125,11 @@ def compose(
 
 
 def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
-    """Return the number of training images of each class if the class sizes differ by LONG_TAIL, else None."""
+    """Return the number of training images of each class, or None if the class sizes are similar.
+
+    Class sizes are similar if the largest is less than LONG_TAIL times the smallest. Empty classes are ignored. If images
+    can have several classes, None is returned.
+    """
     if labels.ndim != 1:
         return None
     counts = labels.bincount(minlength=classes)
@@ -127,7 +138,10 @@ def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
 
 
 def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
-    """Return the config's backbone, with the recipe's values of the settings that both have."""
+    """Return the model settings that a run takes from the config: backbone, feature width and normalization.
+
+    If the recipe sets a key that the config's backbone also has, the recipe's value is used.
+    """
     backbone = copy.deepcopy(cfg.model.backbone)
     backbone.pop('init_cfg', None)
     overrides = recipe.model.get('backbone', {})

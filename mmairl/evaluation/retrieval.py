@@ -1,4 +1,4 @@
-"""Image retrieval by cosine similarity: recall at k and mean average precision."""
+"""Score features by image retrieval with cosine similarity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +14,22 @@ from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-QUERIES = 512  # queries per block
+QUERIES = 512  # number of queries that are compared with the gallery at a time
 
 
 @PROTOCOLS.register_module('retrieval')
 @dataclass(frozen=True)
 class Retrieval(FeatureProtocol):
-    """Rank a gallery by cosine similarity to each query.
+    """Rank the images of a gallery by their cosine similarity to each query image.
 
-    Scores are mAP and recall@k, the fraction of queries with a match among the first k images. A match is an image of the
-    query's class. In the data set `Landmarks`, the training images are the queries, and column q of the test labels states
-    which images match query q (1), do not (0), or do not count (-1).
+    The scores are mAP and recall@k, the fraction of queries with a match among the first k images. If images have classes,
+    the test images are the queries, and a match is an image of the same class. In the data set `Landmarks`, the training
+    images are the queries. Column q of its test labels states which test images match query q (1), do not match it (0), or
+    do not count (-1).
 
     Args:
-        gallery: The images to rank for each test image: 'test' for all other test images, or 'train'. Default: 'test'.
+        gallery: The images to rank for each test image: 'test' for all other test images, or 'train' for the training
+            images. Default: 'test'.
         ks: Values of k. Default: 1, 5 and 10.
     """
 
@@ -61,7 +63,7 @@ class Retrieval(FeatureProtocol):
             relevance = bank.y[:, rows].T if listed else bank.y == queries.y[rows, None]
             relevance = relevance.long()
             if bank is queries:
-                relevance[rows - start, rows] = -1  # the query itself
+                relevance[rows - start, rows] = -1  # A query must not match itself.
             block = unit_rows(queries.x[rows].to(self.device))
             similarity = block @ gallery
             of_block, place = ranked(similarity.cpu(), relevance)
@@ -82,10 +84,11 @@ class Retrieval(FeatureProtocol):
 
 
 def ranked(similarity: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each query's average precision (NaN without a match), and the rank of its first match.
+    """Return each query's average precision (NaN without a match), and the rank of its first match, starting at 0.
 
-    As in the evaluation of Oxford and Paris, each step of recall counts with the mean of the precisions before and after
-    it, and images with a relevance of -1 are removed from the ranking.
+    Precisions are averaged as in the evaluation of the data sets Oxford and Paris. Each match increases the recall, and this
+    increase is multiplied by the mean of the precisions before and after the match. Images with a relevance of -1 are
+    removed from the ranking.
     """
     counted = relevance >= 0
     order = similarity.masked_fill(~counted, -torch.inf).argsort(

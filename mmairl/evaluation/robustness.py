@@ -1,4 +1,4 @@
-"""Robustness sets: further test sets for a trained classifier, such as ImageNet-V2, -A, -R and -Sketch."""
+"""Score a trained classifier on further test sets (robustness sets), such as ImageNet-V2, -A, -R and -Sketch."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from mmairl.registry import DATASETS
 
 
 def robustness_parts(cfg: Config, classes: Sequence[str], loader: dict) -> dict[str, dict]:
-    """Return the loader and evaluator of each data set in `evaluation.robustness`, by its name."""
+    """Return the loader and the evaluator of each data set in `evaluation.robustness`, by the data set's name."""
     parts = {}
     for name, described in cfg.evaluation.get('robustness', {}).items():
         dataset = DATASETS.build(described)
@@ -29,10 +29,11 @@ def robustness_parts(cfg: Config, classes: Sequence[str], loader: dict) -> dict[
 
 
 def columns_of(name: str, dataset: Dataset, classes: Sequence[str]) -> list[int] | None:
-    """Return, for each class of a data set, the index of the classifier's class; None if both have the same classes.
+    """Return, for each class of a data set, the index of the classifier's output for this class.
 
-    The classifier's other outputs are ignored, as is usual for ImageNet-A and -R, which have 200 of ImageNet's classes.
-    Class names that are whole numbers, as in ImageNet-V2, are indices.
+    Return None if the data set has the same classes as the classifier. Outputs for classes that the data set lacks are
+    ignored, as is usual for ImageNet-A and -R, which have 200 of ImageNet's classes. Class names that are whole numbers, as
+    in ImageNet-V2, are used as indices.
     """
     own = list(map(str, dataset.classes))
     if own == list(map(str, classes)):
@@ -43,7 +44,7 @@ def columns_of(name: str, dataset: Dataset, classes: Sequence[str]) -> list[int]
     unknown = [label for label in own if index.get(label, len(classes)) >= len(classes)]
     if unknown:
         raise UserError(
-            f"evaluation.robustness.{name}: {len(unknown)} classes are not among the classifier's {len(classes)}, first "
+            f'evaluation.robustness.{name}: {len(unknown)} classes are not among the {len(classes)} classes of the classifier '
             f"('{unknown[0]}'); name folders by class, such as {classes[0]}, or by the index of the class",
             code='other-classes',
         )
@@ -51,7 +52,7 @@ def columns_of(name: str, dataset: Dataset, classes: Sequence[str]) -> list[int]
 
 
 def robustness_scores(runner: Runner, parts: dict[str, dict]) -> dict[str, float]:
-    """Return the main score of a trained classifier on each data set."""
+    """Return the main score of a trained classifier on each robustness set."""
     scores = {}
     for name, part in parts.items():
         loop = TestLoop(runner, part['loader'], part['evaluator'])

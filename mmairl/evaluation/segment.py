@@ -1,4 +1,4 @@
-"""Semantic segmentation from the patch features of a frozen backbone."""
+"""Score features by semantic segmentation with a frozen backbone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,22 +17,23 @@ from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 HEADS = ('linear', 'k-NN')
-BLOCK = 1024  # images per read
+BLOCK = 1024  # number of images whose targets are read at a time
 
 
 @PROTOCOLS.register_module('segment')
 @dataclass(frozen=True)
 class Segmentation(DenseProtocol):
-    """Segment images by two heads on the features of cells: a linear one (batch norm and a linear layer, DINOv2), and k-NN.
+    """Segment images by classifying each cell of the feature map with two heads.
 
-    Scores are mIoU by mmseg's definition. The details have the IoU of each class, the pixel accuracy, and `chance`: the
-    higher mIoU of two predictions that use no image. One is always the most frequent class; the other is random, with the
-    class frequencies of the test targets.
+    The head 'linear' is batch norm and a linear layer, as in DINOv2. The head 'k-NN' searches the cells of the training
+    images. The score is mIoU as mmseg defines it. The details contain the IoU of each class, the pixel accuracy, and
+    `chance`, the mIoU that is possible without looking at the images (see the function `chance`).
 
     Args:
         ignore: Classes that are neither learned nor scored. Default: none.
         k: Number of neighbors of the k-NN head.
-        bank: Largest number of cells that the k-NN head searches, a random sample of the training images' cells.
+        bank: Largest number of cells that the k-NN head searches. If the training images have more cells, a random sample of
+            them is used.
     """
 
     heads: Sequence[str] = HEADS
@@ -78,11 +79,14 @@ class Segmentation(DenseProtocol):
         return {'k-NN': head}
 
     def bank_cells(self, points: np.ndarray) -> tuple[np.ndarray, Tensor]:
-        """Return positions and labels of the cells to search, from the points (images, cells, POINTS^2) of all cells.
+        """Return the positions and labels of the cells that the k-NN head searches.
 
-        Positions are selected block by block, because those of all cells of a large data set would fill the memory.
+        Cells are selected block by block, because a list of all cells of a large data set would fill the memory.
+
+        Args:
+            points: The sampled targets of all cells, (images, cells, POINTS^2).
         """
-        center = POINTS // 2 * (POINTS + 1)  # the point next to the center of a cell
+        center = POINTS // 2 * (POINTS + 1)  # index of the point next to the center of a cell
         images, cells, _ = points.shape
         starts = range(0, images, BLOCK)
 
@@ -113,7 +117,8 @@ class Segmentation(DenseProtocol):
 
         predicted = prediction.argmax(0)
         areas = IoUMetric.intersect_and_union(predicted, target.long(), len(classes), IGNORED)
-        return torch.stack(areas).double()  # sums over all pixels exceed the precision of float32
+        # Sums over the pixels of all images exceed the precision of float32.
+        return torch.stack(areas).double()
 
     def summarize(
         self, head: str, statistics: Tensor, classes: Sequence[str]
@@ -136,7 +141,10 @@ class Segmentation(DenseProtocol):
 
 
 def chance(areas: Tensor) -> float:
-    """Return the higher mIoU of two predictions that use no image, from the area of each class.
+    """Return the mIoU that is possible without looking at the images, given the area of each class in the targets.
+
+    Two predictions are compared, and the higher mIoU is returned. One always predicts the most frequent class. The other
+    predicts random classes with the frequencies of the targets.
 
     >>> chance(torch.tensor([60.0, 20.0, 20.0]))
     0.2169...

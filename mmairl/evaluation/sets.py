@@ -1,4 +1,8 @@
-"""The training, validation and test images of a config's `evaluation`, as a protocol uses them."""
+"""Build the training, validation and test sets of a config's `evaluation`, and check that they are valid and separate.
+
+In this module, these three sets are called parts. A group is a set of images that must stay in one part, such as all images
+of a patient.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -17,15 +21,17 @@ from mmairl.errors import UserError, printable
 from mmairl.evaluation.overlap import shared_images
 from mmairl.registry import DATASETS, PROTOCOLS
 
-PARTS = dict(train='training', val='validation', test='test')  # names in messages, by key
-# The keys of `evaluation` that assign images to these parts.
+# This dictionary maps the key of each part in `evaluation` to the name of the part in messages.
+PARTS = dict(train='training', val='validation', test='test')
+# These keys of `evaluation` decide which images belong to which part.
 SPLITS = (*PARTS, 'held_out', 'groups')
 PRECISIONS = ('float32', 'bfloat16')
-# Pairs of parts: up to SAMPLE images of the first are searched in the second. A larger fraction than COPIES is an error.
+# For each pair, up to SAMPLE images of the first part are searched in the second part. It is an error if the second part
+# contains more than the fraction COPIES of them.
 COMPARED = (('val', 'train'), ('train', 'val'), ('test', 'train'), ('train', 'test'))
 SAMPLE = 1000
 COPIES = 0.1
-FEW = 0.01  # fraction of a published validation split that may be copies of test images
+FEW = 0.01  # accepted fraction of copies of test images in the validation split of a published data set
 
 
 def evaluation_data(cfg: Config) -> ConfigDict:
@@ -40,7 +46,11 @@ def evaluation_data(cfg: Config) -> ConfigDict:
 
 
 def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
-    """Return the configs of the protocol's data sets: train, test, and val unless the protocol joins it to train."""
+    """Return the config of each part that a protocol uses.
+
+    If the protocol joins the validation images to the training images, there is no entry 'val'. If `evaluation.views` sets
+    views for the protocol, they replace the views of the data sets.
+    """
     data = evaluation_data(cfg)
     if PROTOCOLS.get(protocol).validation == 'join':
         described = {'train': refit(data), 'test': data.test}
@@ -53,7 +63,7 @@ def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
 
 
 def precision_of(cfg: Config) -> str:
-    """Return `evaluation.precision`, the precision of frozen backbones."""
+    """Return `evaluation.precision`, the number format in which frozen backbones compute."""
     precision = cfg.evaluation.get('precision', 'float32')
     if precision not in PRECISIONS:
         raise UserError(
@@ -67,8 +77,8 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     """Build the protocol's data sets and return each with its config.
 
     Raises:
-        UserError: If a data set is empty or unlabeled, if their classes differ, or if the protocol does not support the
-            labels.
+        UserError: If a data set is empty or unlabeled, if two data sets have different classes, if two parts share a group,
+            or if the protocol does not support this kind of labels.
     """
     sets = {
         name: (dataset, DATASETS.build(dataset))
@@ -105,7 +115,7 @@ def require_labeled_images(dataset: Dataset) -> None:
 
 
 def label_kind(dataset: Dataset) -> str:
-    """Return 'dense' for a target per pixel, 'multi' for several classes per image, else 'single'."""
+    """Return the kind of a data set's labels: 'single', 'multi', 'dense' or 'queries' (see `Protocol`)."""
     if hasattr(dataset, 'label_kind'):
         return dataset.label_kind
     return 'multi' if dataset.labels.ndim == 2 else 'single'
@@ -132,14 +142,14 @@ def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
         if found != expected:
             odd = sorted(set(found) ^ set(expected))
             raise UserError(
-                f'evaluation: the {name} images have {len(found)} classes and the training images {len(expected)}, which '
-                f'differ in {repr(odd[0]) if odd else "their order"}; use folders with the same classes',
+                f'evaluation: the {name} images have {len(found)} classes, the training images have {len(expected)}, and '
+                f'they differ in {repr(odd[0]) if odd else "their order"}; use folders with the same classes',
                 code='other-classes',
             )
 
 
 def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
-    """Return the groups of a data set's images, or None if the config defines no groups."""
+    """Return the group of each image of a data set, or None if the config defines no groups."""
     groups = cfg.evaluation.get('groups')
     return None if groups is None else groups_of(image_names(dataset), groups)
 
@@ -159,13 +169,14 @@ def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -
 
 
 def held_out(data: Mapping) -> tuple[dict, dict]:
-    """Return the configs of the images to fit on and of the images that choose hyperparameters.
+    """Return the configs of the images to train on and of the held-out images, on which hyperparameters are chosen.
 
-    The latter are the validation set, or else a fraction `held_out` of each class of the training images.
+    The held-out images are the validation set. If there is none, they are the fraction `held_out` of each class of the
+    training images.
 
     Raises:
-        UserError: If two of the training, validation and test sets overlap according to their configs. `require_apart`
-            compares the images themselves.
+        UserError: If two parts overlap according to their configs, or if `held_out` is not a fraction. The function
+            `require_apart` compares the images.
     """
     if _overlap_by_config(data['train'], data['test']):
         raise UserError(
@@ -194,9 +205,10 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
 
 
 def require_apart(data: Mapping) -> None:
-    """Raise if images that choose hyperparameters are test images, by content, or if two parts share a group.
+    """Raise if hyperparameters would be chosen on test images or their copies, or if two parts share a group.
 
-    Copies of training images do not bias the choice, so they are an error only if they make up over a tenth of a part.
+    Copies of training images in another part do not bias the choice of hyperparameters. They are an error only if more than
+    a tenth of a part are copies.
     """
     fit, held = held_out(data)
     described = dict(train=fit, val=held, test=data['test'])
@@ -214,7 +226,7 @@ def require_apart(data: Mapping) -> None:
 
 
 def _refuse_shared_groups(parts: Mapping[str, Dataset], groups: Groups) -> None:
-    """Raise if images of two parts belong to one group."""
+    """Raise if images of the same group are in two parts."""
     names = {}
     for part, dataset in parts.items():
         names[PARTS[part]] = groups_of(image_names(dataset), groups)
@@ -222,10 +234,10 @@ def _refuse_shared_groups(parts: Mapping[str, Dataset], groups: Groups) -> None:
 
 
 def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
-    """Raise if an image that chooses hyperparameters is a test image or a copy of one.
+    """Raise if the images `held`, on which hyperparameters are chosen, contain test images or copies of test images.
 
-    The splits of published data sets share a few images. If both are splits of one data set, or if `held` was held out of
-    the training images, copies of up to a hundredth of the images are only logged.
+    The splits of published data sets share a few images. Therefore, copies are only logged if they make up at most a
+    hundredth of `held`, and if `held` and `test` are splits of one data set or `held` is a part of the training images.
     """
     copies = shared_images(held, test)
     tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])
@@ -240,7 +252,7 @@ def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
 
 
 def _splits_of_one(first: Mapping, second: Mapping) -> bool:
-    """Return whether two data sets are different splits of the same one."""
+    """Return whether two configs describe different splits of the same data set."""
     plain = [with_views(first, None), with_views(second, None)]
     splits = [described.pop('split', None) for described in plain]
     return None not in splits and splits[0] != splits[1] and plain[0] == plain[1]
@@ -251,14 +263,14 @@ def _overlap_error(
 ) -> UserError:
     first, twin = map(printable, copies[0])
     return UserError(
-        f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, first '
-        f"('{first}' and '{twin}'); remove them from one side, or name other images",
+        f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, such as '
+        f"('{first}' and '{twin}'); remove them from one of the two sets, or name other images",
         code=f'{one}-in-{other}',
     )
 
 
 def _overlap_by_config(one: Mapping, other: Mapping) -> bool:
-    """Return whether one data set equals or contains the other, regardless of views."""
+    """Return whether one of two data sets equals or contains the other, according to their configs without views."""
     return _contains(one, other) or _contains(other, one)
 
 
@@ -269,7 +281,10 @@ def _contains(described: Mapping, other: Mapping) -> bool:
 
 
 def refit(data: Mapping) -> dict:
-    """Return the images that train the classifier to be tested: `train`, with `val` if both are splits of one data set."""
+    """Return the config of the images on which the final classifier is trained.
+
+    It contains the images of `train`. If `train` and `val` are splits of one data set, it contains those of `val`, too.
+    """
     splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
     if splits == ['train', 'val']:
         return {**copy.deepcopy(data['train']), 'split': 'train+val'}
@@ -277,7 +292,7 @@ def refit(data: Mapping) -> dict:
 
 
 def with_views(described: Mapping, views: Sequence | None) -> dict:
-    """Return a data set's config with other views of its images, or with None without views."""
+    """Return a copy of a data set's config with these views. If `views` is None, the copy has no views."""
     described = copy.deepcopy(described)
     inner = innermost(described)
     inner.pop('views', None)
@@ -287,7 +302,7 @@ def with_views(described: Mapping, views: Sequence | None) -> dict:
 
 
 def innermost(described: Mapping) -> Mapping:
-    """Return the config of the innermost data set, inside those that select or relabel its images."""
+    """Return the config of the data set that contains the images. Wrappers that select or relabel images are removed."""
     while 'dataset' in described:
         described = described['dataset']
     return described

@@ -1,7 +1,8 @@
-"""Digests of the source code that a result depends on.
+"""Compute digests of the source code that a result depends on.
 
-There are digests of the modules outside the installed packages that a config imports, directly or not; of the implementation
-of a protocol; and of the whole package. Comments, docstrings and formatting do not change them.
+`outside_sources` covers the modules that a config imports, directly or through other modules, from outside the installed
+packages. `protocol_source` covers the implementation of a protocol, `room_source` covers given modules of
+`mmairl.evaluation`, and `package_source` covers all of mmairl. Comments, docstrings and formatting do not change a digest.
 """
 
 import ast
@@ -22,22 +23,24 @@ from mmairl.config import walk
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OURS = 'mmairl'
-# Packages whose versions are recorded instead of their source, even if they are installed from a checkout.
+# For these packages, the version is recorded instead of the source code, even if they are installed from a checkout.
 VERSIONED = (OURS, 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'torch', 'torchvision')
 INSTALLED = ('site-packages', 'dist-packages')
 STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ('stdlib', 'platstdlib'))
 NOT_FOUND = 'not found'
 ROOM = f'{OURS}.evaluation'
-# Modules that compare results but do not affect scores. A change of identities increments their REVISION.
+# These modules do not affect scores, so no digest of a protocol covers them. If one of them changes how identities are
+# computed, increment REVISION in the module `identity`.
 BOOKKEEPING = tuple(
     f'{ROOM}.{name}' for name in ('identity', 'protocol', 'sources', 'duplicates', 'overlap')
 )
 
 
 def outside_sources(cfg: Config) -> dict[str, str]:
-    """Return a digest of each module, by its name, that a config imports from outside the installed packages.
+    """Return a digest of each module that a config imports from outside the installed packages. Keys are module names.
 
-    Indirect imports count. A config imports by `custom_imports`, by a `type` with dots and by the path of a Python file.
+    Modules that these modules import are included. A config imports a module if `custom_imports` names it, if a `type` with
+    dots names an object in it, or if a value is the path of a Python file.
     """
     files: dict[str, Path] = {}
     custom = cfg.get('custom_imports') or {}
@@ -64,7 +67,7 @@ def outside_sources(cfg: Config) -> dict[str, str]:
 
 
 def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> str:
-    """Return a text with the modules whose source differs; '' if none does, or if `before` was not recorded."""
+    """Return text that names the modules whose source code differs, or '' if none differs or `before` was not recorded."""
     if before is None:
         return ''
     now = now or {}
@@ -74,9 +77,10 @@ def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | N
 
 
 def protocol_source(kind: type) -> str:
-    """Return a digest of the modules of a protocol's class and bases, and of the modules of `mmairl.evaluation` they import.
+    """Return a digest of the source code that implements a protocol.
 
-    Modules in BOOKKEEPING do not count.
+    It covers the modules that define the protocol's class and its base classes, and the modules of `mmairl.evaluation` that
+    these import. Modules in BOOKKEEPING are not covered.
     """
     modules = {base.__module__ for base in kind.__mro__} - {'builtins', 'abc'}
 
@@ -94,7 +98,7 @@ def protocol_source(kind: type) -> str:
 
 
 def room_source(names: Iterable[str]) -> str:
-    """Return a digest of modules of `mmairl.evaluation`."""
+    """Return a digest of the modules of `mmairl.evaluation` with these names."""
     digests = {}
     for name in names:
         path = _package_file(f'{ROOM}.{name}')
@@ -103,7 +107,7 @@ def room_source(names: Iterable[str]) -> str:
 
 
 def package_source() -> str:
-    """Return a digest of every Python file of the package."""
+    """Return one digest of all Python files of the package."""
     digests = {}
     for path in PACKAGE.rglob('*.py'):
         inner = path.relative_to(PACKAGE)
@@ -113,7 +117,10 @@ def package_source() -> str:
 
 
 def _closure(names: Iterable[str], find: Callable[[str], Path | None]) -> dict[str, str]:
-    """Return the digests of these modules and of all that they import in turn, as far as `find` locates them."""
+    """Return the digests of these modules and of all modules that they import, directly or indirectly.
+
+    Modules for which `find` returns None are skipped.
+    """
     digests: dict[str, str] = {}
     seen: set[str] = set()
     waiting = [part for name in names for part in _with_parents(name)]
@@ -130,7 +137,7 @@ def _closure(names: Iterable[str], find: Callable[[str], Path | None]) -> dict[s
 
 
 def _with_parents(name: str) -> list[str]:
-    """Return the name of a module, preceded by those of the packages that contain it.
+    """Return the names of the packages that contain a module, followed by its own name.
 
     >>> _with_parents('a.b')
     ['a', 'a.b']
@@ -148,7 +155,7 @@ def _package_file(name: str) -> Path | None:
 
 
 def _outside_file(name: str, folders: list[str]) -> Path | None:
-    """Return the file of a module; None for Python's own modules, installed packages and those in VERSIONED."""
+    """Return the file of a module, or None if it belongs to Python, to an installed package or to VERSIONED."""
     top = name.partition('.')[0]
     if not top or top in VERSIONED or top in sys.stdlib_module_names:
         return None
@@ -183,7 +190,7 @@ def _is_missing(name: str, folders: list[str]) -> bool:
 
 
 def _source(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the digest of a file, and the names of the modules and objects that it imports."""
+    """Return the digest of a Python file, and the names of the modules and objects that it imports."""
     status = path.stat()
     return _parsed(path, name, (status.st_size, status.st_mtime_ns))
 
@@ -196,13 +203,16 @@ def _parsed(path: Path, name: str, version: tuple[int, int]) -> tuple[str, tuple
         above, _, _ = name.rpartition('.')
         package = name if path.stem == '__init__' else above
         return key_of(_essence(tree)), tuple(_imports(tree, package))
-    # The file may be compiled, written for another Python version, or nested too deeply.
+    # A file cannot be parsed if it is compiled, written for another version of Python, or nested too deeply.
     except (SyntaxError, ValueError, RecursionError):
         return key_of(content.hex()), ()
 
 
 def _essence(node: Any) -> Any:
-    """Return a syntax tree as plain values, without docstrings and without empty fields, which depend on Python's version."""
+    """Return a syntax tree as plain values, without docstrings.
+
+    Empty fields are omitted, because their presence depends on the version of Python.
+    """
     if isinstance(node, ast.AST):
         fields = {}
         for name, value in ast.iter_fields(node):
@@ -220,7 +230,10 @@ def _is_text(node: Any) -> bool:
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    """Yield the names that a module imports, also inside functions and by `import_module` with a literal name."""
+    """Yield the names that a module imports.
+
+    Imports inside functions and calls of `import_module` with a literal name are included.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -237,7 +250,7 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
 
 
 def _imported_from(node: ast.ImportFrom, package: str) -> str:
-    """Return the full name of the module after `from`."""
+    """Return the full name of the module that a `from` statement imports from."""
     if not node.level:
         return node.module
     parts = package.split('.')

@@ -1,7 +1,7 @@
-"""One linear SVM per class on frozen features, in full and with few positives (Goyal et al. 2019, VOC07).
+"""Train one linear SVM per class on frozen features, with all or with few training images (Goyal et al. 2019, VOC07).
 
-Scores are scikit-learn's average precision. Goyal's code differs in two points: it interpolates the precision, and in
-training it counts an image that is 'difficult' for a class as a negative.
+The score is scikit-learn's average precision. Goyal's code differs in two points: it interpolates the precision, and an
+image that is 'difficult' for a class is a negative example in training.
 """
 
 import warnings
@@ -24,15 +24,18 @@ from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-if TYPE_CHECKING:  # importing scikit-learn takes a second, so functions import it
+# Importing scikit-learn takes a second, so it is imported only in the functions that use it.
+if TYPE_CHECKING:
     from sklearn.svm import LinearSVC
 
-# The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Ties go to the smallest cost.
+# The published grid has the powers of ten from 1e-7 to 100 and the powers of two from 2^-19 to 2^-4. If several costs are
+# equally good, the smallest one is chosen.
 TENS = [10.0**power for power in range(-7, 3)]
 TWOS = [2.0**power for power in range(-19, -3)]
 COSTS = tuple(sorted(TENS + TWOS))
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
-LOW_SHOT_COST = 0.5  # fixed, because a few positives are not enough to choose a cost
+# This cost is fixed, because a few positive images are not enough to choose one.
+LOW_SHOT_COST = 0.5
 FOLDS = 3
 ITERATIONS = 2000
 
@@ -40,14 +43,14 @@ ITERATIONS = 2000
 @PROTOCOLS.register_module('svm')
 @dataclass(frozen=True)
 class LinearSVM(FeatureProtocol):
-    """One-vs-rest linear SVMs, the VOC07 protocol.
+    """Train one linear SVM for each class against all other classes (the VOC07 protocol).
 
-    The cost of each class is chosen by 3-fold cross-validation on the training and validation images, so each class needs
-    three images. Scores are mAP, and top-1 if each image has one class.
+    The cost of each SVM is chosen by 3-fold cross-validation on the training and validation images. Therefore, each class
+    needs at least three images. The scores are mAP and, if each image has one class, top-1 accuracy.
 
     Args:
-        low_shot: Whether to also train on few positive images per class. Default: False.
-        seed: Seed of the folds and of the low-shot samples. Default: 0.
+        low_shot: Whether to also train SVMs on few positive images per class. Default: False.
+        seed: Seed for the folds and for the samples of few images. Default: 0.
     """
 
     low_shot: bool = False
@@ -69,14 +72,15 @@ class LinearSVM(FeatureProtocol):
 
 @dataclass(frozen=True)
 class SVMResult:
-    """Test scores in percent.
+    """Test scores in percent, and the chosen costs.
 
     Attributes:
         map: Mean average precision.
         map11: Mean of VOC2007's 11-point average precision.
         per_class: Average precision of each class with a test image.
         cost: The chosen cost of each class.
-        accuracy: Top-1 accuracy, by the highest decision value. None if images can have several classes.
+        accuracy: Top-1 accuracy of predicting the class with the highest decision value. None if images can have several
+            classes.
     """
 
     map: float
@@ -92,7 +96,7 @@ def svm(
     """Choose the cost of each class by cross-validation, fit on all training images, and score the test images.
 
     Raises:
-        UserError: If a class has too few training images, or groups of them, for the folds.
+        UserError: If a class has too few training images, or too few groups of images, for cross-validation.
 
     Example:
         >>> svm(train, test, jobs=16).per_class[14]  # doctest: +SKIP
@@ -108,7 +112,8 @@ def svm(
     unfinished = [label for label, model in enumerate(models) if model.n_iter_ >= ITERATIONS]
     if unfinished:
         print_log(
-            f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current'
+            f'the SVMs of classes {unfinished} stopped after {ITERATIONS} iterations without converging',
+            logger='current',
         )
     columns = [model.decision_function(x_test) for model in models]
     decisions = torch.tensor(np.stack(columns, axis=1))
@@ -128,12 +133,12 @@ def svm(
 
 
 def _require_folds(labels: Tensor, label: int, groups: np.ndarray | None) -> None:
-    """Raise unless every fold can have an image of the class and an image of another class."""
+    """Raise unless there are enough images for each fold to have one of the class and one of another class."""
     for kind, value in (('of', 1), ('not of', 0)):
         rows = (labels == value).numpy()
         if groups is not None and len(set(groups[rows])) == 1:
             raise UserError(
-                f'svm: all training images {kind} class {label} are in one group, but each fold requires some; '
+                f'svm: all training images {kind} class {label} are in one group, but each fold requires some of them; '
                 'add images of another group or leave the class out',
                 code='one-group',
             )
@@ -155,10 +160,11 @@ def low_shot_map(
     seed: int = 0,
     jobs: int = 1,
 ) -> dict[str, dict[int, float]]:
-    """Return mean and standard deviation of the test mAP in percent over `samples` random samples, for each k of `shots`.
+    """Train SVMs on random samples with k positive images per class, and return their test mAP in percent.
 
-    Each class is trained on k positives and (classes - 1) k negatives, or on all negatives if there are fewer. The sample
-    for a k includes the samples for smaller ones. A k that exceeds the positives of a class is left out.
+    For each k of `shots`, the result has the mean and the standard deviation over `samples` random samples. Each SVM is
+    trained on k positives and (classes - 1) * k negatives, or on all negatives if there are fewer. The sample for one k
+    includes the samples for all smaller k. If some class has fewer than k positives, this k is skipped.
     """
     y, y_test = label_matrices(train, test)
     shots = _possible_shots(shots, y)
@@ -183,7 +189,7 @@ def low_shot_map(
 def draw_shots(
     labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]
 ) -> list[np.ndarray]:
-    """Return, for each k of `shots`, the rows of k positives and of up to `others` k negatives of a class."""
+    """Return, for each k of `shots`, the row indices of k random positives and up to `others` * k random negatives."""
     generator = np.random.default_rng(seed)
     positive = generator.permutation(np.flatnonzero(labels == 1))
     negative = generator.permutation(np.flatnonzero(labels == 0))
@@ -195,7 +201,10 @@ def draw_shots(
 
 
 def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
-    """Return labels (images, classes) of 1, 0, and -1 for images that do not count. Single labels become one-vs-rest."""
+    """Return the labels of training and test images as matrices (images, classes).
+
+    The values are 1 for yes, 0 for no, and -1 for images that do not count.
+    """
     if train.y.ndim == 2:
         return train.y, test.y
     classes = int(train.y.max()) + 1
@@ -204,7 +213,10 @@ def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
 
 
 def classifier(cost: float, seed: int) -> 'LinearSVC':
-    """Return Goyal's SVM: positives have weight 2, and the dual is solved if there are fewer images than features."""
+    """Return an SVM with Goyal's settings, not yet trained.
+
+    Positives have weight 2, and the dual problem is solved if there are fewer images than features.
+    """
     from sklearn.svm import LinearSVC
 
     return LinearSVC(
@@ -223,7 +235,7 @@ def _in_parallel(compute: Callable, tasks: Sequence[tuple], label: str, jobs: in
 def _fit_class(
     x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int, groups: np.ndarray | None
 ) -> tuple['LinearSVC', float]:
-    """Return the SVM of one class, and the cost that cross-validation chose."""
+    """Train the SVM of one class, and return it with the cost that cross-validation chose."""
     from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
 
     counted = labels != -1
@@ -240,7 +252,10 @@ def _fit_class(
 
 
 def _fit(model: Any, *data: np.ndarray, **options: Any) -> None:
-    """Fit a model without warnings that it reached ITERATIONS, which the largest costs do in the published protocol, too."""
+    """Fit a model without warnings that it stopped after ITERATIONS.
+
+    With the largest costs, this also happens in the published protocol.
+    """
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
@@ -257,7 +272,7 @@ def _ap_from(
     cost: float,
     seed: int,
 ) -> float:
-    """Return the test AP in percent of the SVM of one class that is trained on these rows."""
+    """Train the SVM of one class on these rows, and return its test AP in percent."""
     model = classifier(cost, seed)
     _fit(model, x[rows], np.where(labels.numpy()[rows] == 1, 1, -1))
     return _ap(torch.tensor(model.decision_function(x_test)), test_labels)
@@ -269,7 +284,7 @@ def _ap(decisions: Tensor, labels: Tensor) -> float:
 
 
 def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
-    """Return the `shots` for which every class has enough positives."""
+    """Return the numbers in `shots` for which every class has enough positive images."""
     positives = (labels == 1).sum(dim=0)
     scarce = int(positives.argmin())
     least = int(positives[scarce])
@@ -289,7 +304,7 @@ def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
 
 
 def _classes_with_test_image(labels: Tensor) -> list[int]:
-    """Return the classes with a test image, and log the classes without, whose average precision is undefined."""
+    """Return the classes that have a test image. Log the other classes, because their average precision is undefined."""
     present = (labels == 1).any(dim=0)
     absent = (~present).nonzero().squeeze(1).tolist()
     if absent:

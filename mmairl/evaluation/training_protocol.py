@@ -1,7 +1,7 @@
-"""Base class of the protocols that train a network, by runs of mmengine.
+"""Base class of the protocols that train a network, such as linear evaluation. Each training is a run of mmengine.
 
-The scores of a finished run are read from its folder, and an unfinished run is resumed, so that a killed evaluation
-continues where it stopped.
+The scores of a finished run are read from its folder, and an unfinished run is resumed. An evaluation that was killed can
+therefore be started again and continues where it stopped.
 """
 
 import copy
@@ -31,8 +31,9 @@ from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
 
-SEED = 0  # used if neither the settings nor the recipe state a seed, so that repeated evaluations agree
-# The keys of a recipe that affect the trained classifier. Other keys concern the folder of a run and its log.
+# The seed if neither the settings nor the recipe state one. It is fixed, so that repeated evaluations agree.
+SEED = 0
+# The keys of a recipe that affect the trained classifier. Other keys only affect the folder of a run and its log.
 RECIPE_KEYS = (
     'model',
     'train_view',
@@ -47,22 +48,23 @@ RECIPE_KEYS = (
 )
 OF_OPTIMIZER = ('lr', 'weight_decay')
 GRID = (*OF_OPTIMIZER, 'layers', 'pooling')  # keys that a recipe's `sweep` can vary
-# Arguments: a recipe, training data, test data and the name of the run's folder.
+# A function that trains and tests. Its arguments are a recipe, training data, test data and the name of the run's folder.
 Measure = Callable[..., Scores]
 
 
 @dataclass(frozen=True)
 class TrainingProtocol(Protocol):
-    """Base class of protocols that train a network by a recipe. Subclasses name their recipes.
+    """Base class of protocols that train a network with a recipe. Subclasses name their default recipes.
 
     Class attributes:
         recipe_name: The default recipe, in `configs/_base_/recipes`.
         lars_recipe_name: The default recipe for weights that LARS trained. Default: `recipe_name`.
 
     Args:
-        recipe: Name or path of a recipe. Default: the config's `recipes`, or the protocol's own.
-        seed: Seed of the classifier. Default: the recipe's, or 0.
-        trials: Options of the recipe, of which held-out images choose the best. Default: the recipe's `trials`.
+        recipe: Name or path of a recipe. Default: the config's entry in `recipes`, or the protocol's default recipe.
+        seed: Seed for training the classifier. Default: the recipe's seed, or 0.
+        trials: Sets of options for the recipe. Each set is tried, and the set that is best on held-out images is used.
+            Default: the recipe's `trials`.
     """
 
     recipe: str | None = None
@@ -76,14 +78,14 @@ class TrainingProtocol(Protocol):
     lars_recipe_name: ClassVar[str | None] = None
 
     def sweeps(self, cfg: Config) -> bool:
-        """Return whether one run trains many heads, of which held-out images choose the best."""
+        """Return whether one run trains many heads to find the best one on held-out images."""
         return False
 
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
-        """Return the recipe with the settings merged in.
+        """Return the recipe, in which this protocol's settings replace the recipe's own.
 
-        If neither the settings nor the config name a recipe or optimizer, the norms of the weights decide whether LARS
-        trained them.
+        The default recipe depends on whether LARS trained the weights. If neither the settings nor the config name a recipe
+        or an optimizer, the norms of the weights show whether LARS trained them.
         """
         name = self.recipe
         known = 'optim_wrapper' in cfg or self.name in cfg.get('recipes', {})
@@ -125,8 +127,8 @@ class TrainingProtocol(Protocol):
             return None
         if trials is None:
             trials = len(recipe.get('trials') or ())
-        runs = trials + 1  # the best trial is repeated for the test
-        # A sweep trains all heads in one run, and the best once more.
+        runs = trials + 1  # The best trial is trained again for the test.
+        # A sweep takes two runs: one trains all heads, and the other trains the best head again for the test.
         return seen * runs * (2 if self.sweeps(cfg) else 1)
 
     def run(
@@ -140,7 +142,9 @@ class TrainingProtocol(Protocol):
             cfg.model.backbone = dict(type='Pixels')
             cfg.model.in_channels = image.numel()
         recipe_name = Path(recipe.filename).stem
-        print_log(f'{self.name} of {subject} by the recipe {recipe_name}', logger='current')
+        print_log(
+            f'{self.name}: evaluating {subject} with the recipe {recipe_name}', logger='current'
+        )
         start = on_main_process(lambda: self._start(identity, subject))
         scores, details = self._train_and_test(cfg, recipe, start)
         unreadable = [name for name in scores if name.startswith('unreadable')]
@@ -151,12 +155,12 @@ class TrainingProtocol(Protocol):
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
         details['recipe'] = recipe_name
         details['work_dir'] = str(self.work_dir)
-        # An earlier version may have finished the run, and its identity then differs.
+        # If an earlier version of mmairl finished the run, the folder contains an older identity, which must be reported.
         details['identity'] = read_json(self.work_dir / NAME)
         return named, details, counts
 
     def _start(self, identity: dict[str, Any], subject: Backbone | str) -> dict | None:
-        """Claim the folder, write the weights that all runs start from, and return the `init_cfg` to load them."""
+        """Claim the folder, write the weights from which all runs start, and return the `init_cfg` that loads them."""
         folder = self.work_dir
         if self.remeasure and (folder / NAME).is_file():
             shutil.rmtree(folder)
@@ -171,7 +175,7 @@ class TrainingProtocol(Protocol):
     def _train_and_test(
         self, cfg: Config, recipe: Config, start: dict | None
     ) -> tuple[Scores, dict]:
-        """Return the scores on the test images and the selected settings."""
+        """Train and test, and return the scores on the test images and the selected settings."""
         data = cfg.evaluation
 
         def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:
@@ -190,11 +194,17 @@ class TrainingProtocol(Protocol):
 
 
 def run_recipe(cfg: Config, launcher: str) -> Scores:
-    """Train and test a config in its folder. A run with scores is finished; a run with a checkpoint is resumed."""
+    """Train and test a config in its folder, and return the scores.
+
+    If the folder contains scores, the run is finished, and its scores are returned. If it contains a checkpoint, the run is
+    resumed.
+    """
     folder = Path(cfg.work_dir)
     done = folder / 'scores.json'
     if done.is_file():
-        print_log(f'{folder}: the run is finished; remove it to measure again', logger='current')
+        print_log(
+            f'{folder}: the run is finished; remove the folder to measure again', logger='current'
+        )
         return read_json(done)
     cfg.resume = (folder / 'last_checkpoint').is_file()
     runner = train(cfg, launcher)
@@ -210,13 +220,17 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
 
 
 def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Train a head for each point of the recipe's grid in one run, then train and test the best point."""
+    """Train one head for each point of the recipe's grid in a single run, and test the best point.
+
+    A point is a combination of settings, such as a learning rate and a weight decay. The point whose head is best on
+    held-out images is trained again on all training images before the test.
+    """
     names = [name for name in GRID if name in recipe.sweep]
     choices = [recipe.sweep[name] for name in names]
     points = [dict(zip(names, values)) for values in itertools.product(*choices)]
     fit, held = held_out(data)
     on_held = measure(_many_heads(recipe, points), fit, held, 'sweep')
-    main, *_ = next(iter(on_held)).partition('@')  # the first score is the main score
+    main, *_ = next(iter(on_held)).partition('@')  # The first score is the main score.
     heads = [main]
     if len(points) > 1:
         heads = [f'{main}@{head}' for head in range(len(points))]
@@ -232,7 +246,10 @@ def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dic
 
 
 def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
-    """Return a recipe with a head for each point. The heads share the features; each uses the blocks of its own layers."""
+    """Return a recipe that trains one head for each point.
+
+    All heads see the features of the same layers. From these, each head uses only the layers and the pooling of its point.
+    """
     optimizer = recipe.optim_wrapper.optimizer
     many = copy.deepcopy(recipe)
     many.model.heads = len(points)
@@ -257,7 +274,10 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
 
 
 def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Score the recipe's trials on held-out images, then train the best on all images. A trial that diverges scores 0."""
+    """Score each of the recipe's trials on held-out images. Then train the best trial on all images and test it.
+
+    The score of a trial that diverges is 0.
+    """
     tried: dict[str, float] = {}
     halves: dict[str, list[float]] = {}
     options = {}
@@ -275,7 +295,7 @@ def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, di
     for name in options:
         scores: Scores = {}
         try:
-            # One half of the held-out images chooses; the other gives an unbiased score.
+            # Each half of the held-out images is also scored. A trial can be chosen on one half and scored on the other.
             scores = measure(recipe_with(name, halves=True), fit, held, name)
         except Diverged as error:
             print_log(f'{name} has diverged: {error}', logger='current')

@@ -1,4 +1,4 @@
-"""Uniformity of a model's features."""
+"""Measure the uniformity of a model's features."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,14 +16,15 @@ SCALE = 2.0  # factor in the exponent, as in the paper
 @PROTOCOLS.register_module('uniformity')
 @dataclass(frozen=True)
 class Uniformity(FeatureProtocol):
-    """Uniformity of the normalized features of test images (Wang and Isola, 2020)::
+    """Measure how uniformly the normalized features of test images are spread over the sphere (Wang and Isola, 2020)::
 
         log( mean over pairs of exp(-2 |x - y|^2) )
 
-    Lower values are more uniform. The uniform distribution on the sphere has about -4.
+    Lower values mean more uniform features. For a uniform distribution on the sphere, the value is about -4.
 
     Args:
-        images: Number of test images, evenly spaced. Default: 5000.
+        images: Largest number N of test images to use. If the test set has at least 2 N images, the used images are
+            spaced regularly. Otherwise, the first N images are used. Default: 5000.
     """
 
     images: int = 5000

@@ -1,4 +1,4 @@
-"""Norms of a backbone's weights."""
+"""Measure the norms of a backbone's weights."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,11 @@ from mmairl.registry import PROTOCOLS
 @PROTOCOLS.register_module('norms')
 @dataclass(frozen=True)
 class WeightNorms(Protocol):
-    """Measure the norms of a checkpoint's weights. No image is used.
+    """Measure the norms of a checkpoint's weights, without using any image.
 
-    The main score is the median, over the 3x3 convolutions, of the norm relative to the norm at initialization, as base-10
-    logarithm: a difference of 1 is a factor of 10. The second score is the median root mean square of batch norm's gains.
+    For each 3x3 convolution, the norm of its weights is divided by the norm at initialization. The main score is the base-10
+    logarithm of the median ratio, so that a difference of 1 in the score is a factor of 10. For the second score, the root
+    mean square of the scale factors (gains) is computed for each batch norm layer, and the median over the layers is reported.
     """
 
     metric: ClassVar = 'none'
@@ -36,7 +37,7 @@ class WeightNorms(Protocol):
         growth = typical_growth(subject.weights) if isinstance(subject, Backbone) else None
         if not growth:
             raise UserError(
-                f'norms: the model has no 3x3 convolutions ({subject}); measure ResNets',
+                f"norms: the model has no 3x3 convolutions ('{subject}'); use the checkpoint of a ResNet",
                 code='no-convolutions',
             )
         scores = {'log10 of weight norms': math.log10(growth)}

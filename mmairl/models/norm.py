@@ -224,7 +224,7 @@ def each_view(
 
 
 def first_view(network: nn.Module, rows: Tensor) -> Tensor:
-    """Return only the rows that belong to the first view. To be called by a hook of a module while `each_view` runs.
+    """Return only the rows that belong to the first view. Forward hooks call this function while `each_view` runs.
 
     Args:
         network: The network that `each_view` runs.

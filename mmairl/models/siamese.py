@@ -242,7 +242,7 @@ class Teacher(nn.Module):
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Return the teacher's parameters, and the student's parameters in the same order.
 
-        The order matches them, because matching them by name would take a quarter of a step's time on a CPU.
+        They are matched by their order, because matching them by name would take a quarter of a step's time on a CPU.
         """
         parts = nn.ModuleList(getattr(student, name) for name, _ in self.named_children())
         return list(self.parameters()), list(parts.parameters())

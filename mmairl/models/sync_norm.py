@@ -216,7 +216,7 @@ def gradient_sums(
 
 
 class LocalBatchNorm(torch.autograd.Function):
-    """Normalize each view by its statistics in one process, with one kernel call per view in each direction."""
+    """Normalize each view by its statistics in one process, with one kernel call per view in the forward and backward pass."""
 
     @staticmethod
     def forward(

@@ -31,9 +31,8 @@ from mmairl.report.table import ABSENT, Row, html_table, print_table, save_table
 
 Subjects = Mapping[str, tuple]  # the arguments of `Images.network` for each name of a network
 Numbers = Mapping[str, Sequence[float]]
-Published = Mapping[
-    str, Mapping[str, float]
-]  # published values by the name of the network and of the quantity
+# Published values, by network and by quantity.
+Published = Mapping[str, Mapping[str, float]]
 CHANGED = 256  # number of images to measure the invariances with
 SMALLEST_SHARE = 1e-12  # shares of the variance below this value are rounding errors
 BETTER = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}

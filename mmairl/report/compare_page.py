@@ -27,10 +27,9 @@ UNITS = {'epoch': 'epoch', 'images': 'images seen', 'hours': 'hours of training'
 # Settings that cannot affect the result of a run.
 IRRELEVANT = {'work_dir', 'experiment_name', 'launcher', 'resume', 'log_level'}
 MISSING = '—'
-MOST_NAMED = 10  # with this number of runs or more, the first line of the page does not name them
-ScoreKey = tuple[
-    str, str, str
-]  # the score, the data set and the evaluated network, each '' if unknown
+MOST_NAMED = 10  # from this number of runs on, the first line of the page states only the number
+# The score, the data set and the evaluated network, each '' if unknown.
+ScoreKey = tuple[str, str, str]
 ACCURACIES = {
     quantity.name: f'{quantity.label.removesuffix(", %")}, %'
     for quantity in QUANTITIES
@@ -158,9 +157,8 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 def _read(folder: str | Path, name: str) -> LoggedRun:
     settings = read_run_config(folder)
-    if (
-        'load_from' in settings
-    ):  # after a resume, this is the checkpoint to resume from, so use the first start
+    if 'load_from' in settings:
+        # In a resumed start, load_from is the checkpoint to resume from. The first start has the user's setting.
         settings['load_from'] = read_run_config(folder, 0).get('load_from')
     scores: dict[ScoreKey, float] = {}
     for record in records_in(folder):

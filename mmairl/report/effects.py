@@ -18,10 +18,8 @@ from matplotlib.transforms import blended_transform_factory
 from mmairl.report.figures import rendered, short, styled
 from mmairl.report.table import TABLE_FORMATS, signed
 
-WIDTHS = {
-    'column': 3.35,
-    'text': 6.9,
-}  # width in inches of a column and of the text in two-column papers
+# Width in inches of a column and of the text in two-column papers.
+WIDTHS = {'column': 3.35, 'text': 6.9}
 ROW_HEIGHT = 0.34
 TALLEST = 8000  # maximum height of a PNG in pixels
 PAPER = {

@@ -19,12 +19,8 @@ from mmairl.report.page import write_page
 from mmairl.report.table import Row, html_table, results_table
 
 NAME = 'evaluation.html'
-REQUIRED = {
-    'protocol',
-    'config',
-    'subject',
-    'scores',
-}  # a JSON file with these keys is a result file
+# A JSON file with these keys is a result file.
+REQUIRED = {'protocol', 'config', 'subject', 'scores'}
 Count = Annotated[str, msgspec.Meta(pattern=r'^[1-9][0-9]{0,8}$')]
 
 
@@ -121,7 +117,7 @@ class Details(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """A result file of tools/evaluate.py."""
+    """A result file of tools/evaluate.py. Its `identity` lists the inputs on which its scores depend."""
 
     protocol: str
     config: str
@@ -170,9 +166,8 @@ def records_in(*folders: str | Path) -> list[Record]:
     return records
 
 
-Table = tuple[
-    str, str, list[Result]
-]  # the data set, a text on how its images differ from those of the first table, and the rows
+# The data set, a text on how its images differ from those of the first table, and the rows.
+Table = tuple[str, str, list[Result]]
 
 
 def results(records: Sequence[Record]) -> list[Table]:

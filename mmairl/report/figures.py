@@ -26,7 +26,7 @@ from mmairl.report.page import COLORS, TEMPLATES
 
 MARKERS = 'os^Dv'
 MOST_TICKS = 24
-FLAT_TICKS = 8  # with more ticks than this number, their names are slanted
+FLAT_TICKS = 8  # with more ticks than this number, the names of ticks are slanted
 SLANTED = dict(rotation=60, ha='right', rotation_mode='anchor', fontsize=8)
 LOG_RATIO = 8  # an axis is logarithmic if the maximum is more than this multiple of the minimum
 FIT_POINTS = 50  # number of points to draw a fitted line with
@@ -103,7 +103,8 @@ def lines(
             ys,
             color=color,
             marker=MARKERS[(number + shift) % len(MARKERS)],
-            label=f'\u200b{short(name)}',  # invisible, as matplotlib hides labels that begin with _
+            # matplotlib hides labels that begin with an underscore, so an invisible space is first.
+            label=f'\u200b{short(name)}',
             linestyle='-' if number < len(COLORS) // 2 else '--',
             markersize=5,
             markevery=1 if ticks else 0.12,

@@ -14,7 +14,8 @@ from mmairl.report.page import write_page
 from mmairl.report.reference import references
 
 PREFIX = 'health_'
-STATES = ('bad', 'watch', 'good', 'open')  # in the order of the page, from the worst state
+# The page shows tiles in this order, the worst state first.
+STATES = ('bad', 'watch', 'good', 'open')
 BY_STAGE = {
     'gradient_norm': 'gradient norm by stage',
     'weight_norm': 'weight norm by stage',

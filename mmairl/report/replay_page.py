@@ -35,9 +35,8 @@ class ParameterRecorder:
             return []
         in_workers = listen(data.views)
         items = record.items[:SHOWN]
-        record.dataset.__getitems__(
-            items
-        )  # load the images again, which samples the same parameters
+        # Load the images again, which samples the same parameters.
+        record.dataset.__getitems__(items)
         heard = [in_workers, self.on_device]
         rows = []
         for place in range(len(items)):

@@ -29,10 +29,8 @@ CURVES = {
     'lr': 'learning rate',
     'momentum': 'teacher momentum',
 }
-FRACTIONS = {
-    'instance_accuracy',
-    'probe_accuracy',
-}  # these are logged as fractions, while the online k-NN logs percent
+# These are logged as fractions, while the online k-NN logs percent.
+FRACTIONS = {'instance_accuracy', 'probe_accuracy'}
 Picture = tuple[str, str]  # a PNG in base64 and its alternative text
 
 

@@ -20,13 +20,11 @@ from mmairl.report.sections import REACH, augmented, picture, sample_indices, vi
 
 SHOWN = 12
 LONGEST = 400  # maximum side length in pixels of an original image on the page
-Step = tuple[
-    str, bool
-]  # a text about a transform with its sampled parameters, and whether it was applied
+# A text about a transform with its sampled parameters, and whether it was applied.
+Step = tuple[str, bool]
 Box = dict[str, float]  # the left and top edge, width and height of a crop, in percent of the image
-Drawn = tuple[
-    str, Box | None
-]  # a text about the sampled parameters of an image ('' if not applied), and its crop
+# A text about the sampled parameters of an image ('' if not applied), and its crop.
+Drawn = tuple[str, Box | None]
 # Records of sampled parameters: for each view, its transforms, and for each transform, a `Drawn` per image.
 Heard = list[list[tuple[Callable, list[Drawn]]]]
 

@@ -1,6 +1,6 @@
-"""The transfer tasks of the papers, and components for them that mmdet and mmseg lack.
+"""The transfer tasks of the papers (detection, segmentation and depth), and components that mmdet and mmseg lack.
 
-mmdet and mmseg import all ops of mmcv, so missing ops must be replaced before.
+mmdet and mmseg import all ops of mmcv. Missing ops must therefore be replaced before mmdet or mmseg is imported.
 """
 
 from mmairl.data.mmcv_ops import use_torchvision_ops

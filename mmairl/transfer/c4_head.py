@@ -1,4 +1,4 @@
-"""The fifth stage of a ResNet-C4 detector, which is pre-trained like the rest of the backbone and has an extra norm."""
+"""The head of a ResNet-C4 detector: the fifth stage of the pre-trained ResNet, followed by an additional norm layer."""
 
 from mmcv.cnn import build_norm_layer
 from mmdet.models.backbones import ResNet
@@ -10,15 +10,16 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class Res5Head(ResLayer):
-    """ResNet's `layer4` on every region, followed by a newly initialized batch norm without ReLU, as in MoCo's detectors.
+    """Applies ResNet's `layer4` and a newly initialized batch norm (without ReLU) to every region, as in MoCo's detectors.
 
-    The extra norm compensates for the scale of self-supervised weights, which differs from that of supervised ones. The layer
-    has torchvision's layout (stride in the 3x3 convolution). All its weights are trained, and its norms use batch statistics.
+    The additional norm compensates for the scale of self-supervised weights, which differs from that of supervised weights.
+    `layer4` has torchvision's layout, with the stride in the 3x3 convolution. All weights are trained, and the norms use
+    batch statistics.
 
     Args:
         depth: Depth of the ResNet. Default: 50.
-        norm_cfg: Config of the norms. Default: mmairl's SyncBN.
-        init_cfg: Initialization of `layer4`, such as
+        norm_cfg: Config of the norm layers. Default: mmairl's SyncBN.
+        init_cfg: Config that initializes `layer4`, such as
             ``dict(type='mmairl.PretrainedBackbone', checkpoint=CKPT, prefix='layer4.')``.
     """
 

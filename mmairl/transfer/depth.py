@@ -1,4 +1,7 @@
-"""NYUv2 depth as in BYOL: Laina et al.'s up-projections, reverse Huber loss and augmentation, which mmseg lacks."""
+"""Depth estimation on NYUv2 as in BYOL: the up-projections and the loss of Laina et al. (2016), and the augmentation.
+
+mmseg has no implementation of these components.
+"""
 
 from itertools import pairwise
 
@@ -14,9 +17,10 @@ from mmairl.registry import MODELS, TRANSFORMS
 
 
 class UpProjection(nn.Module):
-    """Double the size of a feature map (Laina et al. 2016).
+    """Doubles the height and width of a feature map (Laina et al. 2016).
 
-    Insert zeros, then add a branch of 5x5 and 3x3 convolutions to a shortcut of a 5x5 convolution.
+    First, zeros are inserted between the pixels. Then the outputs of two branches are added. One branch has a 5x5 and a 3x3
+    convolution, and the other branch (the shortcut) has a 5x5 convolution.
     """
 
     def __init__(self, in_channels: int, out_channels: int, norm_cfg: dict) -> None:
@@ -39,15 +43,15 @@ class UpProjection(nn.Module):
 
 @MODELS.register_module()
 class UpProjectionHead(BaseModule):
-    """Predict depth in meters from the last stage's features by up-projections and a 3x3 convolution.
+    """A decode head for mmseg's DepthEstimator. It predicts depth in meters from the features of the last stage.
 
-    This is a decode head for mmseg's DepthEstimator.
+    The head consists of up-projections and a 3x3 convolution.
 
     Args:
-        in_channels: Width of the last stage.
-        channels: Width of each up-projection.
-        norm_cfg: Config of the norms. Default: mmairl's SyncBN.
-        init_cfg: Initialization of the head.
+        in_channels: Number of channels of the last stage.
+        channels: Number of output channels of each up-projection.
+        norm_cfg: Config of the norm layers. Default: mmairl's SyncBN.
+        init_cfg: Config that initializes the head.
     """
 
     num_classes = out_channels = 1
@@ -85,15 +89,16 @@ class UpProjectionHead(BaseModule):
         metas: list[dict],
         test_cfg: dict,
     ) -> Tensor:
-        """Return depth at the input's size. It is above 0, because the metrics divide by it."""
+        """Return the depth of each pixel of the input image. The depth is above 0, because metrics divide by it."""
         depth = F.interpolate(self(features), metas[0]['img_shape'][:2], mode='bilinear')
         return depth.clamp_min(1e-3)
 
 
 def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
-    """Return the berHu loss: |e| up to c = max |e| / 5 over the batch, and (e^2 + c^2) / 2c above.
+    """Return the mean reverse Huber (berHu) loss of the pixels whose true depth is known (above 0).
 
-    Pixels without depth (0) do not count.
+    The loss of an error e is |e| if |e| <= c, and (e^2 + c^2) / 2c otherwise. The threshold c is a fifth of the largest
+    error in the batch.
     """
     error = (depth - truth)[truth > 0].abs()
     if not len(error):
@@ -104,10 +109,12 @@ def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
 
 @TRANSFORMS.register_module()
 class NYUAugmentation:
-    """BYOL's augmentation of an image and its depth: center crop, flip, brightness, saturation, hue and grayscale.
+    """BYOL's augmentation of an image and its depth map. Both are cropped at the center and flipped at random.
+
+    The brightness, saturation and hue of the image also change at random, and some images become gray.
 
     Args:
-        crop: Width and height of the crop.
+        crop: (width, height) of the crop.
     """
 
     def __init__(self, crop: tuple[int, int]) -> None:
@@ -131,7 +138,7 @@ class NYUAugmentation:
         return array[top : top + height, left : left + width]
 
     def _colored(self, image: np.ndarray) -> np.ndarray:
-        """Jitter the colors of an image whose channels are in mmcv's order: blue, green, red."""
+        """Change the colors of an image at random. Its channels are in mmcv's order: blue, green, red."""
         x = torch.from_numpy(image[:, :, ::-1].copy()).permute(2, 0, 1).float() / 255
         x = (x + np.random.uniform(-0.1255, 0.1255)).clamp(0, 1)
         x = T.adjust_saturation(x, np.random.uniform(0.5, 1.5))

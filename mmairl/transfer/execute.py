@@ -1,12 +1,12 @@
 """Run the transfer tasks of a checkpoint: write its backbone, run each task in its own folder, and read the scores.
 
-A task runs in one or several processes: python -m mmairl.transfer.execute FOLDER
+The processes of a task run the command `python -m mmairl.transfer.execute FOLDER`.
 """
 
 if __name__ == '__main__':
     from mmairl.startup import prepare
 
-    prepare()  # before the imports below, which take seconds
+    prepare()  # this must precede the imports below, which take seconds
 
 import argparse
 import copy
@@ -44,12 +44,12 @@ from mmairl.transfer.tasks import TASKS, task_config
 
 @dataclass(frozen=True)
 class Place:
-    """The folders and the number of processes of tasks.
+    """Where tasks run: their folders and the number of their processes.
 
     Attributes:
-        data: The folder that contains `data/`.
-        work_dir: The folder for the runs of this checkpoint.
-        gpus: Number of processes of a run.
+        data: The folder that contains the folder `data`.
+        work_dir: The folder for all tasks of this checkpoint.
+        gpus: Number of processes of a task, one for each GPU.
     """
 
     data: Path
@@ -63,10 +63,12 @@ def write_start(
     anchor: str | None,
     place: Place,
 ) -> tuple[Path, int]:
-    """Write the backbone of a checkpoint, rescaled by the anchor if there is one, and return its file and depth.
+    """Write the backbone of a checkpoint to a file from which tasks start. Return the file and the depth of the ResNet.
+
+    If `anchor` is set, the weights are rescaled by NormRescale with this checkpoint as the anchor.
 
     Raises:
-        UserError: If the folder holds runs of other weights. Nothing is written in this case.
+        UserError: If `work_dir` contains tasks of other weights. Nothing is written in this case.
     """
     backbone = read_backbone(checkpoint, part)
     origin = {}
@@ -88,10 +90,14 @@ def run_task(
     place: Place,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Return a task's scores in percent by the papers' columns. Read a finished task, and resume an interrupted one."""
+    """Run a task and return its scores. The keys are the columns of the results table.
+
+    The values are percentages, except in the columns that `Task.plain` lists. If the task is finished, only its scores are
+    read. If it was interrupted, it is resumed.
+    """
     task = TASKS[name]
     scores = _measured(place.work_dir / name, name, start, depth, place, options or {})
-    # CocoMetric reports no scores if the detector found no object in any image.
+    # mmdet's CocoMetric reports no scores if the detector finds no object in any image. The scores are then 0.
     nothing_found = {key: 0.0 for key in task.scores.values() if key.startswith('coco/')}
     scores = nothing_found | scores
     return {column: task.times(column) * scores[key] for column, key in task.scores.items()}
@@ -104,9 +110,10 @@ def tune_task(
     place: Place,
     trials: Sequence[Mapping[str, Any]],
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the trial with the best score on held-out images, and a record of all trials.
+    """Run a task with several sets of options (trials). Return the options with the best score, and a record of all trials.
 
-    A trial is a set of options of the task's config.
+    The options of a trial change the config of the task. The trials are compared by the mean score of the two halves of the
+    held-out images.
     """
     task = TASKS[name]
     column, key = next(iter(task.scores.items()))
@@ -131,7 +138,10 @@ def _measured(
     options: Mapping[str, Any],
     held_out: bool = False,
 ) -> dict[str, Any]:
-    """Return the scores of a run by its own names, on the test images or on both halves of held-out ones."""
+    """Run a task unless its result exists, and return its scores under the names that mmdet, mmseg or the protocol uses.
+
+    The scores are those on the test images. If `held_out` is true, there are scores on each half of the held-out images.
+    """
     task = TASKS[name]
     config = str(task_config(name, depth))
     cfg = load_config(config, dict(options))
@@ -162,7 +172,7 @@ def _measured(
 
 
 def _run(folder: Path, processes: int) -> None:
-    """Run this module as a command in several processes. Its output is not captured."""
+    """Run this module as a command, in one or several processes. Its output is not captured."""
     command = ['-m', 'mmairl.transfer.execute', str(folder)]
     if processes > 1:
         torchrun = ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}']
@@ -174,13 +184,13 @@ def _run(folder: Path, processes: int) -> None:
         stop([process])
     if code:
         raise UserError(
-            f'{folder}: the run has failed; see its messages above, and run the command again to resume it',
+            f'{folder}: the task has failed; see its messages above, and run the command again to resume the task',
             code='failed-run',
         )
 
 
 def start_from(cfg: Config, checkpoint: str) -> Config:
-    """Start every pre-trained part of the config's model from one checkpoint."""
+    """Set the checkpoint from which the pre-trained parts of the config's model start."""
     for init in dicts(cfg.model):
         if init.get('type') == 'mmairl.PretrainedBackbone':
             init['checkpoint'] = str(checkpoint)
@@ -188,7 +198,7 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 
 def take_network(cfg: Config, network: dict) -> None:
-    """Give the config's ResNet the size of `network`, and adapt the input widths of the module after it."""
+    """Set the size of the config's ResNet to that of `network`, and adapt the input channels of the module that follows it."""
     size = {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
     cfg.model.backbone.update(size)
     first = network['base_channels'] * (1 if network['depth'] < 50 else 4)
@@ -222,14 +232,16 @@ def _by_protocol(
 def _by_platform(
     cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str
 ) -> dict[str, Any]:
-    """Train and test with mmdet or mmseg. With `held_out`, test on both halves of held-out images.
+    """Train and test with mmdet or mmseg, and return the scores.
 
-    A run that diverges has no scores on held-out images.
+    If the request sets `held_out`, test on each half of the held-out images instead of the test images. If such a run
+    diverges, its scores are empty.
     """
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
         take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
-    # Divide total_batch_size among the processes instead of mmdet's 2 images on each of 8 GPUs.
+    # total_batch_size is divided among the processes. Otherwise, mmdet's setting of 2 images per GPU would apply, which is
+    # meant for 8 GPUs.
     cfg.train_dataloader.batch_size = None
     cfg.work_dir = str(folder)
     cfg.resume = True

@@ -1,4 +1,4 @@
-"""The tasks of the papers' transfer tables, each with its config, its data and its scores."""
+"""The transfer tasks of the papers' tables. Each task has a config, data and scores."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from mmairl.registry import PROTOCOLS
 
 @dataclass(frozen=True)
 class Task:
-    """A protocol of `mmairl evaluate` on ImageNet, or a detection, segmentation or depth run of tasks.yaml.
+    """A transfer task: an evaluation protocol on ImageNet, or a detection, segmentation or depth task in tasks.yaml.
 
     Attributes:
-        config: Name of the config, with a placeholder for the depth.
-        scores: The name of the run's score for each column. Columns are those of the papers, or names of our own.
-        data: Paths that must exist. Empty if the config generates its data.
-        depths: Depths of ResNets that have a config. Empty if one config serves all depths.
-        protocol: The protocol of `mmairl evaluate`, if the task is one.
-        platform: The package that runs the task.
-        factor: Factor that makes a score a percentage.
-        plain: Columns without the factor, such as meters.
+        config: Name of the config. It can contain a placeholder for the depth of the ResNet.
+        scores: The columns of the results table, and for each column the name of its score in the output of the run.
+        data: Paths that must exist. The tuple is empty if the config generates its data.
+        depths: The depths of ResNets for which there are configs. The tuple is empty if one config supports all depths.
+        protocol: Name of the protocol of `mmairl evaluate`. None if the task is in tasks.yaml.
+        platform: The package that runs the task, mmdet or mmseg.
+        factor: The factor that converts a score of the run to a percentage.
+        plain: The columns that are not multiplied by `factor`, such as errors in meters.
     """
 
     config: str
@@ -36,7 +36,7 @@ class Task:
     plain: tuple[str, ...] = ()
 
     def times(self, column: str) -> float:
-        """Return the factor between a run's score and a column of the papers."""
+        """Return the factor that converts a score of the run to the unit of this column."""
         return 1 if column in self.plain else self.factor
 
 
@@ -44,7 +44,7 @@ DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
 
 
 def _protocols() -> dict[str, Task]:
-    """Return the protocols with columns in the papers' tables, on ImageNet."""
+    """Return a task on ImageNet for each evaluation protocol whose scores occur in the papers' tables."""
     tasks = {}
     for name in PROTOCOLS.names():
         columns = dict(protocol_class(name).columns)
@@ -63,26 +63,27 @@ TASKS = _protocols() | read_yaml(Path(__file__).with_name('tasks.yaml'), dict[st
 
 
 def lacking(task: Task, root: Path) -> list[Path]:
-    """Return the data that does not exist."""
+    """Return the data paths of a task that do not exist."""
     return [root / path for path in task.data if not (root / path).exists()]
 
 
 def task_config(name: str, depth: int) -> Path:
-    """Return the config of a task for a backbone of this depth. A protocol's config serves every depth."""
+    """Return the path of the config of a task for a ResNet of this depth. Raise if the task has no config for this depth."""
     task = TASKS[name]
     if task.depths and depth not in task.depths and not task.protocol:
         known = ', '.join(f'ResNet-{known}' for known in task.depths)
         raise UserError(
-            f"--tasks: {name} has no config for this depth ('ResNet-{depth}'), only for {known}; leave the task out",
+            f"--tasks: {name} has no config for this depth ('ResNet-{depth}'), only for {known}; leave {name} out",
             code='no-config-of-depth',
         )
     return home() / 'configs' / f'{task.config.format(depth=depth)}.py'
 
 
 def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
-    """Return the requested tasks, or else those of the papers.
+    """Return the names of the requested tasks or, by default, the tasks of the papers. Raise if the request is invalid.
 
-    A rescaled network has outdated batch statistics until it is trained. No protocol with frozen weights can evaluate it.
+    The batch statistics of a rescaled network are outdated until the network is trained. If `rescaled` is true, protocols
+    that freeze the network are therefore left out by default, and requesting them is an error.
     """
     names = (requested or DEFAULT).split(',')
     for name in names:
@@ -101,18 +102,19 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     frozen = [name for name in names if TASKS[name].protocol] if rescaled else []
     if frozen and requested:
         raise UserError(
-            f'--tasks: {", ".join(frozen)} would evaluate a rescaled network with outdated batch statistics; leave it out',
+            f'--tasks: {", ".join(frozen)} would evaluate a rescaled network with outdated batch statistics; leave out '
+            f'{", ".join(frozen)}',
             code='rescaled-frozen',
         )
     return [name for name in names if name not in frozen]
 
 
 def require_platform(tasks: list[str]) -> None:
-    """Raise if mmdet or mmseg is missing for a task."""
+    """Raise if a task requires mmdet or mmseg and the package cannot be imported."""
     for name in tasks:
         task = TASKS[name]
         if task.protocol is None:
             message = f'{name}: requires {task.platform}, which cannot be imported'
             remedy = 'install it by requirements/install.sh full'
             with explained(message, remedy, code='no-package'):
-                __import__(task.platform)  # mmdet also asserts mmcv's version
+                __import__(task.platform)  # this also checks that the version of mmcv is supported

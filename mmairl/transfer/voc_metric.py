@@ -1,4 +1,4 @@
-"""AP, AP50 and AP75 on VOC, as in the paper's tables."""
+"""The metrics AP, AP50 and AP75 for detection on VOC, as in the paper's tables."""
 
 import numpy as np
 from mmdet.evaluation import VOCMetric
@@ -11,18 +11,19 @@ THRESHOLDS = np.arange(50, 100, 5) / 100
 
 @METRICS.register_module()
 class VOCDetectionMetric(VOCMetric):
-    """VOC2007's AP (11 points, 'difficult' boxes ignored) at the IoU thresholds 0.5, 0.55, ..., 0.95, and their mean.
+    """Computes VOC2007's average precision: AP50, AP75, and AP as the mean over the IoU thresholds 0.5, 0.55, ..., 0.95.
 
-    The published numbers come from detectron2's VOC evaluator, which uses COCO's IoU thresholds with VOC2007's 11-point AP.
-    pycocotools uses a 101-point AP, which differs for the same detections. mmdet's `eval_map` is not used, because it has
-    one threshold per call, sorts equal scores in arbitrary order and starts processes that may not end. Values are fractions,
-    as in mmdet.
+    VOC2007's average precision has 11 points and ignores boxes that are marked as difficult. The published numbers come from
+    detectron2's VOC evaluator, which combines this definition with COCO's IoU thresholds. pycocotools is not used, because
+    its 101-point AP yields other numbers for the same detections. mmdet's `eval_map` is not used, because it has one
+    threshold per call, sorts equal scores in arbitrary order and starts processes that may not end. Scores are fractions, as
+    in mmdet.
 
     Args:
-        collect_device: Device on which results are gathered. Default: 'cpu'.
-        prefix: Prefix of the scores' names.
-        detectron2_rounding: Round scores to 0.001 and boxes to 0.1 pixels like detectron2, which changes AP by up to 0.5
-            points. Default: False.
+        collect_device: Device on which the results of all processes are gathered. Default: 'cpu'.
+        prefix: Prefix of the names of the scores.
+        detectron2_rounding: Whether to round scores to 0.001 and boxes to 0.1 pixels, as detectron2 does. This changes AP by
+            up to 0.5 points. Default: False.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ def _rounded(rows: np.ndarray) -> np.ndarray:
 
 
 def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | None:
-    """Return the AP of a class at each threshold, or None if there is no object of this class."""
+    """Return the AP of a class at each IoU threshold, or None if the images show no object of this class."""
     objects = 0
     scores = [np.zeros(0)]
     outcomes = [np.zeros((0, len(THRESHOLDS)))]
@@ -83,9 +84,10 @@ def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | N
 
 
 def match(detections: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
-    """Return the outcome of each detection of an image at each threshold. Detections are sorted by score.
+    """Match the detections in an image to the boxes of true objects.
 
-    The outcome is 1 for the first match of a box, 0 for a match of a difficult box, and -1 otherwise.
+    Return the outcome of each detection at each IoU threshold. Detections must be sorted by score. The outcome is 1 if the
+    detection is the first match of a box, 0 if it matches a difficult box (it is then ignored), and -1 otherwise.
     """
     outcome = np.full((len(detections), len(THRESHOLDS)), -1)
     truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)
@@ -105,7 +107,7 @@ def match(detections: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> n
 
 
 def overlap(detections: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return the IoU of boxes with inclusive corners, as in VOC: the width is x2 - x1 + 1."""
+    """Return the IoU of each detection with each true box. As in VOC, the width of a box is x2 - x1 + 1."""
     first = np.maximum(detections[:, None, :2], truth[:, :2])
     last = np.minimum(detections[:, None, 2:], truth[:, 2:])
     intersection = np.clip(last - first + 1, 0, None).prod(axis=2)

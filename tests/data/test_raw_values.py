@@ -1,4 +1,4 @@
-"""Images of any channels and depth: stored values stay unchanged, and operations treat all channels in the same way."""
+"""Images with any number of channels and bits: stored values stay unchanged, and operations treat all channels alike."""
 
 import io
 import itertools
@@ -38,7 +38,7 @@ def npy(pixels: np.ndarray) -> bytes:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Encode with OpenCV, whose order of colors is blue, green, red."""
+    """Encode an image with OpenCV, which orders colors as blue, green, red."""
     ordered = pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]]
     _, data = cv2.imencode('.png', ordered)
     return data.tobytes()
@@ -88,7 +88,8 @@ def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
     for how in ({}, dict(compression='zlib'), dict(tile=(16, 16)), dict(byteorder='>', bigtiff=True)):
         assert same(read(tiff(pixels, planarconfig='contig', **how)), pixels), how
         assert same(read(tiff(pixels[..., 0], **how)), pixels[..., :1]), how
-    for how in ({}, dict(planarconfig='separate'), dict(imagej=True)):  # the first one writes pages
+    # Without options, tifffile writes a page for each channel.
+    for how in ({}, dict(planarconfig='separate'), dict(imagej=True)):
         assert same(read(tiff(planes, **how)), pixels), how
     assert same(read(tiff(planes[:, None], metadata=dict(axes='CZYX'), ome=True)), pixels)
     several = tiff(noise(3, 2, 6, 9), imagej=True, metadata=dict(axes='ZCYX'))
@@ -149,9 +150,9 @@ def test_file_with_other_channels_or_depth_is_named(folder):
     }
     for (stored, pixels), use in itertools.product(odd.items(), uses):
         (folder / 'b/9.npy').write_bytes(npy(pixels))
-        with raises_code('mixed-images', f'b/9.npy: {stored} .*channels=5 of 16 bits'):
+        with raises_code('mixed-images', f'b/9.npy: the image has {stored} .*channels=5 of 16 bits'):
             use(ImageFolder(folder, channels=5))
-    with raises_code('mixed-images', 'a/2.npy: 5 channels .*channels=4'):
+    with raises_code('mixed-images', 'a/2.npy: the image has 5 channels .*channels=4'):
         ImageFolder(folder, channels=4)
 
 
@@ -186,7 +187,7 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_changes_like_a_gray_image(step, channels):
-    """test_transforms.py tests RGB images. The tolerance covers the luma weights, which add up to 0.9999."""
+    """The tolerance covers the luma weights, which add up to 0.9999 instead of 1. test_transforms.py tests RGB images."""
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:
@@ -221,9 +222,9 @@ def test_rgb_changes_of_other_channels_are_an_error():
     require_channels(wide, mean, None, build_views([[dict(type='GaussianBlur', p=1.0), {**jitter, 'p': 0}]]))
     for code, match, arguments in [
         ('views-channels', 'hue of ColorJitter [^;]*; RandomGrayscale', (Five(), None, None, views)),
-        ('statistics-channels', '5 channels .* 3 numbers', (Five(), [0.5] * 3)),
+        ('statistics-channels', '5 channels, .* 3 numbers', (Five(), [0.5] * 3)),
         ('backbone-channels', 'in_channels=5', (Five(), mean, torch.nn.Conv2d(3, 1, 1))),
-        ('views-range', '-0.5 to 3, and ColorJitter', (wide, mean, None, fine)),
+        ('views-range', '-0.5 to 3, but ColorJitter', (wide, mean, None, fine)),
     ]:
         with raises_code(code, match):
             require_channels(*arguments)

@@ -1,4 +1,4 @@
-"""`mmairl.embed` against torchvision's network on crops that are computed here."""
+"""`mmairl.embed` equals torchvision's network on crops that the test computes itself."""
 
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from PIL import Image
 import mmairl
 from mmairl.evaluation.embed import dataset_of
 
-SIDE, CROP = 64, 56  # a crop of 56 implies resizing to 64, so images keep their pixels
+# For a crop of 56, `embed` resizes images to 64. The images have that size, so their pixels stay
+# unchanged.
+SIDE, CROP = 64, 56
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -137,7 +139,7 @@ def test_checkpoint_states_statistics_and_image_size(network, pixels, tmp_path):
 def test_unreadable_has_no_row_and_missing_is_an_error(network, checkpoint, pixels, tmp_path):
     Image.fromarray(pixels[0]).save(tmp_path / 'a.png')
     (tmp_path / 'b.png').write_bytes(b'no image')
-    with pytest.warns(UserWarning, match=r'1 images cannot be read and have no row, first .*b\.png'):
+    with pytest.warns(UserWarning, match=r'1 images cannot be read and have no features; the first is .*b\.png'):
         features, names = mmairl.embed(checkpoint, [tmp_path / 'b.png', tmp_path / 'a.png'], size=CROP)
     assert names == [str(tmp_path / 'a.png')]
     np.testing.assert_allclose(features, expected(network, pixels[:1], *IMAGENET), rtol=1e-4, atol=1e-5)
@@ -156,13 +158,14 @@ def test_resnet_cells_average_to_pooled_features(network, checkpoint, pixels, tm
     for name, one in zip('acd', pixels):
         Image.fromarray(one).save(tmp_path / f'{name}.png')
     (tmp_path / 'b.png').write_bytes(b'no picture')
-    with pytest.warns(UserWarning, match='1 images cannot be read and have a row of NaN, first .*b.png'):
+    with pytest.warns(UserWarning, match='1 images cannot be read and have only NaN as features; the first is .*b.png'):
         how = dict(size=CROP, batch=3, patches=True, out=tmp_path / 'cells.npy')
         cells, names, places = mmairl.embed(checkpoint, tmp_path, **how)
     assert isinstance(cells, np.memmap) and cells.shape == (4, 4, 512) and cells.dtype == np.float32
     assert [name[-5] for name in names] == [*'abcd'] and np.isnan(cells[1]).all()
     np.testing.assert_allclose(cells[[0, 2, 3]].mean(1), expected(network, pixels[:3], *IMAGENET), rtol=1e-4, atol=1e-5)
-    assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]  # y, then x
+    # Each position is (y, x).
+    assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
     with raises_code('no-out'):
         mmairl.embed(checkpoint, tmp_path, patches=True)
 

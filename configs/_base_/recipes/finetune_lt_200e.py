@@ -11,6 +11,7 @@ custom_hooks = []
 trials = None
 assumptions = dict(
     finetune_rate=None,
-    long_tail="long-tailed sets are fine-tuned with Cao et al.'s recipe at a tenth of its rate; the paper states neither a "
-    'recipe nor the ratios, which are 10, 50 and 100',
+    long_tail="long-tailed sets are fine-tuned with Cao et al.'s recipe at a tenth of its rate, and their largest "
+    'class has 10, 50 or 100 times the images of the smallest; the paper states neither the recipe nor these '
+    'ratios',
 )

@@ -17,5 +17,6 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=30)
 assumptions = dict(
-    semi="30 epochs (the shorter of BYOL's two) and a cosine with 10 % of the labels; MSBReg states no length"
+    semi="with 10 % of the labels, training takes 30 epochs (the shorter of BYOL's two choices) with a cosine; MSBReg "
+    'states no number'
 )

@@ -14,4 +14,6 @@ param_scheduler = [
     )
 ]
 train_cfg = dict(max_epochs=60)
-assumptions = dict(semi='60 epochs and a cosine with 1 % of the labels; MSBReg states no length')
+assumptions = dict(
+    semi='with 1 % of the labels, training takes 60 epochs with a cosine; MSBReg states no number'
+)

@@ -13,5 +13,6 @@ trials = [
 ]
 assumptions = dict(
     semi='with few labels, the rate follows a cosine; BYOL states no schedule',
-    semi_rate='with few labels, the rates are those that BYOL prints, at batch 1024; its linear rates are per 256',
+    semi_rate="with few labels, BYOL's printed rates are used as they are at batch 1024; in BYOL's linear evaluation, "
+    'rates are per 256 images',
 )

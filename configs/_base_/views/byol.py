@@ -1,4 +1,4 @@
-# BYOL's augmentation: the symmetric form of the AIRL paper (AIRL's Tab. 5), this form with one operation after the other
+# BYOL's augmentation: the symmetric form of AIRL's Tab. 5, this form with one operation after the other
 # removed from the end (AIRL's Fig. 5), and the asymmetric pair of views of BYOL's own paper.
 crop_flip = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),

@@ -30,5 +30,5 @@ coco_hooks = dict(
 )
 coco_log = dict(by_epoch=False)
 assumptions = dict(
-    warm_up="the warm-up on COCO takes 1000 iterations, detectron2's default; the papers do not state it"
+    warm_up="the warm-up on COCO takes 1000 iterations, which is detectron2's default; the papers do not state the number"
 )

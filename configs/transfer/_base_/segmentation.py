@@ -54,5 +54,5 @@ scalars_and_images = dict(
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
 )
 assumptions = dict(
-    precise='batch norm statistics are recomputed before segmentation and depth are tested'
+    precise='the statistics of batch norm are recomputed before a model of segmentation or depth is tested'
 )

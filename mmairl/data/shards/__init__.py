@@ -1,1 +1,1 @@
-"""Images in shards, local or remote: tar archives, Parquet and Arrow files."""
+"""Images in shards: tar archives, Parquet and Arrow files with many images each, on local disks or remote storage."""

@@ -1,4 +1,4 @@
-"""Access to shards as local files. Remote shards are copied into a cache on the node, or into a temporary folder."""
+"""Access to shards as local files. A remote shard is copied into a cache on a local disk, or into a temporary folder."""
 
 import hashlib
 import os
@@ -14,12 +14,16 @@ from mmairl.data.shards.remote import Stamp, base_name, copy, is_remote
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
-LEFT_OVER = 3600  # seconds after which an unchanged temporary file counts as left over from a killed process
+# A temporary file that has not changed for this many seconds counts as left over from a killed process.
+LEFT_OVER = 3600
 
 
 @contextmanager
 def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Path]:
-    """Yield the path of the shard's file. Without a cache, remove the copy of a remote shard at the end of the block."""
+    """Yield the path of a local file with the content of a shard.
+
+    If the shard is remote and `cache` is None, the file is a temporary copy, which is removed at the end of the `with` block.
+    """
     if not is_remote(shard):
         yield Path(shard)
     elif cache:
@@ -33,20 +37,22 @@ def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Pat
 
 
 class NodeCache:
-    """Copies of shards on a disk of the node, shared by its processes. The least recently used copies are removed.
+    """Copies of remote shards on a disk of this node, which all processes of the node share.
+
+    If the cache is full, the least recently used copies are removed.
 
     Args:
-        folder: The folder of the cache.
+        folder: The folder that contains the cache.
         size: Largest size of the cache in bytes.
     """
 
     def __init__(self, folder: str | Path, size: int) -> None:
-        # In a separate folder, so that no file of the user is counted or removed.
+        # The copies are in a separate folder, so that no file of the user is counted or removed.
         self.folder = Path(folder) / 'mmairl_shards'
         self.size = size
 
     def local(self, url: str, stamp: Stamp) -> Path:
-        """Return the path of the copy of a shard. If it is missing, create it."""
+        """Return the path of the local copy of a shard. If there is no copy yet, create one."""
         digest = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32]
         name = digest + os.path.splitext(base_name(url))[1]
         file = self.folder / name
@@ -61,9 +67,9 @@ class NodeCache:
         return file
 
     def make_room(self, file: Path, size: int) -> None:
-        """Remove the least recently used copies and reserve disk space for a file.
+        """Reserve disk space for a file. If there is too little space, remove the least recently used copies.
 
-        Processes that read a removed copy are not affected, because they have it open.
+        A process that is reading a removed copy can continue, because it has the file open.
         """
         if size > self.size:
             raise UserError(
@@ -73,7 +79,7 @@ class NodeCache:
         with FileLock(self.folder / '.room'):
             present = []
             for path in self.folder.iterdir():
-                with suppress(FileNotFoundError):  # if another process has just renamed it
+                with suppress(FileNotFoundError):  # another process may have just renamed the file
                     present.append((path.stat(), path))
             total = size + sum(status.st_size for status, _ in present)
             for status, old in sorted(present, key=lambda pair: pair[0].st_mtime):

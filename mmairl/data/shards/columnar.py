@@ -1,4 +1,4 @@
-"""Reading of images in Arrow and Parquet files, such as those of Hugging Face's `datasets`."""
+"""Reading of images from Arrow and Parquet files, such as those that Hugging Face's library `datasets` writes."""
 
 import io
 import os
@@ -17,13 +17,19 @@ from mmairl.data.reading import read_file
 from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, explained, printable
 
-INFLATED = 2**28  # bytes that a column of a small Parquet file may expand to
-INFLATION = 50  # bytes per byte of file size that a column of a large Parquet file may expand to
-GROUPS = 16  # row groups that a process caches: the default window of the sampler
+# A column of a row group of a Parquet file may expand to INFLATED bytes, or to INFLATION bytes per byte of the file, whichever
+# is more.
+INFLATED = 2**28
+INFLATION = 50
+# A process caches this many row groups. The default window of ResumableSampler has the same size.
+GROUPS = 16
 
 
 class Columns(NamedTuple):
-    """Names of the columns with images and labels (None without labels), and the classes that the file lists."""
+    """The names of the columns with images and labels, and the class names that the file states.
+
+    `label` is None if the file has no labels, and `classes` is empty if it states no class names.
+    """
 
     image: str
     label: str | None
@@ -35,7 +41,7 @@ class Columns(NamedTuple):
 
 
 class Feature(msgspec.Struct):
-    """A column in the metadata that `datasets` stores in a file."""
+    """The description of a column in the metadata that `datasets` stores in a file."""
 
     kind: Any = msgspec.field(name='_type', default='Value')
     names: list[str] = []
@@ -57,14 +63,15 @@ def pyarrow(name: str) -> Any:
 
 
 def intact(name: str, kind: str) -> AbstractContextManager[None]:
-    """Turn pyarrow's errors about a file into a UserError."""
-    errors = (ValueError, OSError, IndexError)  # base classes of ArrowInvalid and ArrowIndexError
-    fault = f'{name}: not {kind} file, truncated or damaged'
+    """Turn pyarrow's errors about a damaged file into a UserError."""
+    # ArrowInvalid and ArrowIndexError are derived from these classes.
+    errors = (ValueError, OSError, IndexError)
+    fault = f'{name}: the file is not {kind} file, or it is truncated or damaged'
     return explained(fault, 'copy it again', errors, code='damaged-table')
 
 
 def read_arrow(file: Path, name: str) -> ShardRows:
-    """Return the images of an Arrow file, each as a range of bytes of the file."""
+    """Index the images of an Arrow file. The position of an image is a range of bytes in the file."""
     pa = pyarrow(name)
     with pa.memory_map(os.fspath(file)) as mapped, intact(name, 'an Arrow'):
         content = mapped.read_buffer()
@@ -72,13 +79,13 @@ def read_arrow(file: Path, name: str) -> ShardRows:
         table = opened(content).read_all()
         columns = find_columns(table.schema, name)
         table = table.select(columns.used)
-        table.validate(full=True)  # because wrong offsets would lead out of the file
+        table.validate(full=True)  # wrong offsets would read memory outside the file
         rows = labeled_rows(table, columns, name)
         for images in table.column(columns.image).chunks:
             images = images.field('bytes') if pa.types.is_struct(images.type) else images
             if images.null_count and images.null_count == len(images):
                 raise UserError(
-                    f'{name}: the shard contains paths instead of images; store images by dataset.save_to_disk(...)',
+                    f'{name}: the shard contains paths instead of images; store the images by dataset.save_to_disk(...)',
                     code='paths-in-arrow',
                 )
             is_large = pa.types.is_large_binary(images.type)
@@ -96,7 +103,10 @@ def read_arrow(file: Path, name: str) -> ShardRows:
 
 
 def read_parquet(file: Path, name: str) -> ShardRows:
-    """Return the images of a Parquet file, each as a row in a row group, the smallest unit that can be read."""
+    """Index the images of a Parquet file. The position of an image is a row group and a row in this group.
+
+    A row group is the smallest unit that can be read.
+    """
     opened, columns = open_parquet(file, name)
     rows = labeled_rows(opened.read([columns.label] if columns.label else []), columns, name)
     for group in range(opened.num_row_groups):
@@ -108,7 +118,7 @@ def read_parquet(file: Path, name: str) -> ShardRows:
 
 
 def labeled_rows(table: Any, columns: Columns, name: str) -> ShardRows:
-    """Return a row with a label for each row of a table. A missing label becomes -1."""
+    """Return an index with the labels of a table, but without the positions of the images. A missing label becomes -1."""
     rows = ShardRows(labels=[-1] * len(table), names=[b''] * len(table), classes=columns.classes)
     rows.label_kind = 'classes' if columns.classes else 'none'
     if columns.label:
@@ -131,7 +141,8 @@ def open_parquet(file: Path | io.FileIO, name: str) -> tuple[Any, Columns]:
         columns = find_columns(opened.schema_arrow, name)
         size = os.stat(file.fileno() if isinstance(file, io.FileIO) else file).st_size
         require_plausible_sizes(opened.metadata, size, columns.used, name)
-        # Read the columns of small files as dictionaries, because a few bytes can stand for gigabytes of repeated values.
+        # In a small file, a few bytes can represent gigabytes of repeated values. The columns are therefore read as
+        # dictionaries, which store each value once.
         if size <= INFLATED:
             paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
             repeated = [path for path in paths if path.partition('.')[0] in columns.used]
@@ -141,7 +152,7 @@ def open_parquet(file: Path | io.FileIO, name: str) -> tuple[Any, Columns]:
 
 
 def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str) -> None:
-    """Raise if the metadata of a Parquet file state far more data than image files of its size contain."""
+    """Raise if the columns of a Parquet file would expand to far more data than is plausible for images in such a file."""
     faults = [] if 0 <= metadata.num_rows <= size else [f'{metadata.num_rows} rows']
     limit = max(INFLATED, INFLATION * size)
     for number in range(metadata.num_row_groups):
@@ -152,7 +163,7 @@ def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str
                 faults.append(f'{part.total_uncompressed_size} bytes in {part.path_in_schema}')
     if faults:
         raise UserError(
-            f'{name}: a file of {size} bytes would expand to {faults[0]}; write it again, or leave it out',
+            f'{name}: a file of {size} bytes would expand to {faults[0]}; write the file again, or leave it out',
             code='inflated-parquet',
         )
 
@@ -162,14 +173,17 @@ opened_once = lru_cache(open_parquet)
 
 @lru_cache(GROUPS)
 def row_group(file: io.FileIO, name: str, group: int) -> Any:
-    """Return all images of a row group, the unit of compression."""
+    """Return all images of a row group. They are compressed together, so a single image cannot be read alone."""
     opened, columns = opened_once(file, name)
     table = opened.read_row_group(group, [columns.image], use_threads=False)
     return table.column(0).combine_chunks()
 
 
 def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
-    """Return the file content of an image. If the row has only a path, as `Dataset.to_parquet` may write, read that file."""
+    """Return the file content of an image.
+
+    `Dataset.to_parquet` may store only the path of an image. In this case, read the file at this path.
+    """
     image = row_group(file, name, group)[row].as_py()
     if isinstance(image, dict):
         path = image.get('path')
@@ -181,7 +195,7 @@ def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
 
 
 def find_columns(schema: Any, name: str) -> Columns:
-    """Find the columns of images and labels by the metadata of `datasets`, or else by their types and names."""
+    """Find the columns with images and labels, by the metadata of `datasets` or, without metadata, by their types and names."""
     types = pyarrow(name).types
     note = (schema.metadata or {}).get(b'huggingface', b'{}')
     where = f'{name}: the metadata of `datasets`'
@@ -196,10 +210,10 @@ def find_columns(schema: Any, name: str) -> Columns:
         if is_image(field.type, types) and kind_of.get(field.name, 'Image') == 'Image'
     ]
     if not images:
-        urls = f' ({", ".join(texts)} contain text, such as URLs)' if texts else ''
+        urls = f' (columns with text, such as URLs: {", ".join(texts)})' if texts else ''
         raise UserError(
-            f'{name}: no column contains image files ({", ".join(schema.names)}){urls}; download the images into shards, for '
-            'example by img2dataset, or cast a column to datasets.Image',
+            f'{name}: none of the columns {", ".join(schema.names)} contains image files{urls}; download the images into '
+            'shards, for example by img2dataset, or cast a column to datasets.Image',
             code='no-image-column',
         )
     for column in schema.names:
@@ -210,7 +224,10 @@ def find_columns(schema: Any, name: str) -> Columns:
         kind = schema.field(column).type
         if column in texts or types.is_integer(kind):
             return Columns(images[0], column, [])
-        unused = f'{name}: {column} ({kind}) is not used as labels, which must be integers or names; cast the column'
+        unused = (
+            f'{name}: the column {column} ({kind}) is not used as labels, because labels must be integers or names; cast the '
+            'column'
+        )
     if unused:
         print_log(printable(unused), logger='current', level=WARNING)
     return Columns(images[0], None, [])

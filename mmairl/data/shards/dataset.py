@@ -20,24 +20,26 @@ from mmairl.data.shards.shard_paths import shards_at
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
-OPEN = 64  # files that a process keeps open
+OPEN = 64  # a process keeps at most this many shards open
 
 
 @DATASETS.register_module()
 class Shards(ViewDataset):
     """Images in shards: tar archives of WebDataset or tools/pack.py, or Arrow and Parquet files of `datasets`.
 
-    In a tar archive, the label of an image is the content of its `.cls` file, or `label` in its `.json` file. Images are
-    read in place, by an index that is written on first use and rewritten when a shard has changed.
+    In a tar archive, the label of an image is the content of its `.cls` file, or the value of `label` or `cls` in its `.json`
+    file.
+    Shards are not unpacked. Instead, an index states where each image is. The index is written when the shards are first
+    used, and it is written again when a shard has changed.
 
     Args:
-        root: A shard, a folder of shards, a pattern, a list file with a shard per line, or a list of these.
-        views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images is unreadable.
-        max_pixels: Images with more pixels count as unreadable.
-        cache: Folder for copies of remote shards. Default: read remote images in place.
+        root: One shard, a folder of shards, a pattern, a text file with one shard per line, or a list of these.
+        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
+        max_unreadable: Training stops if more than this fraction of the images is unreadable.
+        max_pixels: Images with more pixels than this count as unreadable.
+        cache: A folder on this node for copies of remote shards. Default: read single images from the remote shards.
         cache_size: Largest size of the cache in bytes.
-        channels: Number of channels of images that are read as stored. Default: convert images to 8-bit RGB.
+        channels: Number of channels in the image files, which are read as stored. Default: convert images to 8-bit RGB.
 
     Raises:
         UserError: If a shard is missing or damaged or has no image, or if its URL may contain a secret.
@@ -67,12 +69,16 @@ class Shards(ViewDataset):
 
     @property
     def labels(self) -> torch.Tensor:
-        """The labels, a memory map of the index."""
+        """The labels of all images. They share the memory of the index, which is a memory map."""
         return torch.from_numpy(self.contents.labels)
 
     @property
     def shard_bounds(self) -> list[np.ndarray]:
-        """For the sampler's order by shards: the first image of each shard or row group, and the end."""
+        """The index of the first image of each shard or row group, followed by the number of images.
+
+        The list contains a single array. In a Mixture, it contains one array for each set. ResumableSampler reads this
+        attribute if its order is 'shards'.
+        """
         return [self.contents.units]
 
     def name(self, index: int) -> str:
@@ -80,7 +86,7 @@ class Shards(ViewDataset):
         return f'{self.contents.shards[shard]}/{self.contents.name(index) or f"{start}:{size}"}'
 
     def member(self, index: int) -> str:
-        """Return the name of the image in its shard, or its index if the shard has no names."""
+        """Return the name of the image in its shard, or the index of the image if the shard has no names."""
         return self.contents.name(index) or f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
@@ -102,7 +108,7 @@ class Shards(ViewDataset):
 def read_local(
     name: str, stamp: remote.Stamp, cache: NodeCache | None, start: int, size: int
 ) -> bytes:
-    """Return the file content of an image in a local shard. Raise if the shard was overwritten while open."""
+    """Return the file content of an image in a local file or copy. Raise if a local shard was overwritten during the run."""
     try:
         file = open_shard(os.getpid(), name, stamp, cache)
         if remote.base_name(name).endswith('.parquet'):
@@ -110,7 +116,7 @@ def read_local(
         else:
             data = os.pread(file.fileno(), size, start)
     except OSError:
-        open_shard.cache_clear()  # because files of a mount that was lost and returned must be opened again
+        open_shard.cache_clear()  # if a mount was lost and has returned, its files must be opened again
         raise
     if not remote.is_remote(name):
         remote.refuse_other(name, remote.stamp_in(os.fstat(file.fileno())), stamp)
@@ -119,5 +125,5 @@ def read_local(
 
 @lru_cache(OPEN)
 def open_shard(process: int, name: str, stamp: remote.Stamp, cache: NodeCache | None) -> io.FileIO:
-    """Open a shard, once per process. The file stays readable after the node's cache has removed it."""
+    """Open a shard once per process. The open file stays readable even if the cache of this node removes the copy."""
     return io.FileIO(cache.local(name, stamp) if remote.is_remote(name) else name)

@@ -1,8 +1,9 @@
-"""The index of images in shards, in files that all processes of a node map into memory.
+"""The index of the images in shards: where each image is, its label and its name.
 
-The index is in the user's cache, in a folder named by a digest of the names, sizes and modification times of the shards, and
-of the content of small shards, so that changed shards are indexed again. Until all shards are indexed, the result for each
-shard is in a separate file, so that indexing resumes after a kill.
+The index is stored in files that all processes of a node map into memory. They are in the user's cache, in a folder whose
+name is a digest of the names, sizes and modification times of the shards. The digest also covers the content of small shards,
+so that changed shards are indexed again. While the index is built, the result for each shard is in a separate file, so that
+indexing can resume after a kill.
 """
 
 import hashlib
@@ -29,14 +30,18 @@ from mmairl.errors import UserError, printable
 from mmairl.io import read_json, replacing, write_json
 
 READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
-THREADS = 16  # for requests to network disks
-VERSION = 4  # of the format of the index
-FEW = 4  # largest number of shards that are indexed without other processes
-HASHED = 2**28  # largest total size in bytes of shards that are hashed, in a fifth of a second
+THREADS = 16  # network disks are slow, so this many threads request the sizes and times of shards
+VERSION = 4  # version of the format of the index
+FEW = 4  # up to this many shards are indexed in the main process, without worker processes
+# Shards are hashed if they have at most this many bytes in total, which takes a fifth of a second.
+HASHED = 2**28
 
 
 class Index:
-    """The images of all shards in order. Image i is item i of each array, and shard s starts at image bounds[s]."""
+    """The index of the images in all shards. Item i of each array describes image i.
+
+    bounds[s] is the first image of shard s.
+    """
 
     def __init__(self, folder: Path, shards: Sequence[str]) -> None:
         content = read_json(folder / 'about.json')
@@ -46,36 +51,36 @@ class Index:
         self.classes: list[str] = content['classes']
         self.stamps = [tuple(stamp) for stamp in content['stamps']]
         self.bounds = np.cumsum([0, *content['counts']])
-        # The same for the units that must be read as a whole: shards or, in Parquet, row groups.
+        # The first image of each unit that is read as a whole. Such units are shards or, in Parquet files, row groups.
         self.units = np.cumsum([0, *content['units']])
-        # Copy on write, because torch does not accept read-only arrays.
+        # The memory maps are copy-on-write, because torch does not accept read-only arrays.
         rows = np.load(folder / 'rows.npy', mmap_mode='c')
         self.starts, self.sizes, self.labels, self.name_ends = rows
         self.names = np.load(folder / 'names.npy', mmap_mode='c')
 
     def __reduce__(self) -> tuple:
-        """Pickle the index without its arrays, which a spawned worker maps itself."""
+        """Pickle the index without its arrays. A spawned data worker maps the arrays into its memory itself."""
         return Index, (self.folder, self.shards)
 
     def place(self, image: int) -> tuple[int, int, int]:
-        """Return the number of an image's shard, and the position and size of the image in the shard."""
+        """Return the shard of an image as an index into `shards`, and the position and size of the image in the shard."""
         shard = int(np.searchsorted(self.bounds, image, 'right')) - 1
         return shard, int(self.starts[image]), int(self.sizes[image])
 
     def name(self, image: int) -> str:
-        """Return the name of an image in its shard; '' if the shard has no names."""
+        """Return the name of an image in its shard, or '' if the shard has no names."""
         start = self.name_ends[image - 1] if image else 0
         return os.fsdecode(self.names[start : self.name_ends[image]].tobytes())
 
 
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
-    """Return the index of these shards. If it is missing, one process of the node creates it."""
+    """Return the index of these shards. If the index does not exist yet, one process of the node builds it."""
     stamps = stamps_of(shards)
     for shard, stamp in zip(shards, stamps):
         if remote.is_remote(shard) and not cache and not any(stamp[1:]):
             raise UserError(
-                f'{shard}: the storage states no ETag, version or modification time, so a replaced shard would go unnoticed; '
-                'set cache of the data set to a folder of this node, or use another server',
+                f'{shard}: the storage states no ETag, version or modification time, so a change of the shard could not be '
+                'noticed; set cache of the data set to a folder of this node, or use another server',
                 code='remote-unversioned',
             )
     state = json.dumps([VERSION, list(shards), stamps, digests_of(shards, stamps)])
@@ -91,7 +96,8 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
 def stamps_of(shards: Sequence[str]) -> list[remote.Stamp]:
     """Return the size and the modification time or version of each shard."""
     try:
-        # The first one without the pool, which would wait for all its requests if the storage hangs.
+        # The first request runs outside the pool. If the storage hangs, the error then comes without waiting for the other
+        # requests.
         first = remote.stamp_of(shards[0])
         with ThreadPoolExecutor(THREADS) as pool:
             return [first, *pool.map(remote.stamp_of, shards[1:])]
@@ -103,7 +109,10 @@ def stamps_of(shards: Sequence[str]) -> list[remote.Stamp]:
 
 
 def digests_of(shards: Sequence[str], stamps: list[remote.Stamp]) -> list[str]:
-    """Return digests of the content of small local shards, because a shard may change without a new size or time."""
+    """Return digests of the content of the shards, or an empty list if the shards are large or remote.
+
+    Digests are used because a shard can change without a change of its size or modification time.
+    """
     if sum(stamp[0] for stamp in stamps) > HASHED or any(map(remote.is_remote, shards)):
         return []
     return [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards]
@@ -120,7 +129,8 @@ def build_index(
         batch_size=None,
         collate_fn=partial(index_shard, cache=cache),
         num_workers=min(hardware.cores(), len(pending)) if len(pending) > FEW else 0,
-        generator=torch.Generator(),  # leaves the global generator as it is, whether or not the index exists
+        # A separate generator is used, so that building the index does not change the state of the global generator.
+        generator=torch.Generator(),
     )
     is_silent = not is_main_process()
     for _ in track(loader, 'looking for images in shards', len(pending), disable=is_silent):
@@ -132,7 +142,7 @@ def build_index(
     starts, sizes, labels, name_sizes = np.concatenate([arrays['rows'] for arrays in saved], axis=1)
     if notes[0]['kind'] == 'names':
         number = {name: position for position, name in enumerate(classes)}
-        # The last entry is for the label -1.
+        # For each shard, map its labels to positions in the joint classes. Label -1 indexes the last entry, which is -1.
         numbers = [np.array([*map(number.get, note['classes']), -1]) for note in notes]
         labels = np.concatenate([new[arrays['rows'][2]] for new, arrays in zip(numbers, saved)])
     np.save(folder / 'rows.npy', np.stack([starts, sizes, labels, name_sizes.cumsum()]))
@@ -173,20 +183,20 @@ def index_shard(job: tuple[Path, str, remote.Stamp], cache: NodeCache | None) ->
 
 
 def require_like_labels(shards: Sequence[str], notes: list[dict]) -> None:
-    """Raise if the labels of two shards differ in kind or classes."""
+    """Raise if the labels of two shards are of different kinds, such as numbers and names, or have different classes."""
     first = notes[0]
     keys = ('kind', 'classes') if first['kind'] == 'classes' else ('kind',)
     for shard, note in zip(shards, notes):
         if any(note[key] != first[key] for key in keys):
             raise UserError(
-                f'{shard}: its labels ({note["kind"]}) differ from those of {shards[0]} ({first["kind"]}) in kind or '
-                'classes; set shards of one data set',
+                f'{shard}: the kind of the labels ({note["kind"]}) or their classes differ from those in {shards[0]} '
+                f'({first["kind"]}); set shards of the same data set',
                 code='unlike-shards',
             )
 
 
 def join_classes(notes: list[dict]) -> list[str]:
-    """Return the classes of all shards."""
+    """Return the names of the classes of all shards together."""
     if notes[0]['kind'] == 'names':
         return sorted({name for note in notes for name in note['classes']})
     if notes[0]['kind'] == 'numbers':

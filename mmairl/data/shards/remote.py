@@ -1,8 +1,8 @@
 """Access through `fsspec` to shards with a URL (s3://, gs://, hf://, https://).
 
-After each read, the size and the version of the shard are compared with those in the index, so a run stops if a shard is
-replaced. Temporary failures are retried, and other failures raise one clear error. The package of the storage finds the
-credentials. A URL that may contain a secret is an error.
+After each read, the size and the version of the shard are compared with those in the index, so that a run stops if a shard
+is replaced. Temporary failures are retried, and other failures raise a clear error. Credentials are found by the package that
+accesses the storage, such as s3fs. A URL that may contain a secret is rejected.
 """
 
 import errno
@@ -20,11 +20,12 @@ from mmairl.data.reading import retried
 from mmairl.errors import UserError, chain, explained, refuse_secret
 from mmairl.io import FULL
 
-# The size of a shard, then its modification time or the versions that the storage states.
+# The state of a shard, by which changes are noticed: its size, then its modification time or the versions that the storage
+# states.
 Stamp = tuple[int | str, ...]
-LIMIT = 30  # seconds for an answer, whatever the package's own time-outs and retries are
-PATIENCE = 120  # seconds for all tries
-BLOCK = 2**23  # bytes of a shard that a request copies
+LIMIT = 30  # time limit of a request in seconds, in addition to the limits of the package that accesses the storage
+PATIENCE = 120  # total time limit in seconds of all tries of a request
+BLOCK = 2**23  # a shard is copied by requests of this many bytes
 VERSIONS = (
     'ETag', 'etag', 'generation', 'LastModified', 'last_modified', 'mtime', 'modify', 'blob_id',
 )  # fmt: skip
@@ -33,20 +34,22 @@ MISSING = 'remote-missing'
 REFUSED = 'remote-refused'
 NO_RANGES = 'no-http-ranges'
 MEANINGS = {
-    BAD_URL: 'the URL is not valid, or redirects to an invalid one; correct it',
-    MISSING: 'the shard does not exist; restore it, or correct the pattern',
+    BAD_URL: 'the URL is not valid, or redirects to an invalid URL; correct the URL',
+    MISSING: 'the shard does not exist; restore the shard, or correct the URL',
     REFUSED: 'the storage refuses the request; check that the credentials are valid, have not expired and allow reading, and '
     'check the region and endpoint, then continue with --resume',
     NO_RANGES: 'the server does not support HTTP ranges; download the shards, or use another server',
 }
-# The code of the error for each HTTP status that is not retried.
+# The HTTP statuses for which a request is not retried, and the code of the UserError that is raised for each.
 REFUSALS = {404: MISSING, 410: MISSING, 416: NO_RANGES}
 REFUSALS |= dict.fromkeys((301, 307, 400, 401, 403), REFUSED)
-# Words in errors without a status that concern credentials, such as a missing credentials file.
+# Some errors about credentials have no HTTP status, for example if the file with the credentials is missing. These words
+# identify them.
 NO_CREDENTIALS = re.compile('credential|forbidden|denied|unauthori[sz]ed|expired', re.IGNORECASE)
-# The status of errors that have none, if they have no other cause.
+# If no error states an HTTP status, an original error of one of these types implies a status.
 STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
-# Errors without an answer: refused or dropped connections, DNS, TLS and time-outs.
+# These errors mean that the server did not answer: the connection was refused or dropped, DNS or TLS failed, or a time limit
+# was exceeded.
 UNREACHABLE = (ConnectionError, socket.gaierror, ssl.SSLError, TimeoutError)
 
 
@@ -55,12 +58,12 @@ def is_remote(shard: str) -> bool:
 
 
 def base_name(shard: str) -> str:
-    """Return the file name of a shard, without the query of a URL."""
+    """Return the file name of a shard. If the shard is a URL, its query ('?...') is left out."""
     return os.path.basename(shard.partition('?')[0] if is_remote(shard) else shard)
 
 
 class Remote:
-    """The file system of a URL, and the path of the shard in it."""
+    """A remote shard, folder or pattern: its file system (of fsspec) and its path in the file system."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -73,10 +76,11 @@ class Remote:
         with explained(fault, 'install it', (ImportError,), code='no-package'):
             from fsspec.core import url_to_fs
 
-            self.system, self.path = url_to_fs(url, **options)  # one per thread and process
+            # fsspec creates one file system per thread and process.
+            self.system, self.path = url_to_fs(url, **options)
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """Call a method of the file system, with a time limit if the file system is asynchronous."""
+        """Call a method of the file system on the path. If the file system is asynchronous, set a time limit."""
         limit = dict(timeout=LIMIT) if self.system.async_impl else {}
         return getattr(self.system, method)(self.path, **arguments, **limit)
 
@@ -89,7 +93,7 @@ class Remote:
         return info['size'], str(version), info.get('Last-Modified', '')
 
     def part(self, stamp: Stamp, start: int, size: int) -> bytes:
-        """Return a range of bytes. Raise if the shard no longer has this stamp."""
+        """Return a range of bytes of the shard. Raise if the stamp shows that the shard has changed."""
         try:
             data = self.ask('cat_file', start=start, end=start + size)
         finally:
@@ -101,7 +105,7 @@ class Remote:
         return data
 
     def shards(self, suffixes: tuple[str, ...]) -> list[str]:
-        """Return the URLs of the shards in a folder or that match a pattern."""
+        """Return the URLs of the shards in this folder, or of the shards that match this pattern."""
         self.system.invalidate_cache(self.path)
         is_pattern = '*' in self.path
         names = self.ask('glob') if is_pattern else self.ask('ls', detail=False)
@@ -111,7 +115,7 @@ class Remote:
 
 
 def call_remote(url: str, method: str, *arguments: Any) -> Any:
-    """Call a method of `Remote`. Retry temporary failures."""
+    """Call a method of `Remote(url)` and return its result. Temporary failures are retried."""
     refuse_secret(url, 'shard')
 
     def once() -> Any:
@@ -123,9 +127,11 @@ def call_remote(url: str, method: str, *arguments: Any) -> Any:
 
 @contextmanager
 def explained_refusals(url: str) -> Iterator[None]:
-    """Turn a refusal into a UserError, and a temporary failure into an OSError, which is retried.
+    """Turn errors of the storage into errors that `retried` handles.
 
-    Programming errors pass unchanged. The text of the original error is dropped, because it may contain credentials.
+    If the storage refuses the request, raise a UserError. If the failure may be temporary, raise an OSError, which is
+    retried. Programming errors are raised unchanged. The text of the original error is dropped, because it may contain
+    credentials.
     """
     try:
         yield
@@ -133,8 +139,8 @@ def explained_refusals(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FULL:
-            raise  # because the disk of this node is full
-        # The cancellation behind a time-out is not an Exception.
+            raise  # the disk of this node is full, so another try would fail, too
+        # The cause of a time-out is a CancelledError. It is not an Exception and is left out here.
         links = [link for link in chain(error) if isinstance(link, Exception)]
         first = type(links[-1])
         if issubclass(first, ValueError) and not issubclass(first, OSError):
@@ -156,7 +162,7 @@ def refuse(url: str, code: str) -> NoReturn:
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status in an error of aiohttp, botocore, requests or httpx; 0 if it has none."""
+    """Return the HTTP status in an error of aiohttp, botocore, requests or httpx, or 0 if the error has no status."""
     answer = getattr(error, 'response', None)
     if isinstance(answer, dict):
         return answer.get('ResponseMetadata', {}).get('HTTPStatusCode', 0)
@@ -168,9 +174,10 @@ def stamp_of(shard: str) -> Stamp:
     if is_remote(shard):
         return call_remote(shard, 'stamp')
     status = os.stat(shard)
-    if not stat.S_ISREG(status.st_mode):  # because reading a pipe would wait for its writer
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe, for example, would wait forever
         raise UserError(
-            f'{shard}: the shard is not a regular file; leave it out', code='not-a-regular-file'
+            f'{shard}: the shard is not a regular file; leave the shard out',
+            code='not-a-regular-file',
         )
     return stamp_in(status)
 
@@ -182,19 +189,19 @@ def stamp_in(status: os.stat_result) -> Stamp:
 def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
     if current != stamp:
         raise UserError(
-            f'{shard}: the shard has changed since it was indexed; if it still has the same images in the same order, start '
-            'again with --resume',
+            f'{shard}: the shard has changed since it was indexed; if the shard still has the same images in the same order, '
+            'continue with --resume',
             code='shard-changed',
         )
 
 
 def part(url: str, stamp: Stamp, start: int, size: int) -> bytes:
-    """Return a range of bytes. Raise if the shard no longer has this stamp."""
+    """Return a range of bytes of a remote shard. Raise if the stamp shows that the shard has changed."""
     return call_remote(url, 'part', stamp, start, size)
 
 
 def copy(url: str, stamp: Stamp, target: Path) -> None:
-    """Copy a shard into an existing file. Raise if the shard no longer has this stamp."""
+    """Copy a remote shard into an existing file. Raise if the stamp shows that the shard has changed."""
     with target.open('r+b') as file:
         for start in range(0, stamp[0], BLOCK):
             file.write(part(url, stamp, start, min(BLOCK, stamp[0] - start)))

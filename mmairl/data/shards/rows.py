@@ -1,4 +1,4 @@
-"""The result of indexing one shard, and checks for all shard formats."""
+"""The index of a single shard, and checks that apply to all shard formats."""
 
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -7,19 +7,22 @@ import msgspec
 
 from mmairl.errors import UserError
 
-MAX_CLASSES = 10**6  # if labels are numbers
+MAX_CLASSES = 10**6  # labels that are numbers must be below this limit
 Kind = TypeVar('Kind')
 
 
 @dataclass
 class ShardRows:
-    """The position, the size, the label and the name (without extension) of each image in a shard.
+    """The index of a shard: the position, the size, the label and the name (without extension) of each image.
 
-    In a Parquet file, `starts` are the numbers of row groups, `sizes` are positions in them, and the names are empty.
+    For a Parquet file, `starts` contains the row group of each image, `sizes` contains the row in this group, and the names
+    are empty.
 
     Attributes:
-        label_kind: 'none', 'numbers', 'names' (`classes` has the names that occur) or 'classes' (the file lists them).
-        groups: Number of images in each unit that must be read as a whole; empty if images can be read one by one.
+        label_kind: The form of the labels in the shard: 'none', 'numbers', 'names' (`classes` contains the names that occur)
+            or 'classes' (`classes` contains the names that the shard states).
+        groups: Number of images in each unit that must be read as a whole. The list is empty if images can be read one by
+            one.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -35,21 +38,21 @@ class ShardRows:
         """Raise if the shard has no image, or if a label is out of range."""
         if not self.starts:
             raise UserError(
-                f'{shard}: the shard has no image, such as a member NAME.jpg or NAME.png; leave it out',
+                f'{shard}: the shard has no image, such as a member NAME.jpg or NAME.png; leave the shard out',
                 code='empty-shard',
             )
         count = MAX_CLASSES if self.label_kind == 'numbers' else len(self.classes)
         wrong = [label for label in self.labels if not -1 <= label < count]
         if wrong:
             raise UserError(
-                f'{shard}: a label is neither -1 nor in the range of {count} classes ({wrong[0]}); correct the labels, or '
-                'write names',
+                f'{shard}: a label must be -1 or from 0 to {count - 1} ({wrong[0]}); correct the labels, or store class names '
+                'instead of numbers',
                 code='bad-label',
             )
 
 
 def parse_json(text: bytes, kind: type[Kind], source: str) -> Kind:
-    """Decode untrusted JSON to a declared type."""
+    """Decode untrusted JSON. Raise a UserError if the content does not have the type `kind`."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:

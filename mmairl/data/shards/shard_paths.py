@@ -1,4 +1,4 @@
-"""Resolution of the shards in a config: files, folders, patterns and lists."""
+"""Search for the shards that the argument `root` of `Shards` names: a file, a folder, a pattern or a list of these."""
 
 import glob
 import os
@@ -17,11 +17,14 @@ SUFFIXES = ('.tar', '.parquet', '.arrow')
 HUB = 'hf:'
 BRACES = re.compile(r'\{(\d{1,18})\.\.(\d{1,18})\}')
 PART = re.compile(r'(.*-)\d+-of-(\d{1,18})\D*')
-MAX_SHARDS = 10**6  # of one pattern
+MAX_SHARDS = 10**6  # a pattern or a list may name at most this many shards
 
 
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
-    """Return the shards that `root` names: a file, a folder, a pattern, a list file (.txt), or a list of these."""
+    """Return the paths of the shards that `root` names.
+
+    `root` is a file, a folder, a pattern, a text file (.txt) with one shard per line, or a list of these.
+    """
     places = root if isinstance(root, (list, tuple)) else [root]
     names = (name for place in places for name in expand_braces(os.fspath(place)))
     found = (shard for name in names for shard in shards_in(name))
@@ -30,14 +33,14 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
         refuse_many(places[0])
     if not shards or len(set(shards)) < len(shards):
         raise UserError(
-            'root: the list of shards is empty or names a shard twice; name at least one shard, each once',
+            'root: the list of shards is empty or contains a shard twice; list at least one shard, and each shard once',
             code='bad-shard-list',
         )
     return shards
 
 
 def shards_in(place: str) -> Iterator[str]:
-    """Yield the shards of a file, folder or pattern without braces, or of each line of a list file."""
+    """Yield the shards that one entry of `root` names. The entry has no braces: `expand_braces` has replaced them."""
     if place.startswith(HUB) and not remote.is_remote(place):
         yield from hub_shards(place)
         return
@@ -51,7 +54,10 @@ def shards_in(place: str) -> Iterator[str]:
 
 
 def hub_shards(place: str) -> list[str]:
-    """Return the Arrow files of `hf:NAME` or `hf:NAME:SPLIT`. `datasets` downloads them if they are missing."""
+    """Return the Arrow files of a data set of the Hugging Face hub, `hf:NAME` or `hf:NAME:SPLIT`.
+
+    The default split is train. The library `datasets` downloads the files if they are not on this machine.
+    """
     with installed('datasets', 'data sets of the Hugging Face hub'):
         from datasets import load_dataset
     name, _, split = place.removeprefix(HUB).partition(':')
@@ -62,7 +68,10 @@ def hub_shards(place: str) -> list[str]:
 
 
 def matching_shards(place: str) -> list[str]:
-    """Return the shards of a file, folder or pattern. Raise if there are none, or if a folder lacks some."""
+    """Return the shards that a file, folder or pattern names.
+
+    Raise if there is no shard, or if the names of the shards in a folder show that some are missing.
+    """
     is_folder = os.path.isdir(place)
     shards = []
     if remote.is_remote(place):
@@ -75,13 +84,14 @@ def matching_shards(place: str) -> list[str]:
         paths = [entry.path for entry in os.scandir(os.path.abspath(place)) if entry.is_file()]
         shards = sorted(path for path in paths if path.endswith(SUFFIXES))
     elif place.endswith(SUFFIXES):
-        # The name of an existing file is not a pattern, even with special characters.
+        # If a file of this name exists, the name is not a pattern, even if it contains special characters such as '*'.
         is_pattern = glob.has_magic(place) and not os.path.exists(place)
         shards = sorted(map(os.path.abspath, glob.glob(place) if is_pattern else [place]))
     if not shards:
         raise UserError(
-            f'{place}: no shard found{folders_below(place)}; set a file NAME.tar, NAME.parquet or NAME.arrow, a folder of '
-            'such files, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list file NAME.txt',
+            f'{place}: no shard found{folders_below(place)}; set a file NAME.tar, NAME.parquet or NAME.arrow, a folder that '
+            'contains such files, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a text file NAME.txt '
+            'with one shard per line',
             code='no-shards',
         )
     if is_folder:
@@ -90,7 +100,7 @@ def matching_shards(place: str) -> list[str]:
 
 
 def folders_below(place: str) -> str:
-    """List the subfolders of a folder without shards, for the error message."""
+    """List the first subfolders of a folder that has no shards. The text is part of an error message."""
     if not os.path.isdir(place):
         return ''
     names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
@@ -98,19 +108,19 @@ def folders_below(place: str) -> str:
 
 
 def refuse_gaps(shards: Sequence[str]) -> None:
-    """Raise if a folder has fewer shards than names such as train-00003-of-00010.parquet state."""
+    """Raise if shards are missing. File names such as train-00003-of-00010.parquet state the number of all shards."""
     parts = filter(None, map(PART.fullmatch, shards))
     for (prefix, count), present in Counter(part.groups() for part in parts).items():
         if present < int(count):
             raise UserError(
                 f'{prefix}*-of-{count}: {int(count) - present} of the shards are missing; restore them, or select the '
-                'existing ones by a pattern',
+                'existing shards by a pattern',
                 code='missing-shards',
             )
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Yield the names that a pattern such as a{01..03}.tar stands for."""
+    """Yield the names that a pattern with braces represents. For example, a{01..03}.tar represents three names."""
     pattern = pattern.removeprefix('file://')
     braces = BRACES.search(pattern)
     if not braces or os.path.exists(pattern):
@@ -126,5 +136,6 @@ def expand_braces(pattern: str) -> Iterator[str]:
 
 def refuse_many(pattern: object) -> None:
     raise UserError(
-        f'{pattern}: names more than {MAX_SHARDS} shards; correct the numbers', code='many-shards'
+        f'{pattern}: more than {MAX_SHARDS} shards; correct the numbers in the pattern, or shorten the list',
+        code='many-shards',
     )

@@ -1,6 +1,6 @@
-"""Indexing of images in tar archives, of WebDataset or of tools/pack.py.
+"""Indexing of images in tar archives that WebDataset or tools/pack.py wrote.
 
-The names in an archive are untrusted data and are never opened as paths.
+A file in an archive is called a member. The names of members are untrusted data and are never opened as paths.
 """
 
 import os
@@ -18,17 +18,19 @@ from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, printable
 
 BLOCK = 512
-SMALL = 2**20  # largest size in bytes of a label, a JSON file or an extended header
-NOTE = 2**26  # largest size in bytes of the note of tools/pack.py, which lists all classes
-REGULAR = (b'0', b'\0', b'7')  # types of regular files; '7' is a contiguous file
-# Types of files whose content is in another member, or rearranged.
+SMALL = 2**20  # a label, a JSON file or an extended header has at most this many bytes
+NOTE = 2**26  # a note of tools/pack.py, which lists all classes, has at most this many bytes
+# These types of members are regular files. Type 7 is a contiguous file.
+REGULAR = (b'0', b'\0', b'7')
+# The types of members whose content is in another member, or is not stored in one piece.
 WITHOUT_CONTENT = {b'1': 'a hard link', b'S': 'a sparse file'}
-LABELS = {b'cls', b'json'}  # extensions of members with the label of an image
+LABELS = {b'cls', b'json'}  # the extensions of members that contain the label of an image
 LONG_NAME = b'L'
 EXTENDED = b'x'
 GLOBAL = b'g'
 RECORD = re.compile(rb'(\d{1,20}) ([^=]+)=')
-ABOUT = b'__mmairl__/'  # folder of the notes of tools/pack.py, which webdataset skips because of its name
+# tools/pack.py stores its notes in this folder. webdataset skips names that start and end with two underscores.
+ABOUT = b'__mmairl__/'
 NUMBER = re.compile('-?[0-9]{1,18}')
 Kind = TypeVar('Kind')
 Label = int | str | None
@@ -41,18 +43,19 @@ class Member(NamedTuple):
     size: int
 
 
-Sample = dict[bytes, Member]  # the members of an image, by their extensions without the dot
+# A sample contains the members that belong to an image. The keys are extensions without the dot.
+Sample = dict[bytes, Member]
 
 
 class LabelFile(msgspec.Struct):
-    """The label in the JSON file of an image. Other keys are ignored."""
+    """The keys in the JSON file of an image that may contain the label of the image. Other keys are ignored."""
 
     label: Label = None
     cls: Label = None
 
 
 class PackNote(msgspec.Struct, omit_defaults=True):
-    """The note that tools/pack.py stores in an archive."""
+    """The settings of tools/pack.py, which it stores as a note in each archive."""
 
     classes: list[str] = []
     short_side: int = 0
@@ -60,12 +63,12 @@ class PackNote(msgspec.Struct, omit_defaults=True):
 
 
 def image_kinds() -> set[bytes]:
-    """Return the extensions of images in archives, without the dot."""
+    """Return the extensions by which members are recognized as images, without the dot."""
     return {ending[1:].encode() for ending in extensions()} | {b'avif', b'jp2', b'ico'}
 
 
 def read_tar(file: Path, shard: str) -> ShardRows:
-    """Return the images of a tar archive. `shard` is its name in messages."""
+    """Index the images of a tar archive. `shard` is the name of the archive in messages."""
     rows = ShardRows()
     labels: dict[bytes, Label] = {}
     with file.open('rb', buffering=0) as opened:
@@ -79,11 +82,11 @@ def read_tar(file: Path, shard: str) -> ShardRows:
             rows.starts.append(image.start)
             rows.sizes.append(image.size)
             if name in labels:
-                reader.fail(name, 'the name occurs twice', 'duplicate-image')
+                reader.fail(name, 'the archive has two images of this name', 'duplicate-image')
             labels[name] = reader.label(sample, name)
             first = next(iter(labels.values()))
             if type(labels[name]) is not type(first):
-                fault = f'its label {labels[name]!r:.40} and the first one, {first!r:.40}, are of different types'
+                fault = f'its label {labels[name]!r:.40} and the first label of the archive, {first!r:.40}, differ in type'
                 reader.fail(name, fault, 'mixed-labels')
     rows.names = list(labels)
     rows.labels = list(labels.values())
@@ -103,7 +106,7 @@ def read_tar(file: Path, shard: str) -> ShardRows:
 
 
 class TarReader:
-    """Reads the members of an archive in order, five times as fast as the standard library's tarfile.
+    """Reads the members of a tar archive in order. It is five times as fast as the standard library's tarfile.
 
     Args:
         file: File descriptor of the open archive.
@@ -115,7 +118,10 @@ class TarReader:
         self.shard = shard
 
     def samples(self) -> Iterator[tuple[bytes, Sample]]:
-        """Group consecutive members with the same name up to the first dot, as WebDataset does."""
+        """Yield the name of each image and the members that belong to it.
+
+        As in WebDataset, these are consecutive members whose names are the same up to the first dot.
+        """
         name, sample = b'', {}
         for path, member in self.members():
             folder, slash, base = path.removeprefix(b'./').rpartition(b'/')
@@ -129,7 +135,7 @@ class TarReader:
                 name, sample = key, {}
             kind = kind.lower()
             if kind in sample:
-                self.fail(name, 'two of its members have the same name', 'duplicate-member')
+                self.fail(name, 'two members of this image have the same name', 'duplicate-member')
             sample[kind] = member
         if sample:
             yield name, sample
@@ -143,7 +149,7 @@ class TarReader:
         while True:
             header = os.pread(self.file, BLOCK, position)
             if len(header) < BLOCK:
-                self.damaged('cut short, without an end mark')
+                self.damaged('cut short (it has no end mark)')
             if not any(header):
                 self.report_skipped(skipped)
                 return
@@ -152,7 +158,7 @@ class TarReader:
                 self.damaged(f'not a tar archive, or damaged at byte {position}')
             start = position + BLOCK
             if start + size > end:
-                self.damaged(f'cut short in its member {readable(header[:100])}')
+                self.damaged(f'cut short within the member {readable(header[:100])}')
             kind = header[156:157]
             member = Member(start, size)
             position = start + -(-size // BLOCK) * BLOCK
@@ -169,8 +175,8 @@ class TarReader:
             elif name.rpartition(b'.')[2].lower() in image_kinds() | LABELS:
                 if fault:
                     raise UserError(
-                        f'{self.shard}: the member {readable(name)} is {fault} without content of its own; write the archive '
-                        'again by tar --hard-dereference and without --sparse',
+                        f'{self.shard}: the member {readable(name)} is {fault}, whose content cannot be read in place; write '
+                        'the archive again with tar --hard-dereference and without --sparse',
                         code='image-without-content',
                     )
                 skipped.append(name)
@@ -178,14 +184,17 @@ class TarReader:
     def report_skipped(self, names: list[bytes]) -> None:
         if names:
             print_log(
-                f'{self.shard}: {len(names)} members are named like images or labels but are links, folders or devices, '
-                f'first {readable(names[0])}; they are left out (tar --dereference stores the targets of links)',
+                f'{self.shard}: {len(names)} members are named like images or labels but are links, folders or devices '
+                f'(the first: {readable(names[0])}); they are left out (tar --dereference stores the targets of links)',
                 logger='current',
                 level=WARNING,
             )
 
     def extended_header(self, kind: bytes, member: Member) -> dict:
-        """Return GNU's long name, or path, size and sparse format from POSIX records of the form 'LENGTH KEY=VALUE'."""
+        """Read a header that describes the next member. Return its path, its size and its sparse format, if they are stated.
+
+        GNU's header contains only a long path. The POSIX header has records of the form 'LENGTH KEY=VALUE'.
+        """
         text = self.content(member)
         if kind == LONG_NAME:
             return dict(path=text.rstrip(b'\0'))
@@ -207,7 +216,7 @@ class TarReader:
         return values
 
     def content(self, member: Member, limit: int = SMALL) -> bytes:
-        """Return the content of a small member."""
+        """Return the content of a small member. Raise if the member is larger than `limit`."""
         if member.size > limit:
             raise UserError(
                 f'{self.shard}: a label, a note or an extended header has {member.size} bytes, but the limit is {limit}; '
@@ -217,7 +226,7 @@ class TarReader:
         return os.pread(self.file, member.size, member.start)
 
     def image(self, sample: Sample, name: bytes) -> Member:
-        # An array is an image only if the sample has no other image.
+        # A .npy file counts as the image only if the sample has no image in another format.
         kinds = [kind for kind in sample if kind in image_kinds()] or sample.keys() & {b'npy'}
         if len(kinds) != 1:
             members = ', '.join(readable(kind) for kind in sample)
@@ -251,7 +260,7 @@ def readable(name: bytes) -> str:
 
 
 def path_in(header: bytes) -> bytes:
-    """Return the path in a header. In the ustar format, it consists of a prefix and a name."""
+    """Return the path of the member in a header. In the ustar format, the header stores it as a prefix and a name."""
     name = header[:100].rstrip(b'\0')
     if header[257:263] == b'ustar\0' and header[345]:
         name = header[345:500].rstrip(b'\0') + b'/' + name
@@ -259,12 +268,18 @@ def path_in(header: bytes) -> bytes:
 
 
 def has_valid_sum(header: bytes) -> bool:
-    """Return whether the checksum is the sum of the header's bytes, with spaces in place of the checksum itself."""
+    """Return whether the checksum of a header is correct.
+
+    It is the sum of the header's bytes, where the bytes of the checksum itself count as spaces.
+    """
     return octal(header[148:156]) == sum(header[:148]) + 8 * ord(' ') + sum(header[156:])
 
 
 def octal(field: bytes) -> int:
-    """Return the number in a field of a header, in octal or, above 8 GB, in binary; -1 if the field is invalid."""
+    """Return the number in a field of a header, or -1 if the field is invalid.
+
+    Numbers are stored in octal or, if they are too large for that, in binary.
+    """
     if field[0] & 0x80:
         return int.from_bytes(field[1:], 'big')
     try:

@@ -1,4 +1,4 @@
-"""Hooks. A class is imported on first use, because some import a whole evaluation protocol."""
+"""Hooks of training runs. Each class is imported at its first use, because some import a whole evaluation protocol."""
 
 from mmairl.registry import class_of
 

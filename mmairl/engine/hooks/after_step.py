@@ -1,4 +1,4 @@
-"""After each optimizer step, move the teacher and fill the queue."""
+"""After each optimizer step, update the teacher and add keys to the queue."""
 
 import math
 import random
@@ -18,9 +18,9 @@ from mmairl.registry import HOOKS
 
 
 def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
-    """Return the teacher's momentum at a step.
+    """Return the momentum of the teacher at a step.
 
-    The cosine is ``m(k) = 1 - (1 - base) (cos(pi k / K) + 1) / 2``.
+    With the schedule 'cosine', it is ``1 - (1 - base) (cos(pi k / K) + 1) / 2`` at step k of K.
 
     >>> momentum_at(0, 100, 0.99, 'cosine'), momentum_at(100, 100, 0.99, 'cosine')
     (0.99, 1.0)
@@ -32,17 +32,20 @@ def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
 
 @HOOKS.register_module()
 class MomentumHook(Hook):
-    """Move the teacher and fill the queue after each optimizer step ``k = 1..K``, by the model's `after_step`.
+    """After each optimizer step, update the teacher and add keys to the queue, by the model's `after_step`.
 
     The hook acts on models with a `Teacher` or a `KeyQueue`. With gradient accumulation, it acts once per optimizer step,
-    and the keys of all accumulated batches enter the queue. A skipped step does not move the teacher, and a step with a
-    non-finite loss adds no keys. The view whose keys enter depends only on seed and iteration, so it is the same in all
-    processes and after a resume.
+    and the keys of all accumulated batches enter the queue. If the optimizer wrapper reports that it did not call the
+    optimizer, the teacher does not change. A step with a non-finite loss adds no keys.
+
+    The keys of one view per batch enter the queue. The view is chosen at random, but the choice depends only on seed and
+    iteration, so it is the same in all processes and after a resume.
 
     Args:
         base: Initial momentum, from 0 to 1.
-        schedule: `'cosine'` rises to 1 at the end of the run; `'constant'` stays at `base`.
-        first_step: Number of the first step in the schedule: 1, or 0 as in BYOL's release, whose first step uses `base`.
+        schedule: With `'cosine'`, the momentum rises to 1 at the end of the run. With `'constant'`, it stays at `base`.
+        first_step: Position of the first optimizer step in the schedule. Default: 1. With 0, as in BYOL's released code, the
+            first step uses exactly `base`.
 
     Raises:
         UserError: If a setting is out of range.
@@ -63,7 +66,8 @@ class MomentumHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self.keys: list[Tensor] = []
-        seed = torch.tensor(runner.seed)  # differs between processes under diff_rank_seed
+        # With diff_rank_seed, each process has another seed, so all processes use the seed of the first.
+        seed = torch.tensor(runner.seed)
         broadcast(seed)
         self.seed = seed.item()
 
@@ -95,7 +99,7 @@ class MomentumHook(Hook):
 
 @HOOKS.register_module()
 class QueueHook(Hook):
-    """Do nothing. Configs of earlier versions name this hook; now `MomentumHook` fills the queue."""
+    """Do nothing. The hook exists because configs of earlier versions name it. Now `MomentumHook` fills the queue."""
 
     def before_train(self, runner: Runner) -> None:
         runner.logger.info(

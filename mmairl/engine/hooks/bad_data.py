@@ -1,4 +1,4 @@
-"""Hooks for bad data: non-finite steps and unreadable images."""
+"""Hooks that handle steps with non-finite values, and unreadable images."""
 
 from pathlib import Path
 
@@ -18,13 +18,17 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Restore batch-norm statistics after a non-finite step, report the step, and end the run after `limit` such steps.
+    """Report steps with a non-finite loss or gradient, and end a run that has too many of them.
 
-    The optimizer wrapper skips the step, and teacher and queue do not change. On a GPU, this hook learns of non-finite
-    gradients one step later. Each process writes the file names of its batch to WORK_DIR/non_finite/.
+    The optimizer wrapper skips these steps, and teacher and queue do not change. This hook restores the statistics of batch
+    norm, and each process writes the file names of its images to WORK_DIR/non_finite/.
+
+    On a GPU, a step whose loss is finite but whose gradients are not is reported one step later. Its gradients are dropped,
+    but teacher, queue and statistics change as in other steps. With float16, gradients that overflow are not reported,
+    because the loss scaler handles them.
 
     Args:
-        limit: Number of skipped steps, counted across resumes, at which the run ends. Default: 20.
+        limit: The run ends after this number of skipped steps, which includes those before a resume. Default: 20.
 
     Raises:
         Diverged: After `limit` skipped steps.
@@ -37,14 +41,15 @@ class NonFiniteHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         buffers = [buffer for layer in norms_of(network_of(runner)) for buffer in layer.buffers()]
-        # Floats and integers are separate, because torch would copy a mixed list tensor by tensor.
+        # Floats and integers are in separate lists, because torch copies a list at once only if its tensors have equal types.
         self.statistics = [
             [buffer for buffer in buffers if buffer.is_floating_point()],
             [buffer for buffer in buffers if not buffer.is_floating_point()],
         ]
         self.before = [[buffer.clone() for buffer in part] for part in self.statistics]
-        self.images: list[int] = []  # of the current step
-        self.last_images: list[int] = []  # of the step before
+        # Indices of the images in the current and in the previous optimizer step.
+        self.images: list[int] = []
+        self.last_images: list[int] = []
         self.accumulated = runner.optim_wrapper.accumulated
         self.skipped = runner.message_hub.get_info('skipped_steps', 0)
 
@@ -85,8 +90,8 @@ class NonFiniteHook(Hook):
         )
         write_json(path, record)
         runner.logger.warning(
-            f'the {culprit} of iteration {iteration} are not finite, so the step is skipped ({self.skipped} so far; the run '
-            f'ends at {self.limit}); the file {path} lists its images'
+            f'the {culprit} of iteration {iteration} are not finite, so the step is skipped ({self.skipped} skipped steps so '
+            f'far; the run ends after {self.limit}); the file {path} lists the images of the step'
         )
         if self.skipped >= self.limit:
             raise Diverged(
@@ -98,16 +103,16 @@ class NonFiniteHook(Hook):
 
 @HOOKS.register_module()
 class UnreadableHook(Hook):
-    """End a run that has too many unreadable images, and list unreadable images at the end of every run.
+    """End a run that has too many unreadable images, and log the unreadable images at the end of every run.
 
-    The data workers of one process share a list (data/training_images.py). Processes exchange their lists, so that each
-    skips the images that any process could not read.
+    The data workers of a process share a list of unreadable images (data/training_images.py). The processes exchange their
+    lists, so that each process skips all images that any process could not read.
 
     Args:
         interval: Iterations between two exchanges. Default: 100.
 
     Raises:
-        UserError: If more images are unreadable than `max_unreadable` of the data set allows.
+        UserError: If the number of unreadable images exceeds `max_unreadable`, a setting of the data set.
     """
 
     def __init__(self, interval: int = 100) -> None:
@@ -134,6 +139,6 @@ class UnreadableHook(Hook):
 def of_all_processes(dataset: TrainingImages) -> Tensor:
     """Return the unreadable images of all processes, and add them to the list of this process."""
     met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
-    # A worker may be writing to the other entries.
+    # Only these entries are written, because a data worker may be writing to other entries at the same time.
     dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)
     return met

@@ -1,4 +1,4 @@
-"""Monitor the health of a run: collapse of the embeddings, the teacher's distance, and the size of updates."""
+"""Monitor the health of a run: collapsed embeddings, the distance of the teacher, and the size of weight updates."""
 
 import torch
 from mmengine.dist import get_world_size, is_main_process
@@ -17,21 +17,26 @@ from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Siamese, Teacher
 from mmairl.registry import HOOKS
 
-SILENT = 1000  # iterations without warnings, or a tenth of a shorter run: untrained embeddings look collapsed
+# HealthHook does not warn during the first SILENT iterations, or during the first tenth of the run if that is shorter,
+# because untrained embeddings look collapsed.
+SILENT = 1000
 
 
 @HOOKS.register_module()
 class HealthHook(Hook):
-    """Log the curves `health_...`. Warn when a quantity turns bad, and again only after it has recovered.
+    """Measure the health of a run, log it as the curves `health_...`, and warn when a quantity turns bad.
 
-    Embeddings are those that enter the head, from all processes. With accumulation, the hook measures the last optimizer
-    step up to each multiple of `interval`, with the embeddings of its last batch. It does not change training by a bit.
+    A second warning about a quantity is given only if the quantity was good in between. The measured embeddings are those
+    that enter the head, in all processes. With gradient accumulation, the hook measures the last optimizer step that ends at
+    or before a multiple of `interval`, using the embeddings of its last batch. Training is bit for bit the same as without
+    the hook.
 
     Args:
         interval: Iterations between two measurements. Default: 50.
     """
 
-    priority = 'ABOVE_NORMAL'  # before the keys of this step overwrite its negatives
+    # MomentumHook, which runs later, overwrites negatives of this step with new keys.
+    priority = 'ABOVE_NORMAL'
 
     def __init__(self, interval: int = 50) -> None:
         self.interval = interval
@@ -64,7 +69,7 @@ class HealthHook(Hook):
         }
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
-        # Only to the visualizer, because the values would make log lines three dozen values longer.
+        # The values go to the visualizer but not to the log, because they would add three dozen values to each line.
         runner.visualizer.add_scalars(
             {f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1
         )
@@ -73,9 +78,10 @@ class HealthHook(Hook):
             self._warn(runner, values)
 
     def _queue_metrics(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
-        """Return the filled fraction of the queue, and the time to renew it.
+        """Return the filled fraction of the queue, and the time in which all of its keys are replaced.
 
-        The time is in steps, in epochs, and in the teacher's time constants 1 / (1 - m).
+        The time is given in optimizer steps, in epochs, and in units of 1 / (1 - m), the number of steps over which a teacher
+        with momentum m averages.
         """
         queue = getattr(recorder.model, 'queue', None)
         if not recorder.embeddings or not isinstance(queue, KeyQueue):
@@ -119,7 +125,10 @@ class HealthHook(Hook):
 
 
 def due(iteration: int, every: int, interval: int) -> bool:
-    """Return whether an optimizer step of `every` iterations ends here, the last one up to a multiple of `interval`.
+    """Return whether HealthHook measures this iteration.
+
+    It measures the last iteration of an optimizer step, if that step is the last one to end at or before a multiple of
+    `interval`. An optimizer step has `every` iterations.
 
     >>> [i for i in range(1, 13) if due(i, 1, 5)], [i for i in range(1, 13) if due(i, 2, 5)]
     ([5, 10], [4, 10])
@@ -130,7 +139,7 @@ def due(iteration: int, every: int, interval: int) -> bool:
 
 
 def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
-    """Return the metrics that a head declares for pages, as means over processes."""
+    """Return the metrics in the `page_metrics` of a head, averaged over all processes."""
     names = getattr(head, 'page_metrics', ())
     if not names:
         return {}
@@ -140,17 +149,21 @@ def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
 
 
 class Recorder:
-    """Record a step: features of the first view, inputs of the head, gradients, and weights before and after the step."""
+    """Record an optimizer step.
+
+    The record has the features of the first view, the inputs of the head, the gradients, and the weights before and after
+    the step.
+    """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
         self.head = getattr(model, 'head', None)
         self.has_negatives = getattr(self.head, 'queue_role', 'negatives') == 'negatives'
         self.features: Tensor | None = None
-        # Queries, keys and negatives.
+        # The queries, the keys and the negatives of the step.
         self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None
         self.teacher_distance: Tensor | None = None
-        # The norms of gradients, weights and updates, each a tensor with one number per parameter.
+        # Three tensors with one number per parameter: the norms of the gradients, of the weights and of the weight changes.
         self.norms: list[Tensor] = []
         self.handles = [
             model.backbone.register_forward_hook(self._keep_features),
@@ -183,7 +196,8 @@ class Recorder:
             self.stages += [stage] * len(learning)
             self.weights += learning
         gradients = norms([weight.grad for weight in self.weights])
-        # A fused optimizer divides gradients by the loss scale in its step. Others get divided gradients.
+        # A fused optimizer divides gradients by the loss scale during its step, so here they are still multiplied by it.
+        # Other optimizers receive gradients that are already divided.
         scale = getattr(optimizer, 'grad_scale', None)
         self.norms = [gradients if scale is None else gradients / scale, norms(self.weights)]
         self.before = [weight.detach().clone() for weight in self.weights]
@@ -196,7 +210,10 @@ class Recorder:
         del self.before
 
     def joined_batch(self) -> tuple[Tensor | None, ...]:
-        """Return features, queries and keys of all processes, and the negatives; all processes call this."""
+        """Return the features, queries and keys of all processes, and the negatives.
+
+        All processes must call this method together.
+        """
         features = _joined(self.features)
         if self.embeddings is None:
             return features, None, None, None
@@ -205,7 +222,10 @@ class Recorder:
         return features, unit(_joined(q)), unit(_joined(k)), shown
 
     def weight_metrics(self) -> dict[str, float]:
-        """Return norms by stage and of the whole model. Norms are missing if the step was skipped."""
+        """Return the teacher's distance, and norms for each stage and the whole model.
+
+        If the step was skipped, there are no norms.
+        """
         values = {}
         if self.teacher_distance is not None:
             values['teacher_distance'] = self.teacher_distance.item()

@@ -1,4 +1,4 @@
-"""Running statistics of batch norm in fine-tuning: their decay, and their recomputation before validation."""
+"""Hooks for batch norm's running statistics in fine-tuning: one sets their decay, one recomputes them for validation."""
 
 from itertools import islice
 
@@ -14,9 +14,10 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class EpochBatchNormHook(Hook):
-    """Set the decay of every batch norm to max(1 - 10 / s, 0.9) with s steps per epoch, BYOL's rule for small data sets.
+    """Set the decay of batch norm's running statistics by BYOL's rule for small data sets.
 
-    The statistics then average over about a tenth of an epoch. Torch's momentum is 1 minus this decay.
+    With s steps per epoch, the decay is max(1 - 10 / s, 0.9), so that the statistics average over about a tenth of an epoch.
+    Torch's momentum of batch norm is 1 minus this decay.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -27,18 +28,21 @@ class EpochBatchNormHook(Hook):
 
 @HOOKS.register_module()
 class PreciseBNHook(Hook):
-    """Before each validation, replace running statistics by their mean over training batches, with fixed weights.
+    """Before each validation, replace the running statistics of batch norm by means over training batches.
 
-    As in detectron2, the batches go through the training forward pass, so that the norms of a head receive the regions they
-    are trained on. The hook does not affect training otherwise. mmpretrain's hook of this name uses `mode='tensor'`, in which
-    heads of mmdet receive other regions. It also requires a loader with a `batch_size`, which mmdet's loaders by aspect
-    ratio lack.
+    The weights are fixed while the means are computed, and training is not affected in any other way. As in detectron2, the
+    batches go through the training forward pass. The norm layers of a detection head therefore receive the same kind of
+    regions as in training.
+
+    mmpretrain has a hook of the same name, which does not suit mmdet. It uses `mode='tensor'`, in which mmdet's heads receive
+    other regions. It also requires a loader with a `batch_size`. Loaders of mmdet that group images by aspect ratio have none.
 
     Args:
         batches: Number of batches to average over. Default: 200.
     """
 
-    priority = 'LOW'  # before the checkpoint hook (VERY_LOW) saves the weights to evaluate
+    # The hook runs before the checkpoint hook (VERY_LOW), so that a checkpoint holds the new statistics.
+    priority = 'LOW'
 
     def __init__(self, batches: int = 200) -> None:
         self.batches = batches
@@ -64,7 +68,7 @@ class PreciseBNHook(Hook):
 
 
 def _second_loader(runner: Runner) -> DataLoader:
-    """Return another loader of the training set, because the training loader must keep its position."""
+    """Return a second loader of the training set, because the position of the training loader must not change."""
     dataset = runner.train_dataloader.dataset
     options = {**runner.cfg.train_dataloader, 'dataset': dataset, 'persistent_workers': False}
     return runner.build_dataloader(options, seed=runner.iter)

@@ -17,17 +17,18 @@ from mmairl.signals import Listener, Stopped
 
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """After a signal to any process, stop all processes after the same optimizer step and write `iter_N.pth`.
+    """After a signal to any process, write the checkpoint `iter_N.pth` and stop all processes after the same optimizer step.
 
-    The flags of all processes are combined over gloo during the next step, so that all processes stop together and the
-    device is never blocked.
+    During each step, the processes tell each other over gloo whether they have received a signal. All processes therefore
+    stop together, and the GPU never waits for this exchange.
 
     Raises:
-        Stopped: When the checkpoint is written. The command exits with 75.
+        Stopped: When the checkpoint is complete. The command then exits with code 75.
         UserError: If the run has no ExactCheckpointHook.
     """
 
-    priority = 'LOWEST'  # after the checkpoint hook
+    # The hook runs after the checkpoint hook.
+    priority = 'LOWEST'
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
@@ -44,7 +45,10 @@ class PreemptionHook(Hook):
             self._leave(runner, received)
 
     def _combine(self) -> int:
-        """Return a signal that any process had received one step ago, or 0. All processes return the same."""
+        """Return the number of a signal that some process had received by the end of the previous step, or 0.
+
+        The number is the same in all processes. A single process returns its own signal immediately.
+        """
         if self.group is None:
             return self.listener.received
         received = 0
@@ -81,11 +85,12 @@ class PreemptionHook(Hook):
         self.after_run(runner)
 
     def after_run(self, runner: Runner) -> None:
-        if self.listener:  # None if the run failed before its first step
+        # There is no listener if the run failed before its first step.
+        if self.listener:
             self.listener.close(self.leaving)
 
 
 @cache
 def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return a gloo group of all processes. It is created once per process, which may train several runs."""
+    """Return a gloo group of all processes. It is created only once, even if the processes train several runs."""
     return dist.new_group(backend='gloo')

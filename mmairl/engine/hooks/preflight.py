@@ -13,11 +13,13 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class PreflightHook(Hook):
-    """Stop a run that would fail later or silently train something else.
+    """Stop a run that would fail later, or that would silently train something other than intended.
+
+    mmengine alone would load those tensors of a checkpoint that fit the model, and ignore the others.
 
     Raises:
-        UserError: If model, data, batch and hooks do not fit together, if the tensors of a checkpoint differ from the
-            model's, or if a value in it is not finite. mmengine would load the tensors that fit and ignore the others.
+        UserError: If model, data, batch size and hooks do not fit together, if names or shapes of tensors differ between the
+            checkpoint and the model, or if a value in the checkpoint is not finite.
     """
 
     priority = 'HIGHEST'

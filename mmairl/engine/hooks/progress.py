@@ -1,4 +1,4 @@
-"""Logged values, which stay on the device until they are read, and the progress line."""
+"""Log values of training steps without waiting for the device, and show a progress line."""
 
 import time
 from collections import deque
@@ -19,23 +19,26 @@ from mmairl.engine.batches import images_per_step
 from mmairl.hardware import cores
 from mmairl.registry import HOOKS
 
-KEPT = 2000  # values in a history and in its part of a checkpoint; mmengine keeps a million
-# The values on the progress line: their short names and formats.
+# A history keeps this number of values, both in memory and in checkpoints. mmengine's histories keep a million.
+KEPT = 2000
+# The short names and the formats of the values on the progress line.
 SHOWN = {
     'loss': ('loss', '.3f'),
     'instance_accuracy': ('acc', '.1%'),
     'lr': ('lr', '.4f'),
     'momentum': ('m', '.5f'),
 }
-SECONDS = 30  # between two progress lines in a file
-BAR = 12  # characters of the bar on a terminal
+# The number of seconds between two progress lines in a file.
+SECONDS = 30
+# The width of the progress bar on a terminal, in characters.
+BAR = 12
 
 
 class DeviceHistory(HistoryBuffer):
-    """mmengine's buffer, but tensors stay on the device until someone reads the history.
+    """A HistoryBuffer of mmengine, except that tensors stay on the device until the history is read.
 
-    The original converts each value immediately, which waits for the device, and copies its whole history at each update.
-    Copies of this buffer are mmengine's buffers.
+    mmengine's class converts each value immediately, so that the CPU waits for the device, and it copies the whole history at
+    each update. A copy or a pickle of this object is a plain HistoryBuffer.
     """
 
     def __init__(self, log_history: Any = (), count_history: Any = ()) -> None:
@@ -74,12 +77,12 @@ class DeviceHistory(HistoryBuffer):
         return self._values[-1]
 
     def __reduce__(self) -> tuple:
-        """Copy and pickle as mmengine's buffer."""
+        """Make copies and pickles of this object plain HistoryBuffers, which can be read without mmairl."""
         return HistoryBuffer, (self._log_history, self._count_history, KEPT)
 
 
 def record(hub: MessageHub, name: str, value: float | Tensor) -> None:
-    """Log a value, like `hub.update_scalar`, without waiting for the device."""
+    """Log a value like mmengine's `update_scalar`, but do not wait for the device."""
     bound_histories(hub)
     if name not in hub.log_scalars:
         hub._set_resumed_keys(name, True)
@@ -88,7 +91,7 @@ def record(hub: MessageHub, name: str, value: float | Tensor) -> None:
 
 
 def bound_histories(hub: MessageHub) -> None:
-    """Replace mmengine's histories, which grow with the run."""
+    """Replace mmengine's histories, which grow during a run, by histories of limited length."""
     for name, history in hub.log_scalars.items():
         if not isinstance(history, DeviceHistory):
             hub.log_scalars[name] = DeviceHistory(*history.data)
@@ -96,7 +99,7 @@ def bound_histories(hub: MessageHub) -> None:
 
 @HOOKS.register_module()
 class AsyncRuntimeInfoHook(RuntimeInfoHook):
-    """mmengine's RuntimeInfoHook, without reading every loss of every step back to the host."""
+    """mmengine's RuntimeInfoHook, except that losses are not copied to the CPU at every step."""
 
     def before_train_iter(self, runner: Runner, **details: object) -> None:
         super().before_train_iter(runner, **details)
@@ -112,14 +115,14 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
 
 @HOOKS.register_module()
 class ProgressHook(Hook):
-    """Show progress with loss, instance accuracy, learning rate, momentum and time left.
+    """Show the progress of a run: loss, instance accuracy, learning rate, teacher momentum and remaining time.
 
-    Terminals and notebooks get a bar each second; a file gets a line every 30 seconds. Values are read only then, because
-    reading waits for the device. `rich.progress` is not used: its live display overwrites log lines, because mmengine's log
-    handler keeps the stream with which it was created.
+    Terminals and notebooks show a bar that is updated every second. A file gets a line every 30 seconds. Values are read only
+    at these times, because the CPU waits for the device when it reads them. `rich.progress` is not used, because its live
+    display overwrites log lines: mmengine's log handler writes directly to the terminal and is unaware of that display.
 
     Args:
-        interval: Number of steps after which the hook logs the speed of data workers and training. Default: 50.
+        interval: After this number of steps, the hook logs once how fast the data workers and training are. Default: 50.
     """
 
     priority = 'VERY_LOW'
@@ -132,7 +135,8 @@ class ProgressHook(Hook):
         self.started = self.shown = time.monotonic()
         console = Console()
         is_watched = console.is_terminal or console.is_jupyter
-        self.columns = console.width - 1 if is_watched else 0  # 0 = a file
+        # 0 columns mean that the output is a file.
+        self.columns = console.width - 1 if is_watched else 0
 
     def after_train_iter(self, runner: Runner, **_: object) -> None:
         if not is_main_process():
@@ -151,7 +155,7 @@ class ProgressHook(Hook):
             print(f'training {line}', flush=True)
             return
         bar = f'{"█" * (BAR * done // runner.max_iters):░<{BAR}} {line}'
-        # The line is filled up, so that it covers the one before.
+        # The line is padded with spaces, so that it covers the previous line.
         print(f'{bar[: self.columns]:{self.columns}}\r', end='', flush=True)
 
 
@@ -165,7 +169,7 @@ def current_values(runner: Runner) -> str:
 
 
 def log_loader_speed(runner: Runner, steps: int) -> None:
-    """Log how many images per second the data workers of this process can load, and how many training uses."""
+    """Log how many images per second the data workers of this process can load, and how many training can use."""
     loader = runner.train_dataloader
     times = runner.message_hub.log_scalars
     if not isinstance(loader.dataset, TrainingImages) or 'train/data_time' not in times:

@@ -1,4 +1,4 @@
-"""The checkpoint hook, which decides when a checkpoint is written and which older one is removed."""
+"""The checkpoint hook. It decides when a checkpoint is written and which older checkpoints are removed."""
 
 import re
 from collections import deque
@@ -41,10 +41,11 @@ class ExactCheckpointHook(CheckpointHook):
 
     - saves the random state of every process and the position in the order of the images,
     - writes in the background, to a temporary file that is flushed and renamed,
-    - removes an outdated checkpoint after the new one is complete, not before,
+    - removes an outdated checkpoint only after the new one is complete,
     - waits for the end of the optimizer step, because a checkpoint does not hold accumulated gradients.
 
-    mmengine writes the file if `backend_args` are set, for storage other than a disk, and in mmengine's own runner.
+    mmengine writes the file itself in two cases: if `backend_args` select storage other than a disk, and in mmengine's own
+    runner.
 
     Args:
         args: Positional arguments of mmengine's CheckpointHook.
@@ -56,7 +57,8 @@ class ExactCheckpointHook(CheckpointHook):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        trust_mmengine_checkpoints()  # mmengine's own runner could not read the checkpoints of this hook
+        # Without this call, mmengine's own runner could not read the checkpoints of this hook.
+        trust_mmengine_checkpoints()
         if not re.fullmatch(r'[^/\\{}]*\{\}[^/\\{}]*\.pth', self.filename_tmpl):
             raise UserError(
                 'default_hooks.checkpoint.filename_tmpl: expected a file name with one {} for the step and the suffix .pth '
@@ -70,34 +72,37 @@ class ExactCheckpointHook(CheckpointHook):
             )
         self.writer = BackgroundWriter()
         self.due: int | None = None
-        self.saved: str | None = None  # the last checkpoint, whose weights are finite
-        self.states: list[dict] = []  # the random states of all processes for the next checkpoint
-        self.kept: deque[str] = deque()  # names of checkpoints, the oldest first
-        self.resumed: dict[
-            str, Any
-        ] = {}  # the parts of the loaded checkpoint that this hook restores
+        # The path of the last checkpoint. Its weights are finite.
+        self.saved: str | None = None
+        # The random states of all processes, for the next checkpoint.
+        self.states: list[dict] = []
+        # The names of the run's checkpoints, beginning with the oldest.
+        self.kept: deque[str] = deque()
+        # The parts of the loaded checkpoint that this hook restores.
+        self.resumed: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
-        drop_file_names(runner.message_hub.runtime_info)  # mmengine's own runner does not do so
+        # Our runner has already dropped file names of a checkpoint, but mmengine's own runner has not.
+        drop_file_names(runner.message_hub.runtime_info)
         super().before_train(runner)
-        # OpenMMLab's tools look for the note in the work dir, even if checkpoints are elsewhere.
+        # OpenMMLab's tools look for `last_checkpoint` in the work dir, even if checkpoints are in another folder.
         self.note = Path(runner.work_dir) / NOTE
         start = getattr(runner, 'start', None)
         if start and is_main_process():
             self._remove_leftovers()
             if start.resume and start.run and self.max_keep_ckpts > 0:
                 self.kept.extend(self._own_checkpoints(start.run, runner.iter))
-                for (
-                    name
-                ) in self._outdated():  # left over if the process was killed before it removed them
+                # A process that was killed may have left outdated checkpoints.
+                for name in self._outdated():
                     (Path(self.out_dir) / name).unlink(missing_ok=True)
-        if runner.iter:  # a resumed run, not a new one with weights from `load_from`
+        # The iteration is 0 unless the run was resumed, even if it starts with weights from `load_from`.
+        if runner.iter:
             self._restore(runner)
 
     def _restore(self, runner: Runner) -> None:
         if len(self.resumed) < 2:
             runner.logger.warning(
-                'the checkpoint has no random state, so the run will differ from an uninterrupted one'
+                'the checkpoint has no random state, so this run will differ from an uninterrupted run'
             )
             return
         with resuming('the checkpoint'):
@@ -105,15 +110,15 @@ class ExactCheckpointHook(CheckpointHook):
             restore_randomness(runner, self.resumed['random_states'])
 
     def _remove_leftovers(self) -> None:
-        """Remove unfinished files of a killed process."""
+        """Remove temporary files that a killed process has left."""
         folder = Path(self.out_dir)
         for path in (*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob(f'.{NOTE}.*.tmp')):
             path.unlink(missing_ok=True)
 
     def _own_checkpoints(self, run: str, iteration: int) -> list[str]:
-        """Return the names of the run's checkpoints up to an iteration, the oldest first.
+        """Return the names of the run's checkpoints up to an iteration, beginning with the oldest.
 
-        Only names that this hook gives are returned, because other files must not be removed.
+        The hook may remove these files, so only names in the form that this hook gives to checkpoints are returned.
         """
         names = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
         return [
@@ -123,7 +128,7 @@ class ExactCheckpointHook(CheckpointHook):
         ]
 
     def _outdated(self) -> list[str]:
-        """Remove the oldest names beyond `max_keep_ckpts` from the list of checkpoints, and return them."""
+        """Shorten the list of checkpoint names to the newest `max_keep_ckpts`, and return the names that were dropped."""
         outdated = []
         while 0 < self.max_keep_ckpts < len(self.kept):
             outdated.append(self.kept.popleft())
@@ -146,7 +151,7 @@ class ExactCheckpointHook(CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args or not hasattr(runner, 'snapshot'):
-            # mmengine removes an older checkpoint first, so the weights are checked before.
+            # mmengine removes an older checkpoint before it writes the new one, so the weights must be checked first.
             self._require_finite(network_of(runner).state_dict())
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
@@ -154,7 +159,7 @@ class ExactCheckpointHook(CheckpointHook):
             self.save_as(runner, self.filename_tmpl.format(step), meta)
 
     def save_as(self, runner: Runner, name: str, meta: dict[str, int]) -> Path:
-        """Start to write a checkpoint with this name; all processes call this together."""
+        """Start to write a checkpoint with this name, and return its path. All processes must call this together."""
         self.states = all_gather_object(random_state())
         path = Path(self.out_dir) / name
         self.last_ckpt = str(path)
@@ -168,7 +173,7 @@ class ExactCheckpointHook(CheckpointHook):
         return path
 
     def _require_finite(self, weights: dict[str, torch.Tensor]) -> None:
-        """Raise if a weight is not finite, before the checkpoint replaces a good one."""
+        """Raise if a weight is not finite, so that the checkpoint does not replace a good one."""
         invalid = not_finite(weights)
         if invalid:
             advice = f'resume from {self.saved} with --resume' if self.saved else 'start again'
@@ -181,7 +186,8 @@ class ExactCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         self._require_finite(checkpoint['state_dict'])
         checkpoint.update(random_states=self.states, place=position(runner.train_dataloader))
-        if not hasattr(runner, 'snapshot'):  # mmengine's own runner writes the checkpoint unchanged
+        # mmengine's own runner writes this dictionary unchanged, so it must be readable without mmairl.
+        if not hasattr(runner, 'snapshot'):
             checkpoint.update(portable_checkpoint(checkpoint))
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -191,8 +197,10 @@ class ExactCheckpointHook(CheckpointHook):
 
     def after_train(self, runner: Runner) -> None:
         self.writer.finish()
-        barrier()  # any process may read the last checkpoint next
+        # After training, any process may read the last checkpoint, so all processes wait until it is complete.
+        barrier()
         super().after_train(runner)
 
     def after_run(self, runner: Runner) -> None:
-        self.writer.finish()  # also if the run failed
+        # `after_train` is not called if the run failed, so writing may not have finished.
+        self.writer.finish()

@@ -10,7 +10,7 @@ from mmairl.errors import explained
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
-# The fraction of the change that is done, by the fraction of the schedule's time.
+# Each function maps the fraction of a schedule's time that has passed to the fraction of the change that is complete.
 CURVES = dict(
     linear=lambda time: time,
     cosine=lambda time: (1 - math.cos(math.pi * time)) / 2,
@@ -21,7 +21,9 @@ CURVES = dict(
 def value_at(
     share: float, start: float, end: float, until: float = 1.0, curve: str = 'linear'
 ) -> float:
-    """Return the value at a fraction of the run. It moves from `start` to `end` and stays there from `until` on.
+    """Return a scheduled value, given the fraction of the run that has passed (`share`).
+
+    The value moves from `start` to `end`. It reaches `end` at the fraction `until` of the run and stays there.
 
     >>> value_at(0.05, 0.04, 0.08, until=0.1), value_at(0.05, 1, 0, until=0.1, curve='step')
     (0.06, 1)
@@ -32,11 +34,11 @@ def value_at(
 
 @HOOKS.register_module()
 class ScheduleHook(Hook):
-    """Set numeric attributes of the model before each step, as functions of the iteration.
+    """Before each step, set numeric attributes of the model to values that follow a schedule.
 
     Args:
-        values: The schedule of each attribute, by its path in the model (`'head.key_temperature'`). A schedule has the
-            keys `start`, `end`, `until` (a fraction of the run) and `curve` ('linear', 'cosine' or 'step').
+        values: A dictionary from the path of an attribute, such as `'head.key_temperature'`, to its schedule. A schedule has
+            the keys `start`, `end`, `until` (a fraction of the run) and `curve` ('linear', 'cosine' or 'step').
 
     Raises:
         UserError: If the model has no such attribute.
@@ -44,7 +46,8 @@ class ScheduleHook(Hook):
 
     def __init__(self, values: dict[str, dict]) -> None:
         for schedule in values.values():
-            value_at(0.0, **schedule)  # raises if it is invalid
+            # This call raises an error if the schedule is invalid.
+            value_at(0.0, **schedule)
         self.values = values
 
     def before_train(self, runner: Runner) -> None:

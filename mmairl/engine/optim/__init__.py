@@ -1,4 +1,4 @@
-"""Optimizers, schedules and optimizer wrappers. A class is imported on first use."""
+"""Optimizers, learning rate schedules and optimizer wrappers. Each class is imported at its first use."""
 
 from mmairl.registry import class_of
 

@@ -1,4 +1,4 @@
-"""An optimizer wrapper with mixed precision on GPUs and CPUs, which skips steps with a non-finite loss or gradient."""
+"""An optimizer wrapper for mixed precision on GPUs and CPUs. It skips steps with a non-finite loss or gradient."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +14,14 @@ from mmairl.errors import UserError
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIM_WRAPPERS
 
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+# The integer type of each size in bytes.
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class FiniteFlag:
-    """Check whether all values of an optimizer step are finite: `add` each, `fetch` after the last, then `read`.
+    """Check whether all values of an optimizer step are finite.
+
+    Call `add` for each value, `fetch` after the last value, and then `read` for the result.
 
     >>> flag = FiniteFlag()
     >>> flag.add(torch.tensor(1.0)); flag.add(torch.tensor(float('nan'))); flag.fetch(); flag.read()
@@ -30,11 +33,12 @@ class FiniteFlag:
         self.on_host: Tensor | None = None
 
     def add(self, loss: Tensor) -> None:
-        finite = (loss.detach() * 0).eq(0).to(torch.float32)  # torch.isfinite launches four kernels
+        # torch.isfinite would be slower on a GPU, because it launches four kernels.
+        finite = (loss.detach() * 0).eq(0).to(torch.float32)
         self.all_finite = finite if self.all_finite is None else self.all_finite * finite
 
     def fetch(self, join: bool = True) -> None:
-        """Start to copy the result to the host. With `join`, the result is that of all processes."""
+        """Start to copy the result to the CPU. With `join`, the result is true only if it is true in all processes."""
         if join:
             all_reduce(self.all_finite, 'min')
         on_device = self.all_finite.is_cuda
@@ -44,23 +48,24 @@ class FiniteFlag:
         self.all_finite = None
 
     def read(self) -> bool:
-        """Return the result. Wait for the copy of `fetch`, which is usually complete by then."""
+        """Return the result. This waits for the copy that `fetch` started, which is usually complete by now."""
         if self.copied is not None:
             self.copied.synchronize()
         return bool(self.on_host.numpy())
 
 
-# Older configs have the second name.
+# Configs of earlier versions use the second name.
 @OPTIM_WRAPPERS.register_module(name=['AutocastOptimWrapper', 'LARSOptimWrapper'])
 class AutocastOptimWrapper(AmpOptimWrapper):
-    """Step in full precision, or under autocast to ``dtype``. Weights and momentum stay in float32.
+    """Train in full precision, or under autocast to ``dtype``. Weights and momentum stay in float32.
 
-    mmengine's AMP wrapper rejects CPUs and scales the loss for bfloat16, which does not require it. This class replaces its
-    set-up and scales only float16. Accumulation and clipping are mmengine's.
+    mmengine's AmpOptimWrapper does not accept CPUs, and it scales the loss for bfloat16, which is not necessary. This class
+    accepts CPUs and scales the loss only for float16. Gradient accumulation and clipping work as in mmengine.
 
-    The optimizer step is skipped if the loss is not finite in any process. The check does not block the device: its result
-    is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
-    gradient is not, a CPU skips the step, too. A GPU sets the gradients to zero, and the next step reports it (`dropped`).
+    The optimizer step is skipped if the loss is not finite in one process or more. The check does not block the device: its
+    result is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
+    gradient is not, the step is skipped on a CPU, too. On a GPU, the gradients are set to zero instead, and `dropped` is
+    True at the next step.
 
     Args:
         optimizer: The optimizer.
@@ -102,21 +107,24 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None
         self.finite = True
-        self.dropped = False  # whether the gradients of the previous step were set to zero
+        # Whether the gradients of the previous step were set to zero.
+        self.dropped = False
         self._applied = True
         self._losses = FiniteFlag()
         self._gradients = FiniteFlag()
-        self.gradient_norm: Tensor | None = None  # before clipping, of the last step
+        # The norm of all gradients of the last step, before they were clipped.
+        self.gradient_norm: Tensor | None = None
         self._waits = self.device_type == 'cpu'
         self._fused = bool(optimizer.defaults.get('fused'))
-        if self.loss_scaler.is_enabled():  # the scaler skips steps whose gradients overflow
+        # The loss scaler skips steps whose gradients overflow, and only this hook shows which steps were taken.
+        if self.loss_scaler.is_enabled():
             optimizer.register_step_post_hook(self._note_step)
         may_skip = self.loss_scaler.is_enabled() or not self._waits
         if self._fused and optimizer.defaults.get('momentum') and may_skip:
             self._zero_momentum()
 
     def _zero_momentum(self) -> None:
-        """Create the momentum buffers of torch's fused SGD, which leaves them uninitialized if the first step is skipped."""
+        """Fill the momentum buffers with zeros. If torch's fused SGD skips its first step, it leaves them uninitialized."""
         for group in self.optimizer.param_groups:
             for param in group['params']:
                 if param.requires_grad:
@@ -128,19 +136,20 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         return self._accumulative_counts
 
     def _note_step(self, *_: object) -> None:
-        """Note that the optimizer was called. A fused optimizer is also called for skipped steps."""
+        """Record that the optimizer was called. A fused optimizer is called for every step and may skip the step itself."""
         self._applied = True
 
     @property
     def stepped(self) -> bool:
-        """Whether the last `update_params` moved the weights."""
+        """Whether the last call of `update_params` called the optimizer."""
         return self.finite and self._applied and self.should_update()
 
     def update_params(
         self, loss: Tensor, step_kwargs: dict | None = None, zero_kwargs: dict | None = None
     ) -> None:
         self._losses.add(loss)
-        last = self.should_sync()  # the last of the accumulated batches
+        # Whether this is the last of the accumulated batches.
+        last = self.should_sync()
         if last:
             self._losses.fetch()
         self.backward(self.scale_loss(loss))
@@ -150,21 +159,24 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             self._applied = not scaled
             if not scaled:
                 self._check_gradients()
-            if (
-                self.finite or scaled
-            ):  # a scaler skips non-finite gradients itself and lowers its scale
+            # The loss scaler itself skips steps with non-finite gradients, and then lowers its scale.
+            if self.finite or scaled:
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
 
     @torch.no_grad()
     def _check_gradients(self) -> None:
-        """Check the gradients. They have been averaged over processes, so each process gets the same result alone."""
+        """Find out whether all gradients are finite, and drop them if they are not.
+
+        The gradients are already averaged over the processes, so all processes get the same result without communication.
+        """
         self.dropped = self._gradients.on_host is not None and not self._gradients.read()
         self._gradients.on_host = None
         gradients = gradients_of(self.optimizer)
         if not gradients or not self.finite:
             return
-        total = norms(gradients).sum()  # of whole tensors, even if they are sharded
+        # `norms` returns the norms of whole tensors, even if they are sharded.
+        total = norms(gradients).sum()
         self._gradients.add(total)
         finite = self._gradients.all_finite
         self._gradients.fetch(join=False)
@@ -173,18 +185,21 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             self._gradients.on_host = None
             return
         if self._fused:
-            self.optimizer.found_inf = 1 - finite  # the fused kernel then skips the step
+            # The fused kernel skips the step if this value is 1.
+            self.optimizer.found_inf = 1 - finite
+        # Integers are multiplied instead of floats, because 0 * NaN is NaN.
         bits = [gradient.view(BITS[gradient.element_size()]) for gradient in own_parts(gradients)]
-        torch._foreach_mul_(bits, finite.to(bits[0].dtype))  # as integers, because 0 * NaN is NaN
+        torch._foreach_mul_(bits, finite.to(bits[0].dtype))
 
     def _clip_grad(self) -> None:
-        """Clip like mmengine, but keep the norm on the device until it is logged, because reading it would block each step."""
+        """Clip gradients like mmengine, but keep their norm on the device, because reading it would block each step."""
         params = with_gradient(self.optimizer)
         self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load a checkpoint. Give momenta the memory layout of their weights, which fused steps require."""
-        if not state_dict.get('loss_scaler'):  # the checkpoint is from a run without float16
+        """Load a state dict, and give each momentum buffer the memory layout of its weight, as fused steps require."""
+        # A run without float16 stores an empty state of the loss scaler, which cannot be loaded.
+        if not state_dict.get('loss_scaler'):
             state_dict = {key: value for key, value in state_dict.items() if key != 'loss_scaler'}
         super().load_state_dict(state_dict)
         for parameter, state in self.optimizer.state.items():
@@ -196,7 +211,10 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
-        """Run the forward pass under autocast if a dtype is set, and without gradient exchange during accumulation."""
+        """Return the context of a forward pass. It uses autocast if a dtype is set.
+
+        With gradient accumulation, the processes exchange gradients only at the last batch of an optimizer step.
+        """
         cast = torch.autocast(
             self.device_type, self.cast_dtype, enabled=self.cast_dtype is not None
         )

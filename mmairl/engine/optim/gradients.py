@@ -1,4 +1,4 @@
-"""The gradients of an optimizer."""
+"""Functions that find and check the gradients of an optimizer's parameters."""
 
 from collections.abc import Iterable
 
@@ -21,6 +21,6 @@ def gradients_of(optimizer: Optimizer) -> list[Tensor]:
 def require_dense(optimizer: str, grads: Iterable[Tensor]) -> None:
     if any(grad.layout is not torch.strided for grad in grads):
         raise UserError(
-            f'{optimizer}: a gradient is sparse; set sparse=False of the embedding, or use torch.optim.SGD',
+            f'{optimizer}: a gradient is sparse; set sparse=False in nn.Embedding, or use torch.optim.SGD',
             code='sparse-gradient',
         )

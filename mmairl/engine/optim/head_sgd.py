@@ -1,4 +1,4 @@
-"""SGD for several classifiers stacked in one tensor, each with its own learning rate and weight decay."""
+"""SGD that trains several classifiers at once, each with its own learning rate and weight decay."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -13,17 +13,19 @@ from mmairl.registry import OPTIMIZERS
 
 @OPTIMIZERS.register_module()
 class HeadSGD(torch.optim.SGD):
-    """SGD with a learning rate and a weight decay per head.
+    """SGD for several linear classifiers (heads) whose weights are stacked in one tensor.
 
-    The rows of each tensor are ``len(rates)`` equal blocks, one per head. Block ``i`` moves as under SGD with rate
-    ``lr * rates[i]`` and weight decay ``decays[i]``. SGD is linear in ``rate * (gradient + decay * weight)``, also with
-    momentum and Nesterov. Rates and decays are therefore applied to the gradients, and one multi-tensor step serves all
-    heads at the cost of one. Schedules act on ``lr``.
+    The rows of each tensor consist of ``len(rates)`` blocks of equal size, one block per head. Block ``i`` is trained as if
+    by SGD with the learning rate ``lr * rates[i]`` and the weight decay ``decays[i]``.
+
+    The update of SGD is linear in ``rate * (gradient + decay * weight)``, even with momentum or Nesterov momentum. Rates and
+    decays are therefore applied to the gradients. One multi-tensor step then trains all heads and costs as much as a step of
+    a single head. Learning rate schedules change ``lr``.
 
     Args:
-        params: Parameters or groups.
-        lr: Learning rate that the rates multiply.
-        rates: Relative rate of each head.
+        params: Parameters or parameter groups.
+        lr: Learning rate, which is multiplied by the rate of each head.
+        rates: Factor of the learning rate for each head.
         decays: Weight decay of each head.
         momentum: Momentum. Default: 0.9.
         nesterov: Use Nesterov momentum. Default: False.
@@ -51,11 +53,11 @@ class HeadSGD(torch.optim.SGD):
     def _init_group(
         self, group: dict, params: list[Tensor], grads: list[Tensor], *buffers: list[Tensor]
     ) -> bool:
-        """Collect the tensors of a step like SGD, with rates and decays applied to copies of the gradients."""
+        """Collect the tensors of a step like torch's SGD, but replace gradients by copies with rates and decays applied."""
         super()._init_group(group, params, grads, *buffers)
         require_dense('HeadSGD', grads)
         grads[:] = [self._fold(grad, param) for grad, param in zip(grads, params)]
-        return False  # no sparse gradients
+        return False  # Torch's SGD expects this method to return whether a gradient is sparse.
 
     def _fold(self, grad: Tensor, param: Tensor) -> Tensor:
         heads = len(self.rates)
@@ -68,5 +70,5 @@ class HeadSGD(torch.optim.SGD):
 
 @cache
 def on_device(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return numbers on a device. The copy is cached, because it would block a GPU in each step."""
+    """Return numbers as a tensor on a device. It is cached, because copying the numbers to a GPU would block each step."""
     return torch.tensor(numbers, dtype=torch.float64).to(device, dtype)

@@ -6,8 +6,9 @@ For a weight w with gradient g::
     v    <- mu v + lr local (g + wd w)
     w    <- w - v
 
-The learning rate is inside the momentum buffer v. Torch's SGD and lightly's LARS have it outside, which gives other updates
-while the rate changes (warm-up, cosine). Biases and the gains of normalization layers use local = 1 and wd = 0.
+The learning rate is applied inside the momentum buffer v. Torch's SGD and lightly's LARS apply it outside, so that their
+updates differ whenever the rate changes (warm-up, cosine). Biases and the gains of normalization layers use local = 1 and
+wd = 0.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,26 +34,26 @@ SETTINGS = (*NUMBERS, 'inside', 'adapt', 'decay')
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling (LARS).
 
-    Each parameter group becomes two: one for tensors with two or more axes, whose rate is adapted, and one for the others,
-    which take a plain momentum step. The class token and position embedding of a vision transformer are therefore adapted,
-    as in MoCo v3. A group that sets ``adapt`` is not divided. Frozen parameters are left out; pass them to
-    `add_param_group` when they are unfrozen.
+    Each parameter group is divided into two groups. The first has the tensors with two or more axes, whose learning rate is
+    adapted. The second has all other tensors, which take plain momentum steps. The class token and the position embedding of
+    a vision transformer are therefore adapted, as in MoCo v3. A group that sets ``adapt`` is not divided. Frozen parameters
+    are left out. Pass them to `add_param_group` when they are unfrozen.
 
-    One multi-tensor step moves a whole group and never waits for the device. For a DTensor, the norm of the whole tensor
-    counts.
+    A step updates all tensors of a group at once and never waits for the device. If a tensor is sharded (a DTensor), its
+    learning rate follows from the norm of the whole tensor.
 
     Args:
-        params: Parameters, named parameters or groups, as for every optimizer of torch.
+        params: Parameters, named parameters or parameter groups, as for every optimizer of torch.
         lr: Learning rate.
         momentum: Momentum ``mu``.
         weight_decay: Weight decay ``wd`` of the adapted tensors.
         eta: Trust coefficient.
         inside: Apply the learning rate inside the momentum buffer.
-        trust: Adapt rates. If False, the optimizer is SGD with LARS's exclusions.
+        trust: Adapt learning rates. If False, the optimizer is SGD that applies no weight decay to excluded tensors.
         exclude: Exclude tensors with at most one axis (biases, gains) from adaptation and weight decay.
 
     Raises:
-        UserError: If a number is negative, no parameter trains, or a gradient is sparse.
+        UserError: If a number is negative, all parameters are frozen, or a gradient is sparse.
 
     Example:
         >>> optimizer = LARS(torch.nn.Linear(4, 2).parameters(), lr=4.8, weight_decay=1e-6)
@@ -84,10 +85,11 @@ class LARS(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({'trust': True, 'exclude': True, **state})
         for group in self.param_groups:
-            group.setdefault('inside', True)  # state dicts of earlier versions lack it
+            # Groups stored by earlier versions have no 'inside'.
+            group.setdefault('inside', True)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group in any form that torch accepts, divided into an adapted group and another one."""
+        """Add a parameter group in any form that torch accepts, and divide it as the class describes."""
         super().add_param_group(param_group)
         whole = self.param_groups.pop()
         require_no_negative(whole)
@@ -98,7 +100,7 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move every parameter that has a gradient, and return the loss of the closure, if any."""
+        """Update every parameter that has a gradient, and return the loss of the closure, if any."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -124,7 +126,7 @@ class LARS(Optimizer):
 
 def require_no_negative(group: dict[str, Any]) -> None:
     for name in NUMBERS:
-        if not group[name] >= 0:  # also true for NaN
+        if not group[name] >= 0:  # This form of the condition also rejects NaN.
             raise UserError(
                 f"LARS: {name} must be at least 0 ('{group[name]}'); correct optim_wrapper.optimizer.{name}",
                 code=f'bad-{name.replace("_", "-")}',
@@ -132,7 +134,10 @@ def require_no_negative(group: dict[str, Any]) -> None:
 
 
 def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, Any]]:
-    """Divide a complete group into the group of its weights and the group of its other parameters, without frozen ones."""
+    """Divide a parameter group into a group of weights, with two or more axes, and a group of all other parameters.
+
+    Frozen parameters are left out.
+    """
     parts = []
     for is_weight in (True, False):
         trained = [place for place, param in enumerate(group['params']) if param.requires_grad]
@@ -160,7 +165,7 @@ def multi_tensor_lars(
     decay: bool,
     inside: bool = True,
 ) -> None:
-    """Move all tensors together, in place. The norms stay on the device."""
+    """Update all tensors at once, in place. Their norms stay on the device."""
     inner, outer = (lr, 1) if inside else (1, lr)
     w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
     params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
@@ -176,20 +181,24 @@ def multi_tensor_lars(
 
 
 def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
-    """Return ``eta |w| / (|g| + wd |w|)``, and 1 where either norm is 0."""
+    """Return ``eta |w| / (|g| + wd |w|)`` for each tensor, or 1 if one of its norms is 0."""
     return torch.where((w > 0) & (g > 0), eta * w / (g + weight_decay * w), 1.0)
 
 
 @cache
 def block_owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the index of the tensor of each block of BLOCK elements. It is cached, because the copy blocks a GPU."""
+    """Divide tensors of these sizes into blocks of BLOCK elements. For each block, return the index of its tensor.
+
+    The result is cached, because copying it to a GPU would block each step.
+    """
     blocks = [-(-size // BLOCK) for size in sizes]
     return torch.repeat_interleave(torch.tensor(blocks), output_size=sum(blocks)).to(device)
 
 
 def spread_factors(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Return a factor for each tensor. On a GPU, factors are as large as the tensors, because torch would otherwise launch
-    a kernel for each tensor.
+    """Return one factor for each tensor.
+
+    On a GPU, each factor is expanded to the size of its tensor, because torch would otherwise launch a kernel per tensor.
     """
     if not numbers.is_cuda:
         return list(numbers.unbind())

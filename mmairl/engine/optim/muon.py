@@ -1,4 +1,4 @@
-"""timm's Muon. Torch's Muon only accepts matrices, but convolutional networks have tensors of four axes and of one."""
+"""The Muon optimizer of timm. Torch's Muon only accepts matrices, but convolutional networks also have other tensors."""
 
 from timm.optim import Muon as TimmMuon
 
@@ -7,8 +7,9 @@ from mmairl.registry import OPTIMIZERS
 
 @OPTIMIZERS.register_module()
 class Muon(TimmMuon):
-    """Momentum with orthogonalized matrices. A kernel is a matrix with a row per output; gains and biases use AdamW.
+    """SGD with momentum whose updates of weight matrices are orthogonalized.
 
+    A convolution kernel counts as a matrix with one row per output channel. Gains and biases are trained by AdamW.
     The arguments are those of `timm.optim.Muon`.
 
     Example:

@@ -1,4 +1,4 @@
-"""The linear warm-up of the papers, from a fixed learning rate to the optimizer's."""
+"""The linear warm-up of the papers, from a fixed learning rate to the learning rate of the optimizer."""
 
 from mmengine.optim import BaseOptimWrapper, LinearLR
 from mmengine.optim.scheduler.param_scheduler import INF
@@ -9,15 +9,16 @@ from mmairl.registry import PARAM_SCHEDULERS
 
 @PARAM_SCHEDULERS.register_module()
 class WarmUpLR(LinearLR):
-    """Set the learning rate of step t to start + (lr - start) t / end, so that step `end` has the optimizer's rate lr.
+    """Increase the learning rate linearly. At step t, it is start + (lr - start) t / end.
 
-    mmengine's LinearLR starts from a fraction of the optimizer's rate and reaches it one step early.
+    Step `end` is the first with the optimizer's learning rate lr. mmengine's LinearLR starts at a fraction of lr instead of
+    a fixed rate, and it reaches lr one step early.
 
     Args:
         optimizer: The optimizer or its wrapper.
-        start: Rate of step 0. Default: 1e-6.
+        start: Learning rate at step 0. Default: 1e-6.
         begin: First step of the warm-up. Default: 0.
-        end: First step with the optimizer's rate.
+        end: First step with the optimizer's learning rate.
         kwargs: Other arguments of mmengine's LinearLR.
 
     Example:
@@ -33,7 +34,7 @@ class WarmUpLR(LinearLR):
         **kwargs,
     ) -> None:
         self.start = start
-        # A scheduler does not act at its end, only at the steps before.
+        # mmengine's schedules act only at steps before `end`, but this one must also set the rate at `end`.
         super().__init__(optimizer, begin=begin, end=end + 1, **kwargs)
 
     def _get_value(self) -> list[float]:

@@ -19,22 +19,25 @@ from mmairl.registry import STRATEGIES
 
 
 class Strategy:
-    """Base of strategies.
+    """Base class of strategies.
 
-    A subclass defines `shard(model)` and `shard_optimizer(wrapper, model)`. The former initializes the model and returns it
-    ready for training. The latter splits the wrapped optimizer in place.
+    A subclass defines `shard(model)` and `shard_optimizer(wrapper, model)`. `shard` initializes the model, splits it, and
+    returns it ready for training. `shard_optimizer` splits the optimizer in the wrapper in place.
     """
 
     def complete(self, cfg: Config) -> None:
-        """Set keys of the config that follow from the strategy."""
+        """Set config keys whose values follow from the strategy."""
 
     def weights(self, model: nn.Module) -> dict[str, Any]:
-        """Return the state dict of an unsharded model, in the first process; all processes call this."""
+        """Return the state dict that the model would have without a strategy.
+
+        All processes must call this method together. Only the result in the first process must be complete.
+        """
         return model.state_dict()
 
 
 def strategy_of(cfg: Config) -> Strategy | None:
-    """Return the strategy that a config names, or None."""
+    """Return the strategy that a config describes, or None if it has no strategy."""
     if not cfg.get('strategy'):
         return None
     kind = STRATEGIES.get(str(cfg.strategy.get('type')))
@@ -48,7 +51,7 @@ def strategy_of(cfg: Config) -> Strategy | None:
 
 
 def require_supported(where: str, section: dict[str, Any], known: Sequence[str]) -> None:
-    """Raise for an unknown key, and for an offload to a device other than the CPU."""
+    """Raise if a section has a key that is not in `known`, or if it offloads to a device other than the CPU."""
     for key, value in section.items():
         if key not in known:
             raise UserError(
@@ -65,7 +68,8 @@ def require_supported(where: str, section: dict[str, Any], known: Sequence[str])
 
 def initialize(model: nn.Module, device: torch.device | str) -> None:
     """Initialize a model on this device, with the same weights in all processes."""
-    if not dist.is_initialized():  # sharding requires a process group, even of one process
+    # Sharding requires a process group, even if there is only one process.
+    if not dist.is_initialized():
         os.environ.setdefault('LOCAL_RANK', '0')
         backend = 'nccl' if get_device() == 'cuda' else 'gloo'
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
@@ -77,7 +81,7 @@ def initialize(model: nn.Module, device: torch.device | str) -> None:
 
 
 def read_config(config: str | dict | None) -> dict[str, Any]:
-    """Return a DeepSpeed config, which may be given as the path of its JSON file."""
+    """Return a DeepSpeed config as a dictionary. The argument may be the path of a JSON file."""
     if not isinstance(config, str):
         return config or {}
     with explained(

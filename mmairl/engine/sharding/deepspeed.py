@@ -3,9 +3,9 @@
     strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=2))
 
 Each process holds the full weights of student and teacher in float32, so the teacher, the queue and the hooks work as without
-a strategy. Mixed precision comes from autocast. DeepSpeed averages and clips the gradients and steps the optimizer. It joins
-parameters into flat tensors and splits them at arbitrary elements, so only elementwise optimizers are correct. Checkpoints
-have the same format as without a strategy.
+a strategy. Mixed precision is torch's autocast. DeepSpeed averages the gradients, clips them, and updates the weights. It
+joins parameters into flat tensors and splits these at arbitrary elements. Only optimizers that treat each element separately
+are therefore correct. Checkpoints have the same format as without a strategy.
 """
 
 import logging
@@ -39,7 +39,7 @@ ZERO_KEYS = (
     'allgather_partitions',
     'allgather_bucket_size',
 )
-# DeepSpeed's keys, and the keys of the training config that they set.
+# These keys of DeepSpeed set keys of the training config.
 PLACES = {
     'gradient_accumulation_steps': 'optim_wrapper.accumulative_counts',
     'train_batch_size': 'total_batch_size',
@@ -58,13 +58,15 @@ with suppress(ImportError):
 
 @STRATEGIES.register_module()
 class DeepSpeedStrategy(Strategy):
-    """ZeRO by DeepSpeed, for elementwise optimizers.
+    """ZeRO by DeepSpeed, for optimizers that treat each element separately, such as SGD and AdamW.
 
-    Batch sizes, accumulation, clipping and precision set the corresponding keys of the training config.
+    If the DeepSpeed config sets batch sizes, accumulation, clipping or precision, these values replace the values of the
+    corresponding keys in the training config.
 
     Args:
-        config: A DeepSpeed config, or the path of its JSON file. Default: none.
-        keys: Keys of a DeepSpeed config, which take precedence over `config`. `'auto'` keeps the training config's value.
+        config: A DeepSpeed config, or the path of its JSON file. Default: None (an empty config).
+        keys: Keys of a DeepSpeed config, which take precedence over `config`. For a key with the value `'auto'`, the value
+            in the training config applies.
 
     Raises:
         UserError: If a key is not supported.
@@ -113,7 +115,7 @@ class DeepSpeedStrategy(Strategy):
         kind = type(wrapper.optimizer).__name__
         if kind not in ELEMENTWISE:
             raise UserError(
-                f'optim_wrapper.optimizer: DeepSpeedStrategy supports only optimizers that treat each element alone '
+                f'optim_wrapper.optimizer: DeepSpeedStrategy supports only optimizers that treat each element separately '
                 f"('{kind}'); set one of {', '.join(ELEMENTWISE)}, or use ZeroStrategy (--strategy zero{self.zero['stage']})",
                 code='not-elementwise',
             )
@@ -124,22 +126,23 @@ class DeepSpeedStrategy(Strategy):
                 code='unknown-norm',
             )
         config = dict(
-            train_micro_batch_size_per_gpu=1,  # required but unused, because DeepSpeed loads no data
+            # DeepSpeed requires a batch size but does not use it, because it does not load the data.
+            train_micro_batch_size_per_gpu=1,
             gradient_clipping=clip.get('max_norm', 0.0),
             zero_optimization=self.zero,
             zero_allow_untested_optimizer=True,
             zero_force_ds_cpu_optimizer=False,
         )
         wrapper.optimizer = PartitionedOptimizer(wrapper.optimizer, model, config)
-        # mmengine's train_step would call the model directly and bypass DeepSpeed's hooks on the forward pass.
+        # Without this line, mmengine's `train_step` would call the model itself, not DeepSpeed's wrapper of the model.
         model._run_forward = partial(type(model)._run_forward, wrapper.optimizer.engine)
 
 
 @OPTIM_WRAPPERS.register_module()
 class DeepSpeedOptimWrapper(AutocastOptimWrapper):
-    """AutocastOptimWrapper with DeepSpeed's backward pass and step. `DeepSpeedStrategy` sets it in the config.
+    """An AutocastOptimWrapper that uses DeepSpeed's backward pass and step. `DeepSpeedStrategy` sets it in the config.
 
-    The step is skipped if the loss or a gradient is not finite in any process, as without DeepSpeed.
+    A step is skipped if the loss or a gradient is not finite in one process or more.
 
     Example:
         >>> optim_wrapper = dict(type='DeepSpeedOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3))
@@ -152,7 +155,10 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
             yield
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Accumulate gradients. A non-finite loss makes them NaN, so that DeepSpeed drops them."""
+        """Add the gradients of a batch to the accumulated gradients. If the loss is not finite, make the gradients NaN.
+
+        DeepSpeed drops gradients that are NaN.
+        """
         engine = self.optimizer.engine
         if self.loss_scaler.is_enabled():
             self.optimizer.grad_scale = self.loss_scaler.scale(torch.ones_like(loss)).item()
@@ -161,19 +167,21 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
         self._inner_count += 1
 
     def _check_gradients(self) -> None:
-        """Drop the gradients if the loss is not finite. `step` checks the gradients themselves."""
+        """Drop the gradients if the loss is not finite. Whether gradients are finite is checked in `step`."""
         if not self.finite:
             self.optimizer.engine.step()
 
     def step(self, **kwargs: Any) -> None:
-        """Step, or drop gradients that are not finite."""
+        """Update the weights, or drop the gradients if they are not finite."""
         engine = self.optimizer.engine
         finite = not engine.optimizer.has_overflow()
         if not self.loss_scaler.is_enabled():
             self.finite = finite
         if not finite:
-            engine.step()  # drops the gradients
-        # The scaler cannot see DeepSpeed's gradients. This one makes it step, or lower its scale.
+            # DeepSpeed's step drops gradients that are not finite.
+            engine.step()
+        # The loss scaler cannot see DeepSpeed's gradients. It sees this gradient instead: 0 makes the scaler step, and
+        # infinity makes it lower its scale.
         param = self.optimizer.joined[0][1][0]
         param.grad = torch.full_like(param, 0.0 if finite else torch.inf)
         if finite or self.loss_scaler.is_enabled():
@@ -184,13 +192,14 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
 
 
 class PartitionedOptimizer(Optimizer):
-    """The optimizer of full parameters, for hooks, schedules and checkpoints. DeepSpeed steps a split optimizer.
+    """An optimizer that DeepSpeed splits over the processes. Hooks, schedules and checkpoints see full parameters.
 
-    Groups with equal settings are joined, because DeepSpeed communicates once per group.
+    DeepSpeed trains its own optimizer, in which groups with equal settings are joined, because DeepSpeed communicates once
+    per group.
 
     Args:
         optimizer: The optimizer to split.
-        model: The model that it trains.
+        model: The model that the optimizer trains.
         config: The DeepSpeed config.
     """
 
@@ -204,7 +213,8 @@ class PartitionedOptimizer(Optimizer):
             trained = [param for param in group['params'] if param.requires_grad]
             if trained:
                 joined.setdefault(str(settings), (number, [], settings))[1].extend(trained)
-        # The index of the first joined group, its full parameters, and the group whose parameters DeepSpeed replaces.
+        # For each set of joined groups: the index of its first group, the full parameters of all its groups, and the joined
+        # group, whose parameters DeepSpeed replaces.
         self.joined = list(joined.values())
         for _, params, group in self.joined:
             group['params'] = list(params)
@@ -214,7 +224,10 @@ class PartitionedOptimizer(Optimizer):
         self.engine = start_engine(model, optimizer, config)
 
     def step(self, closure: None = None) -> None:
-        """Step; all processes call this. Schedules and hooks may have changed settings and weights, which are updated first."""
+        """Update the weights. All processes must call this method together.
+
+        First, DeepSpeed receives the current settings and weights, because schedules and hooks may have changed them.
+        """
         self.zero_grad()
         for number, _, part in self.joined:
             settings = self.param_groups[number].items()
@@ -223,7 +236,7 @@ class PartitionedOptimizer(Optimizer):
         self.engine.step()
 
     def register_step_pre_hook(self, hook: Callable) -> RemovableHandle:
-        """Register a hook that sees full gradients in the parameters."""
+        """Register a hook that is called before each step, when the parameters have their full gradients."""
         return super().register_step_pre_hook(partial(self._with_gradients, hook))
 
     def _with_gradients(self, hook: Callable, *args: Any) -> None:
@@ -239,7 +252,10 @@ class PartitionedOptimizer(Optimizer):
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of full parameters in host memory of the first process; all processes call this."""
+        """Return the state of the optimizer for the full parameters, as it would be without DeepSpeed.
+
+        All processes must call this method together. Only the first process gets the state, in CPU memory.
+        """
         for _, params, group in self.joined:
             for key, value in self.parts.state.get(group['params'][0], {}).items():
                 for param, full in zip(params, full_values(key, value, params)):
@@ -250,7 +266,7 @@ class PartitionedOptimizer(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of full parameters and keep this process's part."""
+        """Load the state of an optimizer for the full parameters, and keep the part of this process."""
         super().load_state_dict(state_dict)
         for _, params, group in self.joined:
             part = group['params'][0]
@@ -262,7 +278,10 @@ class PartitionedOptimizer(Optimizer):
 
 
 def full_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:
-    """Gather one value of the optimizer state in the first process, as one value per parameter; others get an empty list."""
+    """Gather an entry of the optimizer state, such as the momentum, and return its value for each parameter.
+
+    All processes must call this function together. Only the first process gets the values; the others get an empty list.
+    """
     if key == 'step':
         return [value] * len(params)
     flat = gather(value.to(params[0].device))
@@ -274,12 +293,13 @@ def full_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:
 
 
 def part_of(key: str, values: list[Any], part: Tensor) -> Any:
-    """Return this process's part of one value of the optimizer state."""
+    """Return this process's part of an entry of the optimizer state, given the values for all parameters."""
     if key == 'step':
         return values[0]
     flat = torch.cat([value.flatten() for value in values])
     start = get_rank() * part.numel()
-    padded = torch.zeros_like(part, requires_grad=False)  # the last process's part ends with zeros
+    # The part of the last process may be longer than the remaining values, and then ends with zeros.
+    padded = torch.zeros_like(part, requires_grad=False)
     padded[: max(0, len(flat) - start)] = flat[start : start + part.numel()]
     return padded
 
@@ -288,7 +308,10 @@ def compile_cpu_adam() -> None:
     """Compile DeepSpeedCPUAdam unless it is compiled already."""
     from deepspeed.ops.op_builder import CPUAdamBuilder
 
-    advice = "install a C++ compiler, in an environment whose path has no space, or set optim_wrapper.optimizer.type='AdamW'"
+    advice = (
+        'install a C++ compiler and use an environment whose path has no space, '
+        "or set optim_wrapper.optimizer.type='AdamW'"
+    )
     with explained('DeepSpeedCPUAdam: cannot be compiled', advice, code='not-compiled'):
         CPUAdamBuilder().load()
 
@@ -297,6 +320,6 @@ def start_engine(model: nn.Module, optimizer: Optimizer, config: dict[str, Any])
     import deepspeed
 
     logging.getLogger('DeepSpeed').setLevel(logging.WARNING)
-    # On a CPU, DeepSpeed would otherwise compile a collective that only inference uses.
+    # Without this line, DeepSpeed would, on a CPU, compile a collective operation that only inference uses.
     deepspeed.ops.__compatible_ops__ = {}
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]

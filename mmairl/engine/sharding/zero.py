@@ -6,12 +6,13 @@ Results are the same as without a strategy. Between steps, each parameter of stu
 each process stores some of its rows. The optimizer and the teacher's average work on these rows. The forward pass gathers
 each block before it runs. The stages differ in when a gathered block is freed and when gradients are exchanged:
 
-    1  freed after the backward pass; accumulated batches exchange gradients once, at the last batch
-    2  freed after the backward pass; each batch reduces and shards its gradients
-    3  freed after the forward pass, too, so that only the running blocks are gathered
+    1  freed after the backward pass; gradients are exchanged once per optimizer step, at the last accumulated batch
+    2  freed after the backward pass; gradients are exchanged and sharded at each batch
+    3  freed after the forward pass and again after the backward pass, so that only the running blocks are gathered;
+       gradients are exchanged and sharded at each batch
 
-Norms of full tensors (LARS, clipping, health) sum squares over the processes. A checkpoint is one file with full tensors and
-can be read with any number of processes, with or without a strategy.
+LARS, clipping and the health curves use norms of full tensors, for which squares are summed over the processes. A checkpoint
+is one file with full tensors, so it can be read with any number of processes, with or without a strategy.
 """
 
 import copy
@@ -51,9 +52,10 @@ class ZeroStrategy(Strategy):
     """ZeRO by torch's `fully_shard` (FSDP2), for every optimizer. Results are the same as without a strategy.
 
     Args:
-        zero_optimization: `stage` (1, 2 or 3). Optionally `offload_optimizer` or `offload_param`, such as
-            `dict(device='cpu')`, to keep this process's shards and the optimizer step in host memory.
-        bf16: `dict(enabled=True)` gathers weights in bfloat16, while shards stay in float32. Default: float32.
+        zero_optimization: A dictionary in which `stage` is 1, 2 or 3. If it also has `offload_optimizer` or `offload_param`,
+            set to `dict(device='cpu')`, the shards are kept in CPU memory and the optimizer runs on the CPU.
+        bf16: With `dict(enabled=True)`, weights are gathered in bfloat16, while shards stay in float32. Default: None
+            (weights are gathered in float32).
 
     Raises:
         UserError: If a key is unknown or a setting is not supported.
@@ -67,7 +69,7 @@ class ZeroStrategy(Strategy):
         self.stage = zero_optimization.get('stage')
         if self.stage not in (1, 2, 3):
             raise UserError(
-                f"strategy.zero_optimization.stage: expected 1, 2 or 3 ('{self.stage}'); set one",
+                f"strategy.zero_optimization.stage: expected 1, 2 or 3 ('{self.stage}'); set one of them",
                 code='unknown-stage',
             )
         self.offload = any(zero_optimization.get(key) for key in KEYS[1:])
@@ -76,7 +78,8 @@ class ZeroStrategy(Strategy):
     def shard(self, model: nn.Module) -> nn.Module:
         """Initialize the model, shard it in place and return it. Its parameters keep their names."""
         device = torch.device(get_device())
-        # A seed gives the same weights as without a strategy only on the same device. For stage 3, the GPU may be too small.
+        # Weights are initialized on the training device, as without a strategy, because the same seed gives other weights on
+        # another device. With stage 3, they are initialized on the CPU, because the GPU may be too small for the full model.
         initialize(model, 'cpu' if self.stage == 3 else device)
         sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
         for side in sides:
@@ -104,9 +107,10 @@ class ZeroStrategy(Strategy):
         return model
 
     def shard_optimizer(self, wrapper: OptimWrapper, model: nn.Module) -> None:
-        """Make the optimizer clip by the norm of full gradients, and save and load full tensors."""
+        """Make the optimizer clip by the norm of the full gradients, and make it save and load full tensors."""
         optimizer = wrapper.optimizer
-        wrapper.device_type = get_device()  # of the model, whose shards may be in host memory
+        # Autocast must use the device on which the model runs, even if the shards are in CPU memory.
+        wrapper.device_type = get_device()
         wrapper.clip_func = clip
         optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
         optimizer.register_load_state_dict_pre_hook(shard_state)
@@ -126,7 +130,7 @@ class ZeroStrategy(Strategy):
 
 @torch.no_grad()
 def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Clip sharded gradients as `clip_grad_norm_` clips full ones."""
+    """Clip sharded gradients as torch's `clip_grad_norm_` clips full gradients, and return their norm."""
     if norm_type != 2:
         raise UserError(
             f"optim_wrapper.clip_grad.norm_type: ZeRO clips by the 2-norm ('{norm_type}'); set 2",
@@ -141,12 +145,15 @@ def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0
 
 
 def full(part: Tensor) -> Tensor:
-    """Gather a DTensor; all processes call this."""
+    """Return the full tensor of a DTensor. All processes must call this function together."""
     return part.detach().to(part.device_mesh.device_type).full_tensor()
 
 
 def on_first_host(tree: Any) -> Any:
-    """Gather the DTensors of a structure one by one in host memory of the first process; others get None for each."""
+    """Replace each DTensor in a nested structure by its full tensor in the first process, and by None in the others.
+
+    The DTensors are gathered one by one and moved to CPU memory, so that a GPU holds only one full tensor at a time.
+    """
 
     def gather(part: DTensor) -> Tensor | None:
         tensor = full(part)
@@ -163,14 +170,17 @@ def shard_like(value: Tensor, part: Tensor) -> Tensor:
 
 
 def shard_weights(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
-    """Shard full tensors like the model's parameters, before the model loads them."""
+    """Shard the full tensors of a state dict like the model's parameters. The model calls this before it loads them."""
     for name, part in model.named_parameters(remove_duplicate=False):
         if isinstance(part, DTensor) and name in state and state[name].shape == part.shape:
             state[name] = shard_like(state[name], part)
 
 
 def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Shard optimizer state that has a parameter's shape, such as momentum, like the parameter, before it is loaded."""
+    """Shard the full tensors of an optimizer's state, such as momentum, like their parameters.
+
+    The optimizer calls this function before it loads the state.
+    """
     params = [param for group in optimizer.param_groups for param in group['params']]
     sharded = {}
     for number, values in state['state'].items():
@@ -183,7 +193,7 @@ def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_storage(module: nn.Module) -> nn.Module:
-    """Return a copy whose parameters are on torch's meta device, without memory."""
+    """Return a copy of a module whose parameters are on torch's meta device, where they take no memory."""
     memo = {
         id(p): nn.Parameter(p.detach().to('meta'), p.requires_grad) for p in module.parameters()
     }
@@ -192,7 +202,7 @@ def without_storage(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def plain_copy(module: nn.Module, empty: nn.Module, memo: dict) -> nn.Module:
-    """Deep-copy a part of a sharded model into a plain module with full weights in every process."""
+    """Return a deep copy of a part of a sharded model. The copy is a plain module with full weights in every process."""
     plain = copy.deepcopy(empty, memo)
     weights = module.state_dict()
     for name, value in weights.items():

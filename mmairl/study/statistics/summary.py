@@ -19,8 +19,8 @@ def progress(study: Mapping) -> tuple[int, int]:
 def missing_seeds(study: Mapping, row: Mapping) -> list[int]:
     """Return the seeds for which a row has no run yet.
 
-    The list is empty for untrained and external rows. It is also empty in a sequential analysis, in which decided rows do
-    not need further seeds.
+    The list is empty for untrained rows and for external rows, which were trained outside the study. It is also empty in a
+    sequential analysis, in which decided rows do not need further seeds.
     """
     if study.get('sequential') or row.get('untrained') or row.get('given'):
         return []
