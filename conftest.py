@@ -1,4 +1,4 @@
-"""Fixtures of all tests, those in projects too: real configs at toy size, on views that are fixed tensors."""
+"""Fixtures for all tests, including those of projects. Configs shrink to toy size, with fixed tensors as views."""
 
 import gc
 import logging
@@ -19,10 +19,11 @@ from mmairl.signals import SIGNALS
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / 'tests'))
-from harness import toy  # noqa: E402  it also makes runs start faster
+# Importing `toy` also makes runs start faster.
+from harness import toy  # noqa: E402
 from harness.processes import rank_server  # noqa: E402
 
-# A script's & would have it ignored, here and in processes that tests start.
+# A shell script that starts pytest with & makes it ignore SIGINT, and processes that tests start would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.freeze()
 
@@ -37,11 +38,11 @@ def _scope() -> Iterator[None]:
 
 @pytest.fixture
 def run_tool(monkeypatch):
-    """Run a command line in this process."""
+    """Return a function that runs a command line in this process."""
 
     def run(tool: str, *arguments: object) -> None:
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
-        # A command keeps its handlers until its process ends.
+        # A command never restores its signal handlers, because its process usually ends.
         handlers = {number: signal.getsignal(number) for number in SIGNALS}
         try:
             runpy.run_path(str(ROOT / tool), run_name='__main__')
@@ -54,15 +55,16 @@ def run_tool(monkeypatch):
 
 @pytest.fixture(autouse=True, scope='module')
 def _end_runs() -> Iterator[None]:
-    """End the data workers of a file's runs and free their models."""
+    """After each test file, end the data workers of its runs and free their models."""
     yield
     toy.end_workers()
     gc.collect()
-    gc.freeze()  # the next collection skips the imported modules, which take a third of a second
+    # The next collection skips the imported modules, which would take a third of a second.
+    gc.freeze()
 
 
 def close_logs() -> None:
-    """Close the logs that mmengine keeps open until the process ends; many systems allow 1024 open files."""
+    """Close log files. mmengine would keep them open until the process ends, and many systems allow only 1024 open files."""
     for logger in MMLogger._instance_dict.values():
         for handler in list(logger.handlers):
             if isinstance(handler, logging.FileHandler):
@@ -71,7 +73,7 @@ def close_logs() -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Print a failure at once: a run that is killed, or whose worker dies, never prints its summary."""
+    """Print a failure immediately, because pytest prints no summary if it is killed or its worker dies."""
     if report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
         crash = getattr(report.longrepr, 'reprcrash', None)
         reason = ' '.join((crash.message if crash else report.longreprtext).split())
@@ -81,7 +83,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         )
 
 
-# Skipping a test for a reason that contains one of these words is a failure.
+# If a test is skipped for a reason that contains one of these words, it counts as failed.
 REQUIRED = os.environ.get('MMAIRL_REQUIRED', '').split()
 
 
@@ -108,7 +110,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.fixture
 def toy_config(tmp_path: Path) -> Callable[..., Config]:
-    """Return a config of this repository at toy size: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""
+    """Return a function that shrinks a config to toy size, for example `toy_config('mocov2plus_r50_200e.py', steps=3)`."""
 
     def make(name: str = 'mocov2plus_r50_200e.py', **options) -> Config:
         return toy.config(name, **{'work_dir': str(tmp_path / 'run'), **options})
@@ -118,6 +120,6 @@ def toy_config(tmp_path: Path) -> Callable[..., Config]:
 
 @pytest.fixture(scope='session')
 def run_processes(tmp_path_factory) -> Iterator[Callable[..., str]]:
-    """Run a script of the tests as N processes, as torchrun would, and return their output."""
+    """Return a function that runs a script in N processes, as torchrun would, and returns their output."""
     with rank_server(tmp_path_factory.mktemp('ranks') / 'output.txt', {}) as run:
         yield run

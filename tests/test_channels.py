@@ -1,4 +1,6 @@
-"""Train, resume, evaluate, embed, convert and show images that are not 8-bit RGB."""
+"""Images that are not 8-bit RGB: they can be trained on, evaluated, embedded, shown, and used after a resume or a
+conversion.
+"""
 
 import json
 
@@ -62,7 +64,10 @@ CASES = {
 
 @pytest.fixture
 def made(request, tmp_path):
-    """Return the number of channels, a config file, and a folder of 24 images in two classes that differ in brightness."""
+    """Return the number of channels, a config file, and a folder of 24 images.
+
+    The images of its two classes differ in brightness.
+    """
     channels, kind, write, side = CASES[request.param]
     random, root = np.random.default_rng(0), tmp_path / 'images'
     for number in range(24):

@@ -1,4 +1,4 @@
-"""Configs: neighbors on the ladder differ in one factor, and YAML and JSON files keep all values."""
+"""Configs: neighbors on the ladder differ in one factor only, and configs written as YAML or JSON keep all values."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ from mmairl.study.factors import changed, factors_of
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 
-# The factor that each step of the ladder changes, and the config keys that may change with it.
+# Each step of the ladder changes one factor, and may change the listed config keys with it.
 RUNGS = {
     ('mocov2', 'mocov2_syncbn'): ('batch norm', {'model.backbone.norm_cfg', 'model.projector', 'model.shuffle_bn'}),
     ('mocov2_syncbn', 'mocov2_syncbn_predictor'): ('student predictor', {'model.predictor'}),
@@ -48,9 +48,10 @@ def test_neighbors_differ_in_one_factor(pair):
     strays = [key for key in keys if not any(key == prefix or key.startswith(f'{prefix}.') for prefix in allowed)]
     assert not strays, f'{pair[1]} changes more than its {factor}: {strays}'
     before, after = factors_of(one), factors_of(two)
-    # BYOL's loss has no negatives, so the loss and the queue are one factor.
+    # BYOL's loss uses no negatives, so the loss and the queue count as one factor.
     differing = {name for name in before if before[name] != after[name]} - {'negatives'}
-    # Two steps also change the projector, as in the release, which widens it with SyncBN and drops biases.
+    # Two steps also change the projector, as the released code does: it widens the projector with
+    # SyncBN and drops biases.
     assert differing - ({'projector'} if pair in PROJECTOR_TOO else set()) == {factor}
     assert (pair in PROJECTOR_TOO) == ('projector' in differing)
 
@@ -61,7 +62,7 @@ def test_table_of_the_docs_follows_the_configs():
 
 
 def test_factors_equal_the_papers_table():
-    """The expected factors are written by hand, row by row."""
+    """The expected factors were copied from the paper's table by hand."""
     shown = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
     for name, factors in shown.items():
         assert factors['student predictor'] == ('no' if name in ('mocov2', 'mocov2_syncbn') else 'yes')

@@ -1,6 +1,6 @@
 """Check the documentation: commands parse or run, paths and links exist, and examples work.
 
-A fenced `bash` block whose commands are not tools of ours carries `<!-- not run: REASON -->` in the line above it.
+A fenced `bash` block with commands of other programs must have `<!-- not run: REASON -->` in the line above it.
 """
 
 import argparse
@@ -37,9 +37,10 @@ TOOL = re.compile(r'(?:tools|projects)/[\w/]+\.(?:py|sh)$')
 CODE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
 LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)')
 OURS = re.compile(r'^(?:configs|projects|tools|tests|mmairl|requirements)/[\w./-]+$')
-# Files of the reader, and files that a run writes.
+# These are files of the reader, or files that a run writes.
 THEIRS = re.compile(r'^(?:work_dirs|data|build|dist)/')
-# Shell scripts, with the tool that each calls, its number of positional arguments, and those that it passes to the tool.
+# For each shell script: the tool that it calls, the number of its own positional arguments, and the
+# indices of those that it passes on.
 BEHIND = {
     'tools/dist_train.sh': ('tools/train.py', 2, [0]),
     'tools/dist_evaluate.sh': ('tools/evaluate.py', 3, [1, 2]),
@@ -49,7 +50,7 @@ BEHIND = {
 
 
 class Parsed(BaseException):
-    """Raised instead of running a tool, when its parser has accepted the command."""
+    """Raised in place of running a tool, after its parser has accepted the command."""
 
 
 def read(page: str) -> str:
@@ -61,13 +62,13 @@ def prose(page: str) -> str:
 
 
 def shown_files(page: str) -> dict[str, str]:
-    """Return the examples of a page that are files, by the name in their first line."""
+    """Return the examples of a page that are files, by the file name in their first line."""
     bodies = [found['body'] for found in FENCE.finditer(read(page))]
     return {name[1]: body for body in bodies if (name := re.match(r'# ([\w./-]+\.(?:py|yaml))\n', body))}
 
 
 def bash_lines(page: str) -> list[str]:
-    """Return the command lines of a page. Of a job script, return only lines with a tool of ours."""
+    """Return the command lines of a page. From a job script, return only lines with one of our tools."""
     lines = []
     for found in FENCE.finditer(read(page)):
         if found['kind'] == 'bash' and not found['why']:
@@ -78,7 +79,7 @@ def bash_lines(page: str) -> list[str]:
 
 
 def commands(line: str) -> list[list[str]]:
-    """Return the words of a line, once for each alternative of {a,brace}. Brackets around optional words are dropped."""
+    """Return the words of a line for each alternative in {a,brace}. Brackets around optional words are dropped."""
     words = [word.strip('[]').removesuffix('...') for word in shlex.split(line, comments=True)]
     options = [alternatives(word) for word in words]
     most = max(map(len, options), default=0)
@@ -94,7 +95,7 @@ def alternatives(word: str) -> list[str]:
 
 
 def check_command(command: list[str], made: set[str]) -> None:
-    """Check a command against the parser of its tool. `made` are files that earlier commands have written."""
+    """Check a command with the parser of its tool. `made` holds the files that earlier commands of the page have written."""
     command = list(itertools.dropwhile(lambda word: re.match(r'^[A-Z_]+=', word), command))
     if command[0] == 'mmairl':
         command = [f'tools/{command[1]}.py', *command[2:]]
@@ -130,7 +131,7 @@ def check_tool(script: str, words: list[str], made: set[str]) -> None:
 
 
 def parse(script: str, words: list[str]) -> argparse.Namespace:
-    """Return the arguments as the tool's parser reads them. The tool does not run."""
+    """Return the arguments that the tool's parser reads. The tool itself does not run."""
     real = argparse.ArgumentParser.parse_args
 
     def stop(self: argparse.ArgumentParser, args: list[str] | None = None, namespace=None) -> None:
@@ -162,7 +163,7 @@ def module(script: str) -> ModuleType:
 
 
 def is_there(page: str, path: str) -> bool:
-    """Return whether a path of this repository exists, from its root or from the folder of the page."""
+    """Return whether a path exists in this repository, seen from its root or from the folder of the page."""
     if not OURS.match(path) or '..' in path or 'NAME' in path or path.startswith('mmairl/.mim/'):
         return True
     return (ROOT / path).exists() or (ROOT / page).parent.joinpath(path).exists()
@@ -191,14 +192,15 @@ def test_commands_are_accepted_by_their_tools():
 def test_paths_and_links_exist():
     wrong = []
     for page in PAGES:
-        spans = CODE.findall(prose(page)) if page != 'CHANGELOG.md' else []  # older entries name former paths
+        # Older entries name former paths.
+        spans = CODE.findall(prose(page)) if page != 'CHANGELOG.md' else []
         wrong += [(page, path) for span in spans for path in alternatives(span) if not is_there(page, path)]
         wrong += [(page, said) for target in LINK.findall(prose(page)) if (said := broken_link(page, target))]
     assert not wrong
 
 
 def test_links_of_results_exist():
-    """Only links are checked, because commands and paths of results are those of their commit."""
+    """Commands and paths in results are those of an older commit, so only links are checked."""
     pages = [path.relative_to(ROOT).as_posix() for path in ROOT.glob('results/**/*.md')]
     assert pages
     links = [(page, link) for page in pages for link in LINK.findall(prose(page))]
@@ -275,8 +277,9 @@ def test_docstring_examples_run():
             assert not doctest.testmod(importlib.import_module(name), optionflags=flags).failed, name
 
 
-# Fast commands of the documentation: the command as a page shows it, options that shorten it, and a
-# part of its output or a file that it writes. A command runs next to the files of its page.
+# Fast commands of the documentation. Each has the command as a page shows it, options that make it
+# shorter, and a text in its output or a file that it writes. A command runs in a folder with the
+# files of its page.
 TINY = (
     ' --cfg-options train_dataloader.dataset.count=64 total_batch_size=32 train_cfg.max_epochs=1 '
     'train_dataloader.num_workers=0 default_hooks.checkpoint.interval=1'
@@ -309,7 +312,7 @@ def test_every_run_command_is_on_a_page():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Make a folder with links to the repository's folders, in which a reader writes files."""
+    """Return a folder in which a reader could write files. It has links to the repository's folders."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv('COLUMNS', '120')
@@ -330,7 +333,7 @@ def test_commands_of_a_page_run(page, folder, capsys):
 
 
 def draw(folder: Path, count: int) -> Path:
-    """Write a folder of small images."""
+    """Write a folder of small images. Return its path."""
     folder.mkdir()
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (count, 40, 40, 3), np.uint8)):
         Image.fromarray(pixels).save(folder / f'{number:02}.png')

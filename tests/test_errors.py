@@ -1,4 +1,4 @@
-"""No output contains a secret of a URL, and the list of error messages is current."""
+"""No output contains a secret of a URL, and the list of error messages is up to date."""
 
 import logging
 import re
@@ -80,7 +80,7 @@ def test_sentence_around_a_url_keeps_its_punctuation():
 
 @pytest.mark.parametrize('url', [SECRET[0], SECRET[9], SECRET[14], SECRET[15]])
 def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkeypatch, capfd):
-    """The config comes from Python or from a command. All written bytes and all output are searched."""
+    """The config comes from Python or from a command. The test searches all files and all output for the secret."""
     monkeypatch.chdir(tmp_path)
     study = dict(
         title='a', rows=[dict(name='a', config='mocov2_r50_200e.py', options={'train_dataloader.dataset.root': url})]
@@ -111,5 +111,5 @@ def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkey
 
 
 def test_list_of_messages_is_current():
-    """The list shows changes of wording in one place."""
+    """With the list, reviewers see all changes of wording in one file."""
     assert LIST.read_text() == listing(), 'run PYTHONPATH=tests python -m harness.error_messages'

@@ -1,4 +1,4 @@
-"""Every config trains at toy size: its loss is finite, weights and teacher move, and its checkpoint loads."""
+"""Every config trains at toy size: the loss is finite, weights and teacher move, and the checkpoint loads."""
 
 import math
 import os
@@ -16,9 +16,10 @@ from mmairl.engine import run
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / 'configs'
 TESTED_ELSEWHERE = ('evaluation', 'transfer', 'supervised')
-# Their schedules, augmentations and sizes are what toy size replaces.
+# These configs differ from others in schedule, augmentation or size, which toy size replaces.
 SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
-# What neither test_five_steps nor test_processes trains; `make test-all` takes all.
+# test_five_steps and test_processes train no config like these. `make test-all` trains every
+# config.
 DISTINCT = (
     'fast/mocov2plus_r50_200e_cpu.py',
     'large/mocov2plus_vit_l16_300e.py',
@@ -45,9 +46,9 @@ TRAINED = [
 @pytest.mark.parametrize('path', TRAINED)
 def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     def on_shapes(**options) -> Config:
-        """Two steps' worth of drawn images in place of the toy config's noise, in as many views."""
+        """Return a toy config with synthetic images for two steps, in place of noise, and with as many views."""
         cfg = toy_config(short(path), steps=2, batch=16, width=16, **options)
-        cfg.pop('strategy', None)  # tested in engine/sharding
+        cfg.pop('strategy', None)  # Tests in engine/sharding cover strategies
         crop = [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]
         views = [crop] * cfg.train_dataloader.dataset.views
         cfg.train_dataloader.dataset = dict(type='Shapes', split='train', count=32, size=48, views=views)
@@ -62,7 +63,8 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     if runner.model.teacher is not None:
         momentum = cfg.default_hooks.momentum
         follows = any(name.startswith('teacher.') for name in moved)
-        # In the last step, the momentum is 1 if it is fixed at 1, or if it rises and steps count from 1.
+        # In the last step, the momentum is 1 if it is constant at 1, or if it rises and steps count
+        # from 1.
         reaches_one = momentum.schedule == 'cosine' and momentum.get('first_step', 1) == 1
         assert follows != (reaches_one or momentum.base == 1)
     assert run.train(on_shapes(resume=True)).iter == 2
@@ -86,10 +88,12 @@ def test_schedules_end_with_the_run_and_views_build(paths):
             length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
             assert cosine.get('end', length) == length, f'the cosine ends with the run: {path}'
         dataset = cfg.train_dataloader.dataset
-        while 'dataset' in dataset:  # a sample of classes, say, around the data set that makes the views
+        # The data set with the views may be wrapped, for example in a sample of classes.
+        while 'dataset' in dataset:
             dataset = dataset.dataset
         if dataset.get('views') is None or dataset.views in made:
-            continue  # made on the device, or those of another config
+            # The views are created on the device, or an earlier config has the same ones.
+            continue
         made.append(dataset.views)
         for steps, pipeline in zip(dataset.views, build_views(dataset.views)):
             view, size = image, steps[0]['size']

@@ -1,4 +1,4 @@
-"""Five training steps of each framework equal a plain PyTorch loop that shares no code with the package."""
+"""Five training steps of each framework equal those of a plain PyTorch loop that shares no code with the package."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def narrow_resnet() -> nn.Module:
 
 @dataclass
 class Plain:
-    """A framework as in the text of the papers, on torchvision's ResNet, with every update written out."""
+    """A framework as the papers describe it, with torchvision's ResNet and every update written out."""
 
     state: dict[str, Tensor]
     predictor: bool = True
@@ -38,7 +38,7 @@ class Plain:
     negatives: bool = True
     lars: bool = False
     ascending: bool = True
-    release: bool = False  # of BYOL
+    release: bool = False  # BYOL's released code differs from its paper
     temperature: float = 0.2
     bn: bool = True
     parts: int = 1
@@ -67,7 +67,7 @@ class Plain:
         return nn.Sequential(nn.Linear(width, 64), *middle, nn.ReLU(), nn.Linear(64, 16, bias=self.bias))
 
     def embed(self, net: nn.ModuleDict, images: Tensor) -> Tensor:
-        """Each virtual GPU's part of the batch passes separately."""
+        """The parts of the batch pass separately, as on virtual GPUs."""
         parts = [net['projector'](net['backbone'](part)) for part in images.chunk(self.parts)]
         z = torch.cat(parts)
         return F.normalize(net['predictor'](z) if 'predictor' in net else z, dim=1)
@@ -113,11 +113,13 @@ class Plain:
 
     def lars_update(self, name: str, p: Tensor, g: Tensor, v: Tensor, lr: float) -> None:
         local, decay = 1.0, 0.0
-        if p.ndim > 1:  # in these networks, only the weights of convolutions and linear layers
+        # In these networks, this holds only for weights of convolutions and linear layers.
+        if p.ndim > 1:
             decay = 1.5e-6 if self.release else 1e-6
             w, d = math.sqrt((p * p).sum()), math.sqrt((g * g).sum())
             local = 0.001 * w / (d + decay * w) if w and d else 1.0
-        if self.release:  # the release applies the rate outside the buffer
+        # The released code applies the learning rate outside the momentum buffer.
+        if self.release:
             v.copy_(0.9 * v + local * (g + decay * p))
             p -= lr * v
         else:
@@ -140,10 +142,11 @@ FRAMEWORKS = {
 }
 FILES = {'byol_release': 'byol_variants/byol_release_r50_1000e.py'}
 CASES = [(name, 'float64') for name in FRAMEWORKS] + [('mocov2plus', 'float32'), ('byol_lars', 'float32')]
-# Frameworks between MoCo v2 and MoCo v2+, whose parts the other cases cover.
+# The other cases cover all parts of these frameworks, which lie between MoCo v2 and MoCo v2+.
 BETWEEN = ('mocov2_syncbn', 'mocov2_syncbn_predictor')
-# On noise images in batches of 8, float32 rounding errors grow about a hundredfold per step at the recipe's rate, so float32
-# runs at a small fraction of it. Float64 runs at the rate itself, and differs by 1.3e-10 without AVX2.
+# With noise images in batches of 8 and the recipe's learning rate, rounding errors in float32 grow
+# about a hundredfold per step. Therefore, float32 runs use a small fraction of that rate. Float64
+# runs use the full rate and differ by at most 1.3e-10 on a CPU without AVX2.
 TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-9}, {'float32': 0.01, 'float64': 1.0}
 
 
@@ -172,13 +175,15 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
         for prefix, net in (('', plain.student), ('teacher.', plain.teacher)):
             ours = plain.build(trained, prefix).state_dict()
             for key, value in net.state_dict().items():
-                # over virtual replicas, running statistics are the average of the parts; the plain loop has the last part's
+                # With several parts, our running statistics are averages over the parts. The plain
+                # loop keeps those of the last part.
                 if plain.parts == 1 or ('running' not in key and 'tracked' not in key):
                     torch.testing.assert_close(ours[key], value, atol=tolerance, rtol=tolerance, msg=f'{prefix}{key}')
         assert not torch.equal(trained['backbone.conv1.weight'], start['backbone.conv1.weight'])
     finally:
         torch.set_default_dtype(default)
-    if plain.negatives:  # 40 keys went through a queue of 20, so it wrapped, and its oldest key is at `position`
+    # 40 keys went through a queue of 20, so it has wrapped. The oldest key is at `position`.
+    if plain.negatives:
         queue = runner.model.queue
         ours = queue.vectors.roll(-queue.position, 0)
         torch.testing.assert_close(ours, torch.stack(plain.queue), atol=tolerance, rtol=0)

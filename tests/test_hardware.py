@@ -1,4 +1,4 @@
-"""Cores, GPUs and the cache folder of a process, and their line in the log."""
+"""CPU cores, GPUs and the cache folder of a process, and what the log states about them."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from mmairl.hardware import cores, unusable_gpu
 
 
 def test_cores_respect_machine_and_slurm(monkeypatch):
-    """joblib knows affinity and control groups."""
+    """joblib respects the CPU affinity and control groups of the process."""
     monkeypatch.setattr(hardware, 'cpu_count', lambda: 64)
     for of_task, expected in (('', 64), ('2', 2), ('0', 1)):
         monkeypatch.setenv('SLURM_CPUS_PER_TASK', of_task)
@@ -32,7 +32,7 @@ def test_unusable_gpu_is_reported_with_its_reason(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, 'init', init)
     assert unusable_gpu() == 'The NVIDIA driver on your system is too old.'
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')  # hidden on purpose
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')  # The user has hidden the GPUs
     assert unusable_gpu() == ''
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES')
     monkeypatch.setattr(hardware, 'glob', lambda pattern: [])
@@ -43,7 +43,8 @@ def test_cache_without_writable_home_is_temporary(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     assert hardware.cache() == tmp_path / 'cache/mmairl'
     monkeypatch.setattr(hardware.tempfile, 'gettempdir', lambda: str(tmp_path))
-    for home in ('/dev/null', '/proc'):  # not a folder; a folder where nobody can write
+    # The first is not a folder. Nobody can write to the second.
+    for home in ('/dev/null', '/proc'):
         monkeypatch.setenv('XDG_CACHE_HOME', home)
         assert hardware.cache() == tmp_path / f'mmairl-{os.getuid()}'
     monkeypatch.delenv('XDG_CACHE_HOME')
@@ -64,7 +65,7 @@ def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, le
     said = capfd.readouterr().out
     though = ', though there is a GPU (the driver is too old)' if unusable else ''
     line = f'1 x cpu{though}, each with {torch.get_num_threads()} threads and 0 data workers on '
-    shown = level != 'ERROR'  # the level ERROR hides this line
+    shown = level != 'ERROR'  # At the level ERROR, the line is hidden
     assert said.count(line) == shown and (f'cache {hardware.cache()}, work dir {cfg.work_dir}' in said) == shown
     assert bool(re.search('WARNING.* - 1 x cpu', said)) == (bool(unusable) and level != 'ERROR')
 

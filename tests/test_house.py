@@ -1,4 +1,7 @@
-"""The package is layered without import cycles. Tools and projects import the package, never the reverse."""
+"""The package has layers and no import cycles.
+
+Tools and projects import the package, but the package does not import them.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# The layers, from the bottom. A room may import its own layer and those below.
+# The layers are listed from the bottom to the top. A room (a folder or module of the package) may
+# import its own layer and lower ones.
 FLOORS = [
     ['registry', 'errors', 'signals', 'startup', 'io', 'randomness', 'config', 'config_names', 'hardware'],
     ['data'],
@@ -31,7 +35,7 @@ def nodes(file: Path) -> list[ast.AST]:
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Yield the modules of this repository that a file imports, including imports in functions."""
+    """Yield the modules of this repository that a file imports, including imports within functions."""
     for node in nodes(file):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -50,7 +54,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def arrows() -> dict[str, set[str]]:
-    """Return the imports of each module. A package's `__init__`, which only re-exports names, is left out."""
+    """Return the imports of each module. A package's `__init__` only re-exports names, so it is left out."""
     known = {name for name, file in modules().items() if file.name != '__init__.py'}
     return {name: known.intersection(imported(modules()[name])) - {name} for name in known}
 
@@ -85,7 +89,7 @@ def test_checkpoint_readers_import_no_training_hooks(name):
 
 
 def test_no_import_cycles():
-    """Kahn's algorithm: remove files without remaining imports. Files that cannot be removed form a cycle."""
+    """Remove modules without remaining imports until none is left (Kahn's algorithm). Modules that stay form a cycle."""
     left = {name: set(others) for name, others in arrows().items()}
     while free := {name for name, others in left.items() if not others & left.keys()}:
         left = {name: others for name, others in left.items() if name not in free}
@@ -102,7 +106,7 @@ def test_package_names_no_tool_and_no_project():
 
 @pytest.mark.parametrize('folder', ['mmairl', 'tools'])
 def test_package_and_tools_import_no_project(folder):
-    """Projects are not in the wheel."""
+    """Projects are not part of the wheel, so an import of them would fail there."""
     importing = [
         f'{file.relative_to(ROOT)} imports {name}'
         for file in sorted((ROOT / folder).rglob('*.py'))

@@ -1,4 +1,4 @@
-"""Atomic writes, the background writer, and reads of small files, with their errors."""
+"""Atomic writes, writes in the background, and reads of small files, with the errors of each."""
 
 import errno
 import os
@@ -118,7 +118,7 @@ def test_incomplete_json_raises(tmp_path, content):
 
 
 def test_old_checkpoint_is_removed_after_the_new_one(tmp_path, monkeypatch):
-    """The disk fills up at the third checkpoint. The two before are kept."""
+    """The disk is full when the third checkpoint is written. Both earlier checkpoints are kept."""
     save, written = torch.save, []
 
     def fill_up(checkpoint: dict, path: Path) -> None:
@@ -233,7 +233,7 @@ def test_file_at_the_limit_is_read(tmp_path):
 
 
 def test_content_beyond_the_stated_size_raises():
-    """Files of /proc have a size of 0."""
+    """The system reports a size of 0 for files in /proc."""
     assert read_bytes('/proc/self/status').startswith(b'Name:')
     with raises_code('file-too-large'):
         read_bytes('/proc/self/status', 10)

@@ -1,4 +1,4 @@
-"""The files for OpenMIM follow the configs and the published tables."""
+"""The files for OpenMIM agree with the configs and the published tables."""
 
 from pathlib import Path
 

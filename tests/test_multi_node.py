@@ -21,7 +21,8 @@ SMALL = [
     'log_level=INFO',
     'default_hooks.checkpoint.interval=1',
 ]
-# Runs a step of two tasks on two machines like Slurm: the command twice, each with its rank. $ASKED records srun's arguments.
+# This script replaces srun: it runs the command twice, as a step of two tasks on two machines
+# would, each time with its own rank. It writes its arguments to the file $ASKED.
 SRUN = """#!/usr/bin/env bash
 printf '%s\\n' "$@" > "$ASKED"
 while [[ $1 == -* ]]; do [[ $1 == -p ]] && shift; shift; done
@@ -43,7 +44,9 @@ def ended_well(process: subprocess.Popen, log: Path) -> None:
 
 @pytest.fixture
 def slurm(tmp_path) -> dict[str, str]:
-    """An environment with an `srun` that starts all tasks here and a `scontrol` that prints the first machine's address."""
+    """Return an environment whose `srun` starts all tasks on this machine, and whose `scontrol` prints the address of the
+    first machine.
+    """
     (tmp_path / 'bin').mkdir()
     scontrol = '#!/bin/sh\n[ "$*" = "show hostname node[1-2]" ] && printf "127.0.0.1\\nnode2\\n"\n'
     for name, text in dict(srun=SRUN, scontrol=scontrol).items():
@@ -55,7 +58,7 @@ def slurm(tmp_path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
-    """One process runs on each of two machines. Either `srun` starts both, or each machine has a launch."""
+    """One process runs on each of two machines. Either `srun` starts both, or a script is launched on each machine."""
     words = ('PARTITION', 'name', CONFIG, tmp_path / 'slurm', '--seed', 0, '--cfg-options', *SMALL)
     settings = dict(GPUS='2', GPUS_PER_NODE='1', CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive')
     logs = [tmp_path / f'{name}.log' for name in ('slurm', 'first', 'second')]

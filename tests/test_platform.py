@@ -1,4 +1,4 @@
-"""Configs of mmairl work in the platform's own runner and tools."""
+"""Configs of mmairl work with the runners and tools of OpenMMLab."""
 
 import os
 import runpy
@@ -21,7 +21,7 @@ from mmairl.engine.checkpoint import load_checkpoint
 
 @pytest.mark.parametrize('before', ['', 'import mmpretrain.utils.dependency;'])
 def test_mmpretrain_imports_with_new_transformers(tmp_path, before):
-    """An incompatible `transformers` must not break ResNet."""
+    """An incompatible version of `transformers` must not prevent a ResNet from being built."""
     info = tmp_path / 'transformers-99.0.dist-info'
     info.mkdir()
     (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: transformers\nVersion: 99.0\n')
@@ -43,7 +43,8 @@ def test_config_trains_in_mmengines_runner(toy_config, caplog):
     saved = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
     assert saved['state_dict'].keys() == runner.model.state_dict().keys()
     assert 'a resume of this run will not be exact' in next(Path(cfg.work_dir).glob('*/*.log')).read_text()
-    options = {'train_dataloader.batch_size': 8, 'train_dataloader.dataset.count': 16}  # the same 16 images
+    # The data set still has the same 16 images.
+    options = {'train_dataloader.batch_size': 8, 'train_dataloader.dataset.count': 16}
     again = toy_config(steps=3, batch=8, width=8, resume=True, load_from=f'{cfg.work_dir}/iter_2.pth', **options)
     runner = Runner.from_cfg(again)
     runner.train()
@@ -51,7 +52,10 @@ def test_config_trains_in_mmengines_runner(toy_config, caplog):
 
 
 def test_mmengines_runner_loads_without_workers():
-    """Without workers, torch rejects `timeout` and `persistent_workers`. Only our runner sets them, if there are workers."""
+    """Without workers, torch rejects `timeout` and `persistent_workers`.
+
+    Therefore, our runner sets them only if there are workers.
+    """
     data = dict(_delete_=True, type='Shapes', split='train', count=8, size=8)
     options = {
         f'train_dataloader.{key}': value for key, value in dict(num_workers=0, batch_size=4, dataset=data).items()
@@ -72,7 +76,10 @@ def test_ambiguous_batch_raises_in_mmengines_runner(toy_config):
 
 
 def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch):
-    """mmpretrain's train.py builds the `runner_type` of the config. `custom_imports` registers the toy data."""
+    """mmpretrain's train.py builds the runner that the config names in `runner_type`.
+
+    `custom_imports` registers the toy data.
+    """
     script = Path(find_spec('mmpretrain').origin).parent / '.mim/tools/train.py'
     if not script.is_file():
         pytest.skip('mmpretrain is installed without its tools')
@@ -88,7 +95,7 @@ def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch
 
 
 def test_mim_train_with_no_gpus_hides_them(tmp_path, run_tool, monkeypatch):
-    """mim passes `--device cpu` to the tool."""
+    """For zero GPUs, mim passes `--device cpu` to the tool."""
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')
     run_tool(
         'tools/train.py', 'configs/demo/mocov2plus_shapes.py', '--device', 'cpu', '--dump-config', tmp_path / 'a.yaml'

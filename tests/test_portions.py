@@ -1,4 +1,4 @@
-"""`make test-all` groups test files into portions and does not repeat portions that have passed."""
+"""`make test-all` groups test files into portions, and does not repeat portions that have passed."""
 
 import subprocess
 
@@ -8,7 +8,7 @@ from harness import portions
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A repository of three test files, the last of which fails, and the recorded calls of pytest."""
+    """Return a repository with three test files, of which the last one fails, and a list that records calls of pytest."""
     for name in ('tests/a/test_one.py', 'tests/test_two.py', 'projects/x/tests/test_three.py'):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Two processes equal one with the joined batch, on the CPU, by the code path of GPUs."""
+"""Two processes on the CPU give the same results as one process with the joined batch, by the same code as on GPUs."""
 
 import socket
 from functools import cache
@@ -9,7 +9,7 @@ import torch
 from harness import two_processes as script
 from torch.testing import assert_close
 
-WAYS = ('checkpointing', 'compile')  # these train the same network as the case mocov2plus
+WAYS = ('checkpointing', 'compile')  # These cases train the same network as the case mocov2plus
 
 
 @pytest.fixture(scope='module')
@@ -22,7 +22,7 @@ def double():
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """The results of two processes for each case, and their folder."""
+    """Return the results of two processes for each case, and their folder."""
     folder = tmp_path_factory.mktemp('two')
     run_processes(2, script.__file__, folder)
     return torch.load(folder / 'two.pth', weights_only=True), folder
@@ -30,7 +30,7 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
 
 @pytest.fixture(scope='module')
 def one(tmp_path_factory, double):
-    """A function that returns the results of one process for a case."""
+    """Return a function that returns the results of one process for a case."""
     folder = tmp_path_factory.mktemp('one')
     return cache(lambda case: script.train(case, str(folder / case), 'none'))
 
@@ -39,13 +39,14 @@ def one(tmp_path_factory, double):
 def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
     """Compare SyncBN, gradients, teacher, queue, probe, k-NN and health in float64.
 
-    The optimized steps are compared with the plain network.
+    Cases with an optimized step are compared with the plain network.
     """
     expected, found = one('mocov2plus' if case in WAYS else case), two[0][case]
     assert found['wrapped'] and not expected['wrapped']
     for key, value in expected['weights'].items():
         other = found['weights'][key]
-        if key == 'queue.vectors':  # two processes enqueue their halves of a batch in another order
+        # Two processes enqueue their halves of a batch in another order.
+        if key == 'queue.vectors':
             value, other = (rows[rows[:, 0].argsort()] for rows in (value, other))
         assert_close(other, value, atol=1e-9, rtol=1e-7, msg=lambda text, key=key: f'{key}: {text}')
     if case == 'mocov2plus':
@@ -85,7 +86,7 @@ stop_processes()
 
 
 def test_unshared_work_dir_raises(tmp_path, run_processes):
-    """The folder is missing, as on a machine that does not mount it."""
+    """A machine that does not mount the work dir does not have this folder."""
     for folder in ('run', '0/run', '1/run'):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'two.py').write_text(ELSEWHERE)

@@ -1,4 +1,4 @@
-"""The tables of the registries list every registered class under the module that defines it."""
+"""The tables of registered classes list every class, with the module that defines it."""
 
 import ast
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PACKAGE = Path(registry.__file__).parent
 
 
 def registered() -> Iterator[tuple[str, str, str]]:
-    """Return registry, module and class of each `register_module` decorator in the package."""
+    """Return the registry, module and class of each `register_module` decorator in the package."""
     for path in PACKAGE.rglob('*.py'):
         module = '.'.join(['mmairl', *path.relative_to(PACKAGE).with_suffix('').parts])
         for node in ast.walk(ast.parse(path.read_text())):

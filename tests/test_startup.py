@@ -1,4 +1,4 @@
-"""The preparation of a command before it imports torch."""
+"""What a command prepares before it imports torch."""
 
 import logging
 

@@ -1,5 +1,8 @@
-"""Checkpoints, images, features, results and a stranger's run are data: no reader of ours, and none of the platform's that a
-run calls, runs code from them. Ruff's rules look at the source."""
+"""Untrusted checkpoints, images, features, results and runs are data.
+
+None of our readers runs code from them, and neither do the readers of OpenMMLab that a run calls. In addition, rules of
+Ruff search the source for unsafe calls.
+"""
 
 import json
 import pickle
@@ -99,7 +102,7 @@ def test_cifar_batches_and_features_run_nothing(tmp_path, canary):
 
 
 def test_postscript_image_is_not_executed(tmp_path):
-    """Pillow passes PostScript to an interpreter, whatever the name of the file."""
+    """Pillow would pass PostScript to an interpreter, whatever the name of the file is."""
     path = tmp_path / 'a.jpg'
     path.write_text('%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(canary) (w) file closefile\n')
     with pytest.raises(UnreadableImage):
@@ -107,7 +110,7 @@ def test_postscript_image_is_not_executed(tmp_path):
 
 
 def test_pages_of_an_untrusted_run_execute_nothing(tmp_path, canary, monkeypatch, capsys):
-    """The configs of the run are malicious, in Python and in YAML. A page and a study read them."""
+    """The configs of the run, in Python and in YAML, are malicious. Pages and a study read them."""
     (tmp_path / 'evil.py').write_text(program := f'a = __import__("os").mkdir({str(canary)!r})\n')
     yaml = f'custom_imports: {{imports: [evil]}}\nmodel: !!python/object/apply:os.mkdir ["{canary}"]\n'
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""The content of the wheel, and its use where the checkout cannot be imported."""
+"""The content of the wheel, and its use in places where the checkout cannot be imported."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def shell(*command: object, cwd: Path, env: dict[str, str] | None = None, timeou
 
 @pytest.fixture(scope='module')
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout for builds, with files that an earlier build may have left."""
+    """Return a copy of the checkout for builds, including files that an earlier build could have left."""
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         top = NOT_SOURCE if Path(folder) == ROOT else set()
@@ -55,7 +55,10 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.Zip
 
 @pytest.fixture(scope='module', params=sorted({'3.11', '3.13', '{}.{}'.format(*sys.version_info)}))
 def environment(request, wheel: zipfile.ZipFile) -> Path:
-    """The programs of an environment with the wheel and its requirements. Later calls only reinstall the wheel."""
+    """Return the folder with the programs of an environment that has the wheel and its requirements.
+
+    If the environment exists, only the wheel is installed again.
+    """
     folder = ROOT / 'build' / 'wheel-envs' / request.param
     if not (folder / 'bin' / 'python').exists():
         shell(interpreter(request.param), '-m', 'venv', folder, cwd=ROOT)
@@ -67,7 +70,10 @@ def environment(request, wheel: zipfile.ZipFile) -> Path:
 
 
 def interpreter(version: str) -> str:
-    """Return a Python of this version on PATH or in pyenv, whose commands on PATH fail for inactive versions."""
+    """Return a Python of this version from PATH or from pyenv.
+
+    The commands of pyenv on PATH fail for versions that are not active.
+    """
     name = f'python{version}'
     installed = sorted(map(str, Path.home().glob(f'.pyenv/versions/{version}.*/bin/{name}')))
     for path in (shutil.which(name), *installed):
@@ -83,7 +89,7 @@ def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) 
     return target
 
 
-# Hide the editable install of this checkout, but not the packages of the platform.
+# Hide the editable installation of this checkout, but not OpenMMLab's packages.
 BLOCKED = """
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if '__editable__' not in repr(finder)]
@@ -92,7 +98,7 @@ sys.path[:] = [path for path in sys.path if path not in ({root!r}, {root!r} + '/
 
 
 def elsewhere(code: str, installed: Path, folder: Path) -> str:
-    """Return the last line that a program prints with the installed package and without the checkout."""
+    """Return the last line that a program prints if it uses the installed package instead of the checkout."""
     env = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1'}
     said = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
     return said.strip().splitlines()[-1]
@@ -118,7 +124,7 @@ def test_wheel_is_complete_and_names_requirements(wheel):
 
 
 def shipped() -> list[Path]:
-    """Return the files of configs and tools that the wheel must hold for OpenMMLab's mim."""
+    """Return the config and tool files that the wheel must contain for OpenMMLab's mim."""
     found = [path for name in ('configs', 'tools') for path in (ROOT / name).rglob('*')]
     found.append(ROOT / 'model-index.yml')
     return [path for path in found if path.is_file() and '__pycache__' not in path.parts]
@@ -174,7 +180,7 @@ print(json.dumps({**found, 'plan': said.getvalue()}))
 
 
 def test_installed_package_equals_the_checkout(installed, tmp_path):
-    """Compare configs by name, data files, and tools as `mim run mmairl train` starts them."""
+    """Compare configs by name, data files, and tools that `mim run mmairl train` starts."""
     (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::longer/byol_lars_r50_300e.py'\ntotal_batch_size = 512\n")
     found = json.loads(elsewhere(USES, installed, tmp_path))
     assert Path(found['package']).is_relative_to(installed)
@@ -215,7 +221,8 @@ print(timm.create_model('local-dir:hub', pretrained=True).num_features)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # torch and its libraries for GPUs are downloaded once
+# The first call downloads torch and its libraries for GPUs.
+@pytest.mark.timeout(3600)
 def test_first_ten_minutes_with_the_wheel_alone(environment, tmp_path):
     env = {'PATH': f'{environment}:/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'}
     config = 'mmairl::demo/mocov2plus_shapes.py'
@@ -229,6 +236,7 @@ def test_first_ten_minutes_with_the_wheel_alone(environment, tmp_path):
     checkpoint = checkpoint.removeprefix('checkpoint ')
     assert evaluate == f'next: mmairl evaluate knn {config} {checkpoint}'
     assert 'k-NN, k = 20' in user('mmairl', *evaluate.split()[2:], '--cfg-options', *SMALL)
-    assert health.startswith('next: mmairl report health ')  # these few steps log no health
+    # A run of so few steps logs no health.
+    assert health.startswith('next: mmairl report health ')
     user('mmairl', 'convert', checkpoint, 'hub/', '--to', 'hub')
     assert user('python', '-c', LOAD).split()[-1] == '128'

@@ -207,7 +207,7 @@ class StoredCheckpoint:
 
     Attributes:
         path: The file.
-        meta: The description of the run that the file contains.
+        meta: The description of the run, from the checkpoint's `meta`.
         steps: The number of iterations in an epoch, or 0 if it is unknown.
     """
 
@@ -295,7 +295,7 @@ class RunStart:
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
         if self.resume and not self.forks:
-            # From now on, this checkpoint is the newest, even if the run has later ones.
+            # From now on, this checkpoint counts as the newest, even if later checkpoints of the run exist.
             write_text(work_dir / NOTE, self.path)
 
 
@@ -400,7 +400,7 @@ def trust_mmengine_checkpoints() -> None:
     read_plain_yaml()
     register_handler(['pkl', 'pickle'])(PlainPickles)
     CheckpointLoader.register_scheme('', load_checkpoint, force=True)
-    # For http addresses, mmengine calls `load_url` directly, so it is not enough to register another function.
+    # mmengine's loaders of several URL schemes call `load_url`, so it is replaced itself instead of the loader of one scheme.
     platform.load_url = _load_from_address
 
 

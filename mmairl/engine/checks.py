@@ -45,7 +45,7 @@ SECTIONS = {
 }
 PLACES = {path: getattr(registry, name) for path, name in RULES.places.items()}
 BUILT = RULES.built
-# This name among the parameters of a class means that the class accepts any keyword.
+# `_parameters` adds this name to the parameters of a class that accepts any keyword.
 OTHERS = '**'
 
 
@@ -146,8 +146,9 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
     """Return the classes that a type may refer to.
 
-    They are the classes of this name in the registry `box`, or in any of our registries if `box` is None. The list is empty
-    if none of our registries knows the name. mmengine may still find it when it builds the object.
+    They are the classes of this name in the registry `box`, or in any of our registries if `box` is None. Raise if `box` has
+    no class of this name, or if `box` is None and the name resembles a registered one. Otherwise, an unknown name gives an
+    empty list, because mmengine may still find its class when it builds the object.
     """
     if not isinstance(name, str):
         return [name]

@@ -27,7 +27,8 @@ VARIABLES = {
         'SLURM_STEP_NODELIST',
     ),
 }
-# Slurm jobs use PORTS ports from FIRST_PORT on. All of them are below the ports that Linux uses for outgoing connections.
+# Each Slurm step uses one of PORTS ports, starting at FIRST_PORT. All of them are below the ports that Linux uses for
+# outgoing connections.
 FIRST_PORT = 15000
 PORTS = 16384
 
@@ -122,9 +123,10 @@ def _set_variables_from_slurm() -> None:
 
 
 def _store_of_attempt(restarts: int) -> dict[str, Any]:
-    """Return a store for the process group after a restart. Its keys have a prefix that depends on the number of restarts.
+    """Return arguments of `init_process_group` after a restart: a store, the rank and the number of processes.
 
-    Without the prefix, processes would find the addresses of dead processes, which torchrun's store still holds.
+    The store adds a prefix with the number of restarts to its keys. Without the prefix, processes would find the addresses of
+    dead processes, which torchrun's store still holds.
     """
     rank = int(os.environ['RANK'])
     world_size = int(os.environ['WORLD_SIZE'])

@@ -2,7 +2,7 @@
 
 To try a remedy, a copy of the run (a fork) continues for a few hundred iterations with changed options. The control is a fork
 without a change. Each fork is repeated with learning rates that differ by one billionth, so that the spread of the repeats
-shows how far runs drift apart because of rounding alone. The severity of a value says how bad it is.
+shows how far runs drift apart because of rounding alone. The severity of a value says how bad it is, from 0 (good) to WORST.
 """
 
 import tempfile
@@ -94,8 +94,8 @@ class Outcome:
 
     Attributes:
         remedy: The remedy.
-        gain: The severity of the control minus the severity of the fork with the remedy. A remedy that moves a value from
-            the limit of the bad range to the good range gains 1.
+        gain: The severity of the control minus the severity of the fork with the remedy, averaged over the repeats. A
+            remedy that moves a value from the limit of the bad range to the good range gains 1.
         low: Lower end of the 95 % confidence interval of `gain`. NaN if there is only one repeat.
         high: Upper end of that interval.
         error: Why the remedy could not be tried, or ''.
@@ -139,7 +139,10 @@ class Trial:
 
     @property
     def last(self) -> int:
-        """The last iteration of each fork. It is at least `steps / 2` iterations after the sign, so the control shows it."""
+        """The last iteration of each fork.
+
+        It is at least `steps / 2` iterations after the sign, so that the control shows the sign, too.
+        """
         return max(self.first + self.steps, self.sign.iteration + self.steps // 2)
 
     def severity(self, options: Options, repeat: int) -> float:

@@ -67,7 +67,7 @@ ORDER = (
     'train_dataloader.drop_last',
     'train_dataloader.sampler',
 )
-# If one of these keys changes, the optimizer cannot use the state that the trunk has stored.
+# If one of these keys changes, the trunk's optimizer state is not valid for the branch.
 RESETS = (
     'optim_wrapper.constructor',
     'optim_wrapper.optimizer.inside',
@@ -254,7 +254,7 @@ def require_same_order(changed: list[str]) -> None:
 
 @contextmanager
 def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
-    """In the `with` block, an error about weights of the wrong shape lists the model keys that the branch has changed."""
+    """Return a context in which an error about weights that do not fit names the model keys that the branch has changed."""
     try:
         yield
     except UserError as error:

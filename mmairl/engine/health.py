@@ -25,8 +25,8 @@ class Quantity(msgspec.Struct, frozen=True):
         label: Name on pages and in logs.
         low: Smallest good value.
         high: Largest good value.
-        floor: Values below this one are bad.
-        ceiling: Values above this one are bad.
+        floor: Values below this limit are bad.
+        ceiling: Values above this limit are bad.
         below: Advice for values below `low`. `{}` is replaced by the value.
         above: Advice for values above `high`. `{}` is replaced by the value.
     """

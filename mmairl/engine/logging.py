@@ -49,7 +49,7 @@ class Service(BaseVisBackend):
     """Base class of loggers that send values to a service. If the service fails during training, training continues.
 
     A subclass defines `package`, `begin(config)`, `write(values, step)` and `end()`. A resumed training run continues its run
-    at the service and does not send again the iterations that the service already has.
+    at the service and sends only iterations that the service does not have yet.
 
     Args:
         save_dir: Folder of the run.

@@ -125,7 +125,8 @@ def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> lis
 def check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
     """Replay a stretch in a temporary folder, and compare weights, optimizer and random states bit for bit.
 
-    If the replay fails, the status is MISMATCH. If another version of mmairl wrote the run, it is NOT_COMPARABLE.
+    If the replay fails, the status is MISMATCH. The status is NOT_COMPARABLE if another version of mmairl wrote the run, or
+    if the results differ and the run was trained on another machine or with other software.
     """
     try:
         return _check_stretch(work_dir, stretch)

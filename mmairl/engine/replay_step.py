@@ -229,8 +229,8 @@ def _state_before(
 ) -> StoredCheckpoint | None:
     """Return the checkpoint at which the optimizer step of an iteration begins, or None for the initial weights.
 
-    With gradient accumulation, an optimizer step has several iterations. If the run has no checkpoint at its beginning,
-    the run is repeated from `start` up to that point, and a checkpoint is written to `folder`.
+    With gradient accumulation, an optimizer step has several iterations. If the run has no checkpoint at the beginning of the
+    step, the run is repeated from `start` up to that point, and a checkpoint is written to `folder`.
     """
     first = start.iteration if start else 0
     cfg = Fork(work_dir).config()

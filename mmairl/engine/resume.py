@@ -3,7 +3,7 @@
 mmengine restores the learning rate, weight decay, momentum and schedules of the checkpoint and ignores changes of the config.
 Here, the current config takes precedence: the run continues with its hyperparameters. If a schedule has changed, it is
 rebuilt and stepped to the current iteration. The log lists every changed setting and whether it is applied. A change with
-which the run cannot continue raises an error, such as a change of the batch size.
+which the run cannot continue, such as another batch size, raises an error.
 """
 
 import ast

@@ -258,7 +258,7 @@ def require_shared(folder: str) -> None:
     if get_world_size() == 1:
         return
     token = [f'.{secrets.token_hex(8)}']
-    # A network file system may have cached that a file does not exist, but not for a file with a random name.
+    # The name is random, because a network file system may have cached that a file with a fixed name does not exist.
     if is_main_process():
         (Path(folder) / token[0]).touch()
     broadcast_object_list(token)
@@ -298,7 +298,7 @@ class PreparedRunner:
 def strategy_named(name: str) -> ConfigDict:
     """Return the config of the strategy that `--strategy NAME` selects.
 
-    NAME is the name of a file in configs/_base_/strategies, or the path of a DeepSpeed config that ends with .json.
+    NAME is the name of a file in configs/_base_/strategies without its suffix, or the path of a DeepSpeed config (*.json).
     """
     if name.endswith('.json'):
         return ConfigDict(type='DeepSpeedStrategy', **read_config(name))

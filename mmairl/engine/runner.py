@@ -42,10 +42,10 @@ DEFAULT_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_sched
 
 
 class Runner(PlainRunner):
-    """Train in one or several processes. Each process holds the whole model or, with a `strategy`, a part of it.
+    """Train in one or several processes. With a `strategy`, the processes divide the model or the optimizer among them.
 
-    The loop is `EpochLoop` or `IterLoop` unless the config names another type. The random numbers of an image do not depend
-    on the data worker that loads it. Therefore, neither the number of workers nor a resume changes the results of a run.
+    The loop is `EpochLoop` or `IterLoop` unless the config names another type. Each image has its own random seed in each
+    epoch. Therefore, neither the number of data workers nor a resume changes the results of a run.
 
     Args:
         args: Positional arguments of mmengine's runner.
@@ -80,7 +80,7 @@ class Runner(PlainRunner):
         source = Path(self.cfg.filename or f'{self.timestamp}.py')
         path = Path(self.work_dir) / source.name
         if path.resolve() == source.resolve():
-            return  # The run was started from the config file in its work dir, and this file must not change.
+            return  # The run was started from the config file in its work dir, so this path is the original file.
         if path.suffix == '.py':
             write_text(path, python_text(self.cfg))
         else:
@@ -290,8 +290,8 @@ class IterLoop(IterBasedTrainLoop):
 class RemainingBatches:
     """Iterator that returns None for each batch that the run has already seen, and then the remaining batches.
 
-    When a run resumes, mmengine's loop first skips the batches that the run has seen; the fork onedl-mmengine calls
-    `skip_iter` to do so. Skipping None costs nothing, whereas skipping a batch would read its images.
+    When a run resumes, mmengine's loop first skips the batches that the run has seen. The package onedl-mmengine, a variant
+    of mmengine, calls `skip_iter` to do so. Skipping None costs nothing, whereas skipping a batch would read its images.
     """
 
     def __init__(self, loader: DataLoader, seen: int) -> None:

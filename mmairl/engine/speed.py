@@ -1,6 +1,7 @@
 """Speed up training steps or reduce their memory, as the section `fast` of a config requests.
 
-Each key of `fast` is an optimization. The example lists them in the order in which they apply. None changes the method::
+Each key of `fast` is an optimization. The example lists them in the order in which they apply. They do not change the
+method::
 
     fast = dict(
         precision='bfloat16',  # type of matrix products; also 'float16', 'tf32', or 'float32' (exact, without TF32)
@@ -64,7 +65,7 @@ def set_fast_keys(cfg: ConfigDict) -> None:
     if fast.get('channels_last') and preprocessor.get('type') == 'ViewPreprocessor':
         preprocessor.setdefault('channels_last', True)
     if fast.get('fused') and cfg.optim_wrapper.optimizer.type in FUSED and not cfg.get('strategy'):
-        # torch has no fused SGD for sharded weights.
+        # Torch has no fused SGD for sharded weights.
         cfg.optim_wrapper.optimizer.setdefault('fused', True)
 
 
@@ -203,7 +204,8 @@ def compile_parts(model: nn.Module, options: dict) -> None:
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
-        # All stages run the same code. With dynamic shapes, torch would compile a single version that serves all of them.
+        # All stages run the same code. With dynamic shapes, torch would compile one general version for all of
+        # them instead of one version for each.
         part.compile(**{'dynamic': False, **options})
     several = ', SyncBN layers, layers next to SyncBN layers' if get_world_size() > 1 else ''
     print_log(
@@ -214,7 +216,7 @@ def compile_parts(model: nn.Module, options: dict) -> None:
 
 
 def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules of student and teacher to compile: the children of the backbone, the projector and the predictor.
+    """Yield the modules of student and teacher to compile: parts of the backbone, the projector and the predictor.
 
     A backbone is not compiled as one module, because HealthHook adds hooks to it and removes them again. Torch would compile
     the whole backbone after each of these changes.

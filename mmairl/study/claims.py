@@ -3,9 +3,9 @@
 A study lists the claims that its rows can test. A claim consists of a quotation from a paper and a test, which compares
 scores of rows. The verdict states whether the study's runs support the claim.
 
-`configs/studies/_claims.yaml` has what all studies share. Its margins state by how much two scores may differ and still count
-as similar. They were fixed before any result was read. Its stand-ins are scores that a small scale measures in place of the
-papers' scores.
+`configs/studies/_claims.yaml` has the margins and the stand-ins that all studies use. A margin is the largest difference at
+which two scores still count as similar. The margins were fixed before any result was read. A stand-in is a score that a small
+scale measures in place of a score of the papers.
 """
 
 import hashlib
@@ -154,7 +154,7 @@ class _Scored(Form, frozen=True):
 
 
 def _gain(one: str, other: str, score: str, weight: float = 1.0) -> list[Term]:
-    """Return the terms whose sum states by how much row `one` is better than row `other`.
+    """Return the terms of a sum, which is `weight` times the amount by which row `one` is better than row `other`.
 
     For scores that are better when they are lower, the signs are reversed.
     """
@@ -181,7 +181,7 @@ class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
 
 
 class Similar(_Scored, frozen=True, tag='equivalence', kw_only=True):
-    """Claims that the scores of any two rows in `of` differ by at most the margin of the score."""
+    """Claims that the scores of any two rows in `of` differ by at most `margin`, by default the margin of the score."""
 
     of: Annotated[tuple[str, ...], Meta(min_length=2)]
     margin: Margin | None = None
@@ -192,7 +192,10 @@ class Similar(_Scored, frozen=True, tag='equivalence', kw_only=True):
 
 
 class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
-    """Claims that the row `row` is better than the row `than`, or worse by at most the margin."""
+    """Claims that the row `row` is better than the row `than`, or worse by at most `margin`.
+
+    The default of `margin` is the margin of the score.
+    """
 
     row: str
     than: str
@@ -321,11 +324,12 @@ class Rival(Form, frozen=True, tag='rival', kw_only=True):
 
 
 class Regression(Form, frozen=True, tag='regression', kw_only=True):
-    """Claims that the score `y` rises with the score `x` over the rows of several groups.
+    """Claims how the score `y` changes with the score `x` over the rows of several groups.
 
-    Parallel lines are fitted to the rows' mean scores: one slope for all groups, and one intercept for each group. `ranking`
-    claims the order of the groups by their intercepts, the highest first. The slope `none` claims that `y` changes by at
-    most `flat` points if `x` changes by one point.
+    Parallel lines are fitted to the rows' mean scores: one slope for all groups, and one intercept for each group. `slope`
+    claims that `y` rises with `x`, that it falls, or (`none`) that it changes by at most `flat` points if `x` changes by
+    one point. With `any`, nothing is claimed about the slope. `ranking` claims the order of the groups by their intercepts,
+    the highest first.
     """
 
     x: str
@@ -362,8 +366,9 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
         return measured is not None and measured == runs.measured(self.y)
 
     def _contrasts(self, runs: 'StudyRuns') -> Iterator[tuple[str, Contrast, ClaimPart]]:
-        """Yield the name, the estimate and the claimed part of each slope or difference of two groups' intercepts.
+        """Yield each quantity that the claim restricts: the slope, or the difference of two groups' intercepts.
 
+        Each item has the name of the quantity, its estimate, and the part of the claim that states the restriction.
         Nothing is yielded if a group has no runs.
         """
         x, y, labels = runs.points(self.groups, self.x, self.y)
@@ -568,7 +573,7 @@ def _words(text: str) -> list[str]:
 
 
 def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[str]) -> None:
-    """Raise an error unless each claim names known rows, scores and places, and quotes its paper exactly.
+    """Raise an error unless each claim names known rows, scores and places, and quotes its paper word for word.
 
     Args:
         claims: The claims of a study.
@@ -680,7 +685,7 @@ class StudyRuns:
         return claim_tests.sum_of_means(np.array(values), blocks)
 
     def _weighted(self, row: str, weights: Mapping[str, float]) -> dict[int, float]:
-        """Return a row's weighted sum of scores for each seed from which all of these scores are measured."""
+        """Return a row's weighted sum of scores for each seed whose run has all of these scores."""
         by_score = {score: self.scores(row, score) for score in weights}
         sums = {}
         for seed in set.intersection(*map(set, by_score.values())):
@@ -704,7 +709,7 @@ class StudyRuns:
     def points(
         self, groups: Mapping[str, Sequence[str]], x: str, y: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the mean scores `x` and `y` of each measured row, and the number of the row's group."""
+        """Return the mean scores `x` and `y` of each measured row, and the index of the row's group in `groups`."""
         points = []
         for place, names in enumerate(groups.values()):
             for name in names:

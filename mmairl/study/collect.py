@@ -52,7 +52,7 @@ def collect(
     rows_left_out: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> Record:
-    """Write the record of all finished runs to study.json, and return it.
+    """Write the record of a study and its runs to study.json, and return the record.
 
     Args:
         study: The study.
@@ -122,8 +122,9 @@ def collect(
 def published_columns(study: Study, scale: Scale) -> dict[str, str]:
     """Return the column of the study's table for each published number.
 
-    At full size, a published number is in the column of the TASK or TASK SCORE that measures the same quantity. At smaller
-    scales, measured scores are not comparable with published numbers, so published numbers have columns of their own.
+    At full size, a published number is in the column of the score that measures the same quantity. A task's main score has
+    the column TASK, and its other scores have columns TASK SCORE. At smaller scales, measured scores are not comparable
+    with published numbers, so published numbers have columns of their own.
     """
     tasks = published_tasks(study) if scale.name == FULL_SCALE else {}
     columns = {}
@@ -133,7 +134,7 @@ def published_columns(study: Study, scale: Scale) -> dict[str, str]:
 
 
 def published_tasks(study: Study) -> dict[str, str]:
-    """Return, for each published number, the TASK or TASK SCORE that measures the same quantity at full size."""
+    """Return, for each published number, the score (TASK or TASK SCORE) that measures the same quantity at full size."""
     tasks = {}
     for task in PROTOCOLS.names():
         for key, score in protocol_class(task).published.items():
@@ -250,9 +251,10 @@ def watched_tests(configs: Configs) -> Iterator[str]:
 
 
 def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) -> RunsByRow:
-    """Return the finished runs of each row, with more factors if the study has external checkpoints.
+    """Return the finished runs of each row, with the factors of training that are compared.
 
-    Runs that were trained here then have all factors that authors of external checkpoints can state, for comparison.
+    If the study has external checkpoints, all factors that their authors can state are added to the runs that were trained
+    here. The runs can then be compared with the external checkpoints.
     """
     external = {row.name for row in study.rows if row.weights}
     if not external:
@@ -265,10 +267,7 @@ def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) ->
 
 
 def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], compared: RunsByRow) -> Record:
-    """Return the record's entries about the scale, the seeds of compared runs, and the scores.
-
-    The primary score is the first one. Its verdicts share the 5 % error rate.
-    """
+    """Return the record's entries about the scale, the seeds of compared runs, and the scores, the primary score first."""
     labels = {}
     for run in chain.from_iterable(compared.values()):
         if run['state'] == 'done':
@@ -307,7 +306,8 @@ def describe_searches(
 ) -> Record:
     """Return the record's entries about the search, and the table of the rows as published, which were not tuned.
 
-    Rows without training cannot be tuned, so the tables of tuned rows and of rows as published both include their runs.
+    Untrained rows and rows with external checkpoints cannot be tuned. Therefore, both the table of tuned rows and the table
+    of rows as published have their runs.
     """
     published = runs_by_row(study, described, 'published')
     as_published = []

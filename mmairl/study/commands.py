@@ -74,7 +74,7 @@ class PreparedStudy:
         return plan_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
 
     def laid_out_runs(self, remeasure: bool = False) -> list[Run]:
-        """Write the config and the worker's request of each run into the run's folder, and return the runs.
+        """Write each run's config and the request to its worker into the run's folder, and return the runs.
 
         Args:
             remeasure: If true, discard the scores of finished runs, so that they are measured again. Their weights stay.
@@ -152,7 +152,7 @@ def say(line: str) -> None:
 
 
 def print_commands(prepared: PreparedStudy, per_run: int = 1) -> None:
-    """Print a shell command for each run, for job schedulers other than Slurm."""
+    """Print a line with the shell command of each unfinished run, for job schedulers other than Slurm."""
     for line in plain_commands(prepared.laid_out_runs(), per_run):
         print(line)
 
@@ -167,8 +167,9 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         of_forks = sum(costs[name].hours * runs[name] for name in forks)
         say(
             f'{len(forks)} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs '
-            f'only its remaining epochs, together about {of_forks:.1f} device hours. The effect of a fork is the effect of '
-            'its changed options after the fork point, and not over the whole training.'
+            f'only its remaining epochs, together about {of_forks:.1f} device hours. A fork changes its options only at the '
+            'fork point, so its comparison with the trunk does not show the effect of training with these options from the '
+            'start.'
         )
     rows = []
     hours = 0.0
@@ -347,7 +348,7 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Run more and more seeds until every comparison is decided or `most` runs are spent.
+    """Run additional seeds until every comparison is decided or `most` runs are spent.
 
     Args:
         prepared: The study.

@@ -118,10 +118,11 @@ def _reference_work(scale: bytes) -> ImageWork | None:
 
 
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return the training FLOPs of each run, divided by the number of training images.
+    """Return a number for each config that is proportional to the training FLOPs of a run.
 
-    If the FLOPs of a config cannot be counted, return the number of epochs of each run instead, so that the numbers can be
-    compared with each other.
+    The number is the FLOPs per image, times the number of epochs or, if the config states its length in iterations, times
+    the number of images that the run trains on. If the FLOPs per image of any config cannot be counted, they are taken to
+    be equal for all configs.
     """
     counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
     if not all(counted.values()):
@@ -187,7 +188,7 @@ def counted_work(
 
 
 def checkpoint_bytes(cfg: Config) -> int:
-    """Return the size of a checkpoint in bytes: of the model's tensors, and of the momentum of its trained weights."""
+    """Return the size in bytes of a checkpoint, which has the model's tensors and the momentum of its trained weights."""
     model = cfg.model.to_dict()
     subject = dict(checkpoint=model, sources=outside_sources(cfg))
     return remembered(subject, lambda: _count_bytes(model))
@@ -240,7 +241,7 @@ def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> 
 
     If the model's head reads values, the step fails. Then the work of the networks is counted without the head.
     """
-    # This import is slow, and most plans find all counts in the cache.
+    # This module is slow to import, and it is not needed if all counts are in the cache.
     from torch.utils.flop_counter import FlopCounterMode
 
     model = MODELS.build(dict(config)).to('meta')

@@ -25,7 +25,9 @@ Factors = dict[str, str]
 STATED = dict[str, str | int | float | bool | None]
 # The names that `facts_of` uses for facts in checkpoints and that are also names of factors.
 SAME_NAMES = ('epochs', 'batch', 'optimizer')
-LIGHTNING = 'pytorch-lightning_version'  # a key that all checkpoints of PyTorch Lightning have
+LIGHTNING = (
+    'pytorch-lightning_version'  # the key by which checkpoints of PyTorch Lightning are recognized
+)
 
 
 def stated_factors(row: Row) -> Factors:
@@ -65,8 +67,8 @@ def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], li
         The names of the factors in which the rows differ, and the names of the factors that are not known for both rows.
 
     Raises:
-        UserError: If one of the rows is trained here, and the authors of the external checkpoints state a factor that a
-            row trained here does not have.
+        UserError: If one of the rows is trained here, and the authors of the external checkpoints state a factor that
+            the row trained here does not have.
     """
     row_factors = known_factors(row, configs)
     base_factors = known_factors(base, configs)
@@ -159,8 +161,8 @@ def require_networks(rows: Sequence[Row], configs: Configs) -> None:
 def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
     """Return a YAML form in which users state the factors of a row's checkpoints.
 
-    The form already has the facts that the first checkpoint contains. Its comments are the factors of the row with which
-    this row is compared.
+    The factors that the authors have already stated, or that are known from the first checkpoint, are filled in. The
+    comments are the factors of the row with which this row is compared.
     """
     facts = facts_of(checkpoint_path(row, min(row.weights)))
     listed = ', '.join(f'{name} {value}' for name, value in facts.items()) or 'nothing'

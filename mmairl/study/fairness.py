@@ -23,7 +23,7 @@ from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 NULL_ROWS = dict(pixels='raw pixels', random='random initialisation')
-CHECKS = {  # the checks of finished runs, each with the key in the runs' records that must be equal
+CHECKS = {  # the checks of finished runs, each with the key whose value must be equal in the records of all runs
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
     'evaluation': 'evaluation',
@@ -37,8 +37,9 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each
 def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, Configs, list[str]]:
     """Apply a scale to a study: change the configs, leave out rows that become equal, and add the scale's untrained rows.
 
-    A row is left out if it would train and measure exactly the same as an earlier row. The difference of the two rows
-    would be pure noise. A factor of a factorial design is left out if its levels become equal at the scale.
+    A row is left out if its runs would equal the runs of an earlier row at this scale, because a difference between the
+    scores of the two rows would be pure noise. A factor of a factorial design is left out if its levels become equal at
+    the scale.
 
     Returns:
         The study at this scale, the config of each row by name, and a sentence about each row or factor that is left out.
@@ -228,7 +229,7 @@ def require_fair(compared: Sequence[dict[str, Any]]) -> None:
 
 
 def after(results: Results) -> list[dict[str, Any]]:
-    """Check that the finished runs of all rows have the same images seen, steps, evaluation, software and code.
+    """Check that the finished runs of all rows agree in the number of images seen, steps, evaluation, software and code.
 
     The check of the code fails if a run did not record the source code of all its parts. Each module outside the package
     has a check of its own.

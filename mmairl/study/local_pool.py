@@ -76,7 +76,8 @@ def execute(
                 settled = settle_failed_trials(runs)
                 for run in settled:
                     report(run, 'failed twice with the same error, so it counts as the worst trial')
-                # If no trial was settled, all waiting runs need the results of a failed run, so they cannot start.
+                # If no failed trial can be counted as the worst of its search, all waiting runs need the results of a
+                # failed run, so they cannot start.
                 if not settled:
                     break
             time.sleep(POLL)
@@ -103,7 +104,7 @@ def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
     count = torch.cuda.device_count()
     if needed * devices > count:
         raise UserError(
-            f'--jobs: {needed} parallel runs with {devices} GPU(s) each require more GPUs than this machine has ({count}); '
+            f'--jobs: {needed} parallel runs with {devices} GPU(s) each require more GPUs than are visible ({count}); '
             'reduce --jobs or --per-run',
             code='too-few-gpus',
         )

@@ -38,7 +38,7 @@ from mmairl.study.schema import Asked, Measured, RunResult, Trained, last_checkp
 from mmairl.study.task_names import data_of, features_of, is_local, protocol_of
 
 FEATURES = 'features'  # the folder of extracted features, which all tasks of a run use
-# The keys of a backbone's config that are the same for all data sets.
+# The keys of a backbone's config whose values do not depend on the data set.
 NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PACKAGES = (
@@ -109,7 +109,7 @@ def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protoc
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
     """Return the stored result that has this identity, or None.
 
-    The files are not found by their names, because earlier versions gave them other names.
+    The identities inside the files are compared, because earlier versions gave the files other names.
     """
     stored = (read_json(path, Measured) for path in sorted(folder.glob(f'{task}_*.json')))
     return next((result for result in stored if not difference(result.identity, identity)), None)
@@ -138,7 +138,7 @@ def result_of(
     """Return the content of result.json, from which the page shows a run. A task's first score is its main score."""
     trained = {} if asked.untrained else describe_training(cfg, folder, asked)
     settings = cfg.get('evaluation', {}).items()
-    # False is the default of every setting, so a setting that is False is left out.
+    # A setting that is False is left out, as if the config did not have it.
     evaluation = {key: value for key, value in settings if value is not False}
     result = RunResult(
         **trained,

@@ -16,7 +16,7 @@ from mmairl.evaluation.overlap import file_stat
 
 SAMPLED = 64  # the approximate number of values of each tensor that are compared
 HALF = 2**-8  # the largest relative error of rounding to bfloat16
-TINY = 2**-24  # the largest absolute error of rounding small values to float16
+TINY = 2**-24  # an upper bound of the absolute error of rounding small values to float16
 COUNTER = 'num_batches_tracked'  # Some file formats lack this counter of batch norm, which affects no output.
 
 
@@ -28,7 +28,7 @@ class Model:
     sample: Tensor
 
     def is_near(self, other: 'Model') -> bool:
-        """Return True if the models agree within the rounding errors of float16 and bfloat16."""
+        """Return True if the sampled values agree within the rounding errors of float16 and bfloat16."""
         if self.sample.shape != other.sample.shape:
             return False
         largest = torch.maximum(self.sample.abs(), other.sample.abs())
@@ -36,7 +36,7 @@ class Model:
 
 
 def model_at(path: str | Path, cfg: Config | None = None) -> Model:
-    """Return the digest and the sample of the model in a checkpoint. A file is read again only if it changes.
+    """Return the digest and the sample of the model in a checkpoint. A process reads a file again only if it changes.
 
     Args:
         path: The checkpoint.

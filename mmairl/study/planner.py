@@ -35,7 +35,7 @@ def plan_runs(
 ) -> list[Run]:
     """Return the runs of a study without writing anything.
 
-    All rows of the first seed come first, so that every row soon has a result.
+    The runs of all rows from the first seed come first, so that every row soon has a result.
     """
     planner = Planner(study, configs, tuple(tasks), out)
     by_seed = map(planner.rows, seeds)
@@ -47,7 +47,7 @@ def plan_runs(
 def prepare_runs(
     study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
-    """Plan the runs, and write the config and the worker's request of each run into the run's folder.
+    """Plan the runs, and write each run's config and the request to its worker into the run's folder.
 
     Raises:
         UserError: If a run was started with another config, or if source code has changed while the run is running.
@@ -87,9 +87,10 @@ def set_changed_run_aside(run: Run, change: str) -> None:
 
 
 def _with_known_sources(run: Run) -> Asked:
-    """Return the request of a run with the right digests of source code.
+    """Return the request to the worker of a run, with the digests of the source code with which the run began.
 
-    A run that already has a checkpoint keeps the digests that were recorded when it began, or None if there were none.
+    If the run has a checkpoint, the digests are copied from its earlier request, or are None if that request has none. A
+    run without a checkpoint begins now, with the current source code.
     """
     path = run.folder / 'asked.json'
     begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()
@@ -137,8 +138,9 @@ class Planner:
             trials: The trials of each row. If given, a row is trained with the options of its best trial.
         """
         folder = 'tuned' if trials else 'runs'
-        # Untrained and external rows need no run per seed. They run once: an untrained row with the first seed, an
-        # external row with one run per checkpoint, numbered by its own `weights`.
+        # The weights of untrained and external rows do not depend on the study's seeds. The runs of these rows are planned
+        # with the first seed: one run of an untrained row, and one run of each checkpoint in the `weights` of an external
+        # row, with the seed that `weights` states for the checkpoint.
         first = seed == min(self.study.seeds) and part == 'compared'
         for row in self.study.rows:
             if row.trains or row.others:
@@ -186,7 +188,7 @@ class Planner:
     def _recipe_trials(self, row: Row, number: int) -> dict[str, tuple[dict[str, Any], ...]]:
         """Return the options of the trials that tune each task's recipe.
 
-        All rows use the same points, which are relative to the recipe's own values.
+        The trials of all rows follow the same Sobol points, so they change each recipe's own values in the same way.
         """
         trials = {}
         for task, tune in self.study.tune.items():
@@ -198,8 +200,8 @@ class Planner:
     def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
         """Yield the runs of each search: the rows as published, their trials, and new runs with the best trials' options.
 
-        Only the new runs are compared. The rows as published have the number of the search as their seed. A study without
-        `search` uses the same numbers as seeds, so a finished study keeps its runs when `search` is added.
+        Only the new runs are compared. The runs of the rows as published are the same as in a study without `search` whose
+        seeds are the numbers of the searches, so a finished study keeps its runs when `search` is added.
         """
         counts = trial_counts(self.study, self.configs)
         for number in numbers:

@@ -1,6 +1,7 @@
 """Record the initial weights and the order of images of a run, and measure the time of its training.
 
-Two rows can be compared seed by seed only if their runs with the same seed started equally. The record shows if they did.
+The statistics pair the runs of two rows by their seeds only if the runs of each seed recorded the same order of images. If
+the two backbones have equal shapes, the runs must also have recorded the same initial weights.
 """
 
 import time
@@ -17,7 +18,8 @@ from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 from mmairl.study.schema import TrainingStart
 
-# How many images at the start of the first epoch are recorded. They identify the order of all images.
+# The digest of the order covers at most this many images at the start of the first epoch. They identify the order of all
+# images.
 FIRST = 2**21
 
 
@@ -28,7 +30,7 @@ class RecordStart(Hook):
     The weights of heads are not included, because rows that differ in their heads can start from the same backbone.
 
     The hook also measures the time of training. Each checkpoint stores the seconds of training until then, so the time of
-    a resumed run includes the time before it was interrupted.
+    a resumed run includes the time until the checkpoint from which it resumed.
     """
 
     def __init__(self, path: str) -> None:

@@ -129,7 +129,7 @@ def rescaled_weights(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
     """Return the weights of another run after NormRescale, and a summary of their training.
 
     Rescaling changes the activations of the network, so batch norm's statistics are measured again. With the old statistics,
-    the accuracy of k-NN would be at chance. If NormRescale is exact, it computes the new statistics itself.
+    the accuracy of k-NN would be at chance. The exact form of NormRescale (`exact`) computes the new statistics itself.
     """
     start = time.perf_counter()
     backbone = read_backbone(str(last_checkpoint(Path(made.of))))

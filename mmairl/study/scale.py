@@ -186,8 +186,9 @@ def _changed_step(step: dict[str, Any], scale: Scale, largest: int) -> dict[str,
 def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
     """Set the length of the queue and the widths of the model's layers.
 
-    If a projector's output is at least as wide as its hidden layer, both get the scale's hidden width. If a predictor's
-    hidden layer is narrower than its output (a bottleneck), the ratio of the two widths stays the same.
+    A projector's output gets the scale's hidden width if it is at least as wide as the projector's hidden layer. Otherwise,
+    it gets the scale's output width. A hidden layer gets the scale's hidden width. If it is narrower than the output, as in
+    a predictor with a bottleneck, the ratio of the two widths stays the same instead.
 
     Args:
         cfg: The config, which is changed in place.

@@ -52,7 +52,8 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     untrained: Untrained | None = None
     external: str = field(default='', name='given')  # the path of an external checkpoint
     stated: dict[str, str] = {}  # the factors of an external checkpoint that its authors state
-    # The options of a trial. The run's config already includes them; the winner of a search gets its options from here.
+    # The options of a trial. The trial's config already includes them. If the trial is the best of its search, they are
+    # read from here to train the row again.
     trial: dict[str, Any] | None = None
     # The data sets of the trial's row. The worker raises an error if their held-out images include test images, because
     # trials are measured on these held-out images.
@@ -60,8 +61,8 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     chosen: Chosen | None = None
     # For each tuned task, the options of its trials.
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}
-    # Digests of the modules outside the package that training imports. None means that an earlier version wrote this
-    # request and recorded no digests.
+    # Digests of the modules outside the package that training imports. The value is None if the run is not trained, or if
+    # an earlier version wrote this request without digests.
     sources: dict[str, str] | None = None
 
     @property
@@ -109,8 +110,9 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     """result.json: everything that the study's page shows about a run."""
 
     checkpoint: str = ''
-    scores: dict[str, float] = {}  # the main score of each task
-    labels: dict[str, str] = {}  # the name of each task on the page
+    # The main score of each task. A task of tools/transfer.py has all its scores here.
+    scores: dict[str, float] = {}
+    labels: dict[str, str] = {}  # the label of each score on the page
     further: dict[str, float] = {}  # the other scores of the tasks; a key is 'TASK SCORE'
     # For each task, everything that its score depends on.
     identities: dict[str, dict[str, Any]] = {}
@@ -131,7 +133,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if any(len(steps) != len(values) for steps, values in self.curves.values()):
-            raise ValueError('curves: the steps and the values of a curve must be equally many')
+            raise ValueError('curves: a curve must have one value for each step')
 
 
 class Measured(Struct):

@@ -2,7 +2,8 @@
 
 A search trains several trials of each row. The first trial has the row's own options and is called the row as published.
 Further trials change the row's own values of the searched keys. The changes follow scrambled Sobol points, which are the same
-for all rows. The options of the best trial are then trained again from a fresh seed, and only these last runs are compared.
+for all rows. Each row is then trained with the options of its best trial from a fresh seed, and only these final runs are
+compared.
 
 A study repeats the search with other points and seeds. The spread over the searches therefore includes the randomness of
 tuning and the randomness of training.
@@ -104,7 +105,7 @@ class Dimension(Declared, frozen=True):
         return math.log(factor / low) / math.log(high / low)
 
     def require_fits(self, row: str, own: Any) -> None:
-        """Raise an error if the range of factors cannot be applied to a row's own value, such as 0 or a text."""
+        """Raise an error if the range of factors cannot be applied to a row's own value, for example to 0 or to a text."""
         if self.values:
             return
         is_number = isinstance(own, int | float) and own and own is not True
@@ -135,7 +136,7 @@ class Tune(Declared, frozen=True):
 class Search(Declared, frozen=True):
     """Tunes the rows of a study before they are compared."""
 
-    # The training FLOPs that each row can spend in one search. The unit is one run of the study's cheapest row.
+    # The training FLOPs that each row can spend on its trials in one search. The unit is one run of the study's cheapest row.
     budget: Annotated[float, Meta(ge=1, le=MOST_TRIALS)]
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
@@ -225,9 +226,10 @@ def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
 
 
 def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]:
-    """Return the Sobol points of a search, with one coordinate per dimension.
+    """Return the Sobol points of a search.
 
-    The points do not depend on the row, and a larger budget only adds points.
+    A point has one coordinate for each dimension of the study, and OWN more for the dimensions that a row can add. The
+    points do not depend on the row, and a larger budget only adds points.
 
     Args:
         dimensions: The number of the study's dimensions.

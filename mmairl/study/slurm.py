@@ -51,12 +51,10 @@ class Cluster(Declared, frozen=True):
     qos: str = ''
     constraint: str = ''
     mem: str = ''
-    cpus: Annotated[int, Meta(ge=1)] = (
-        8  # the CPU cores for each GPU, or for each process without a GPU
-    )
-    per_node: Annotated[int, Meta(ge=0)] = (
-        0  # the GPUs that a run can use on one node; 0 means no limit
-    )
+    # The number of CPU cores for each GPU, or for each process without a GPU.
+    cpus: Annotated[int, Meta(ge=1)] = 8
+    # The largest number of GPUs that a run can use on one node; 0 means no limit.
+    per_node: Annotated[int, Meta(ge=0)] = 0
     gres: str = 'gpu'  # the type of GPUs, such as gpu:a100, or 'none' for nodes without GPUs
     # Bash commands to execute before the run, such as `module load cuda`.
     environment: tuple[str, ...] = ()
@@ -226,7 +224,7 @@ def _submit_array(
 
 
 def sbatch(*arguments: object) -> tuple[str, str]:
-    """Submit a job by Slurm's command sbatch.
+    """Submit a job with Slurm's command sbatch.
 
     If a site's limit on the number of jobs is reached, sbatch retries for minutes. It is killed as soon as it prints that it
     is retrying.

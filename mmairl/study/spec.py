@@ -57,7 +57,7 @@ class Rescaled(Declared, frozen=True):
 
 
 class Along(Declared, frozen=True):
-    """Takes a row's weights from a checkpoint in the middle of the training of the row `of`.
+    """Takes a row's weights from a checkpoint that the row `of` saved during its training.
 
     `part` is the fraction of that training, such as 50/300: the checkpoint after epoch 50 of 300.
     """
@@ -77,24 +77,26 @@ class ForkPoint(Declared, frozen=True):
 
 
 def roles(origin: Rescaled | Along | ForkPoint | None) -> dict[str, str]:
-    """Return the values of the keys `of` and `anchor` that an origin of weights has.
+    """Return the rows whose weights are used by `rescaled`, `along` or `fork`, by the key that names them: `of` or `anchor`.
 
-    The values are the names of the rows whose weights are used. In the request to a worker, they are folders of runs.
+    A row is given by its name or, in the request to a worker, by the folder of its run.
     """
     used = {role: getattr(origin, role, None) for role in ('of', 'anchor')}
     return {role: name for role, name in used.items() if name}
 
 
 class Row(Declared, frozen=True):
-    """A row of the study's table. It is trained with its config and options, unless it has another origin of weights.
+    """A row of the study's table.
 
-    `docs/reference/study_yaml.md` explains the keys.
+    A row is trained with its config and options, unless `rescaled`, `along`, `untrained` or `weights` states where its
+    weights come from. `docs/reference/study_yaml.md` explains the keys.
     """
 
     name: str
     config: str = ''  # A fork uses the config of its trunk by default.
     options: dict[str, Any] = {}
-    # The row to compare this row with. `read_study` sets the default: the nearest trained row above, or a fork's trunk.
+    # The row to compare this row with. `read_study` sets the default: the nearest row above that is neither untrained nor a
+    # fork, or the trunk of a fork.
     against: str | None = None
     factor: str = ''
     declares: tuple[str, ...] = ()
@@ -158,7 +160,7 @@ class Cross(Declared, frozen=True):
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
     fraction: str | float | None = None
-    # For each row, the number of each factor's level, counted from 0.
+    # For each row, the index of each factor's level.
     levels: tuple[tuple[int, ...], ...] = ()
     interactions: tuple[Pair, ...] = ()
 
@@ -200,7 +202,7 @@ class Cross(Declared, frozen=True):
 
     @property
     def combinations(self) -> list[tuple[int, ...]]:
-        """For each row of the design, the number of each factor's level, counted from 0."""
+        """For each row of the design, the index of each factor's level."""
         if self.levels:
             return list(self.levels)
         if self.fraction is None:
@@ -435,7 +437,8 @@ def read_study(path: str | Path) -> Study:
         path: The YAML file, or `mmairl::studies/NAME.yaml` for a built-in study.
 
     Returns:
-        The study. The `against` of each trained row names the row that it is compared with.
+        The study. The `against` of a row names the row that it is compared with. It is None if the row is the first one, or
+        if it is untrained and the file does not set it.
 
     Raises:
         UserError: If the file does not exist, or the study is invalid.
@@ -495,7 +498,7 @@ def as_branch(row: Row, rows: Sequence[Row]) -> Row:
 
 
 def with_local_paths(row: Row, folder: Path) -> Row:
-    """Return the row with `config` and `trained` as full paths if these files exist relative to the study's folder."""
+    """Replace a row's `config` and `trained` by paths in the study's folder, if these files exist there."""
     paths = {key: folder / getattr(row, key) for key in ('config', 'trained')}
     return replace(row, **{key: str(path) for key, path in paths.items() if path.is_file()})
 

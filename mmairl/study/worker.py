@@ -145,8 +145,8 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
     """Add the options of the best trial to the config, if the run is to be trained with them.
 
     Returns:
-        None in most cases. If the best trial used the row's own options, the folder of the run of the row as published.
-        That run has the same config and seed, so its weights can be copied.
+        The folder of the run of the row as published, if the best trial used the row's own options. This run has the same
+        config and seed, so its weights can be copied. In all other cases, None.
     """
     if not asked.chosen:
         return None
@@ -199,7 +199,8 @@ def prepare_weights(
     """
     if asked.untrained:
         return
-    # In some cases below, only rank 0 writes files. The other ranks then wait for it in `start_processes`.
+    # In some cases below, only rank 0 writes files. The other ranks then wait for rank 0 in `start_processes`, which
+    # `complete_run` calls next.
     if not asked.trains:
         if is_first(launcher):
             create_weights(cfg, asked, folder)
@@ -256,7 +257,7 @@ def transfer(folder: Path, gpus: int) -> None:
     result = read_json(folder / 'result.json', RunResult)
     if result.excluded:
         return
-    # This module requires mmdet and mmseg, which the other tasks do without.
+    # This module requires mmdet and mmseg, which the other tasks do not need.
     from mmairl.transfer.execute import (
         Place,
         run_task,

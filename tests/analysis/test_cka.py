@@ -1,4 +1,4 @@
-"""CKA against dense computations in double precision, and against its known properties."""
+"""Compare CKA with dense computations in double precision, and check its known properties."""
 
 from itertools import permutations
 
@@ -14,7 +14,7 @@ STAGES = ['layer1', 'layer2', 'layer3', 'layer4']
 
 
 def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the formula of Kornblith et al. in the features, over all images at once."""
+    """Return CKA by Kornblith et al.'s formula in the features, computed over all images at once."""
     x = x - x.mean(0)
     y = y - y.mean(0)
     own = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
@@ -22,7 +22,7 @@ def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def looped_hsic(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the unbiased estimate of Song et al. by its definition, over tuples of different images."""
+    """Return Song et al.'s unbiased estimate of HSIC by its definition: a sum over tuples of different images."""
     images = range(len(first))
     same = [first[i, j] * second[i, j] for i, j in permutations(images, 2)]
     one_shared = [first[i, j] * second[i, k] for i, j, k in permutations(images, 3)]
@@ -90,7 +90,7 @@ def batches() -> list[torch.Tensor]:
 
 @torch.no_grad()
 def stage_features(network: torch.nn.Module, images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the features of the stages of torchvision's ResNet."""
+    """Return the features after each stage of torchvision's ResNet."""
     x = network.maxpool(network.relu(network.bn1(network.conv1(images))))
     features = {}
     for stage in STAGES:

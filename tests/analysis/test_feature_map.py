@@ -1,4 +1,4 @@
-"""Neighbors, near-duplicates, outliers and groups against plain loops."""
+"""Compare neighbors, near-duplicates, outliers and groups of images with plain loops."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def features() -> torch.Tensor:
 
 @pytest.fixture(scope='module')
 def distances(features) -> np.ndarray:
-    """The cosine distance of each pair of images; infinite for an image and itself."""
+    """Return the cosine distance of each pair of images. The distance of an image to itself is infinite."""
     unit = normalize(features.double()).numpy()
     distances = np.full((COUNT, COUNT), np.inf)
     for i, j in np.ndindex(COUNT, COUNT):
@@ -109,7 +109,8 @@ def test_no_image_is_its_own_neighbor():
 
 def test_groups_have_their_central_images():
     centers = 10 * torch.eye(4, 8).repeat_interleave(30, dim=0)
-    reach = torch.linspace(0.2, 2, 30).repeat(4)  # the first of each group are the most central
+    # The first images of each group have the smallest deviations, so they are the most central.
+    reach = torch.linspace(0.2, 2, 30).repeat(4)
     groups = find_clusters(centers + normal(0, 120, 8) * reach[:, None], seed=0)
     members = sorted(group.members.tolist() for group in groups)
     assert members == [[*range(start, start + 30)] for start in (0, 30, 60, 90)]

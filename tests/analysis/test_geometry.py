@@ -1,4 +1,4 @@
-"""Each measure against its closed form or an independent loop."""
+"""Compare each measure with its closed form or with an independent loop."""
 
 import math
 from itertools import permutations
@@ -69,7 +69,8 @@ def test_collapsed_network_has_no_invariance():
 
 def test_invariance_finds_the_invisible_change():
     images = torch.rand(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    kept = invariance(lambda x: x.mean(dim=3).flatten(1), images)  # a flip changes no mean of a row
+    # These features are the means of rows of pixels, which a horizontal flip does not change.
+    kept = invariance(lambda x: x.mean(dim=3).flatten(1), images)
     unchanged = [values[0] for values in kept.values()]
     assert unchanged == pytest.approx([1] * len(kept), abs=1e-6)
     assert kept.pop('flip')[-1] == pytest.approx(1, abs=1e-6)

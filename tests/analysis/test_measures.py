@@ -1,4 +1,4 @@
-"""Measures in float64 against loops of their definitions or closed forms."""
+"""Compare measures in float64 with loops over their definitions, or with closed forms."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from mmairl.analysis import measures as m
 
 
 def cloud(count: int, width: int, seed: int = 0) -> torch.Tensor:
-    """Return points whose directions have different deviations."""
+    """Return random points whose standard deviation decreases from dimension to dimension."""
     x = torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return x * torch.linspace(2, 0.1, width, dtype=torch.float64) + 0.3
 
@@ -42,7 +42,7 @@ def test_lidar_is_the_rank_of_discriminants():
 
 
 class DrawnImages:
-    """Images with random features. The second view of an image is another image."""
+    """Stand in for the images of an analysis, with random features. The second view of an image shows another image."""
 
     def __init__(self, cfg, number, part):
         self.rows = cloud(number, 6)

@@ -1,4 +1,4 @@
-"""Pictures of patch features: what the colors show, and attention as the network computes it."""
+"""Pictures of patch features: the colors show parts of an object, and attention equals that of the network."""
 
 from pathlib import Path
 
@@ -31,7 +31,8 @@ def test_foreground_has_colors_and_background_is_black():
     for top in (2, 3):
         features = 0.1 * torch.randn(6, 8, 10, generator=generator)
         features[0, top : top + 3, 3:7] += 5
-        features[1, top : top + 3, 5:7] += 1  # two parts of the object
+        # The object has a left and a right part, which differ in the second feature.
+        features[1, top : top + 3, 5:7] += 1
         maps.append(features)
     for features, colors in zip(maps, component_colors(maps)):
         assert torch.equal(colors.sum(0) > 0, features[0] > 2)

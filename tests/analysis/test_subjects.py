@@ -1,4 +1,4 @@
-"""The networks of an analysis."""
+"""The networks that an analysis builds from configs and checkpoints."""
 
 import pytest
 import torch
@@ -16,7 +16,10 @@ from mmairl.study.scale import read_scale, resolve
 
 @torch.no_grad()
 def test_network_keeps_the_stem_it_was_trained_with(tmp_path):
-    """At the scale of CIFAR, the stem is 3 x 3 without pooling, also in a config that starts from these weights."""
+    """Networks trained on CIFAR have a 3 x 3 stem without pooling.
+
+    A config that starts from these weights keeps this stem.
+    """
     register()
     first_row, *_ = rows_of('ladder').values()
     cfg = resolve(first_row, read_scale('cifar'))
@@ -35,7 +38,7 @@ def test_network_keeps_the_stem_it_was_trained_with(tmp_path):
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    """Return a config, its model, whose parts have different statistics, and its checkpoint."""
+    """Return a config, its model and the model's checkpoint. A training pass has moved the batch-norm statistics."""
     register()
     cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
     cfg.evaluation.test = dict(type='Shapes', count=8, size=32)

@@ -1,4 +1,4 @@
-"""Batch layouts keep the total batch, or are errors."""
+"""A batch layout must keep the total batch size; otherwise, an error is raised."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`mmairl.pretrain`: its config, notebooks, initial weights and user-defined networks."""
+"""`mmairl.pretrain`: its config, its output in notebooks, initial weights, and networks that the user defines."""
 
 import multiprocessing
 import subprocess
@@ -49,7 +49,8 @@ def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
     assert all(torch.equal(value, other[key]) for key, value in one.items())
     by_command = load_config(tmp_path / 'b/mocov2plus_r50_200e.py')
     trained = load_checkpoint(second)['meta']['settings']
-    views = 'train_dataloader.dataset.views'  # whose keys are sorted in the file
+    # The keys of the views are sorted in the file, so the views are not compared.
+    views = 'train_dataloader.dataset.views'
     assert {**settings(by_command), views: trained[views]} == trained, (
         'commands can resume by the config in the work dir'
     )
@@ -135,7 +136,8 @@ def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch
             after = read_backbone(last, part).weights
             for key, value in before.weights.items():
                 if 'running_' not in key and 'num_' not in key:
-                    torch.testing.assert_close(value, after[key], atol=1e-4, rtol=0)  # warm-up has a rate
+                    # Warm-up sets its own learning rate, so the weights still change slightly.
+                    torch.testing.assert_close(value, after[key], atol=1e-4, rtol=0)
     lower, full = (config_for('byol', 72, images, kept, weights=file) for file in (first, None))
     assert lower.optim_wrapper.optimizer.lr == pytest.approx(full.optim_wrapper.optimizer.lr / 10)
     text = suggest('byol_lars', 5000, weights='vit.pth')
@@ -145,7 +147,7 @@ def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch
 
 
 class Map(nn.Module):
-    """A small network that returns features in a form of the caller's choice."""
+    """Return features in the form that the test chooses: a map, a pooled vector, several stages, or an unsupported form."""
 
     def __init__(self, output: str = 'map') -> None:
         super().__init__()
@@ -174,7 +176,8 @@ def test_given_network_is_trained(output, images, tmp_path):
     state = load_checkpoint(last)['state_dict']
     assert {f'backbone.{key}' for key in before} <= state.keys()
     assert not torch.equal(state['backbone.body.0.weight'], before['body.0.weight'])
-    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())  # a copy is trained
+    # The caller's network stays unchanged because a copy of it is trained.
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
 def test_given_network_starts_from_its_weights(images, tmp_path):

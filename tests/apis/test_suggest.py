@@ -1,4 +1,4 @@
-"""Suggested configs load, train, and follow the rules that their comments state."""
+"""Suggested configs load and train, and their values follow the rules that their comments state."""
 
 import ast
 import copy
@@ -118,7 +118,7 @@ def test_bad_request_is_an_error(run_tool, capsys, words, message):
     assert message in capsys.readouterr().err
 
 
-# Texts that could end a comment or a string, or start a substitution by mmengine or jinja.
+# Each piece could end a comment or a string, or start a substitution by mmengine or jinja.
 PIECES = [
     *'\n\r\f\v\t\0\x1b\x85\u2028\u2029\ufeff\udcff\'"#\\{}[](),=:; a$%',
     '\'\'\'', '"""', '\\\'', '{{', '}}', '{{ fileDirname }}', '{{ _base_.model }}', '{{$HOME:x}}', "{{'$HOME:x'}}",
@@ -153,7 +153,9 @@ def test_hostile_names_stay_text(tmp_path, monkeypatch):
 
 
 def assigned(text):
-    """Return the number of assignments in a config and its names, after checking that it only calls `dict`."""
+    """Return the number of assignments in a config and the assigned names, after checking that it calls nothing but
+    `dict`.
+    """
     tree = ast.parse(text)
     assert all(isinstance(line, ast.Assign) for line in tree.body)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

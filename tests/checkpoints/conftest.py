@@ -1,4 +1,4 @@
-"""Checkpoints in memory, and the warnings about checkpoints."""
+"""Fixtures that keep checkpoints in memory and record warnings about checkpoints."""
 
 import pytest
 from harness.backbones import State
@@ -6,7 +6,7 @@ from harness.backbones import State
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> State:
-    """The tensors that every file appears to contain."""
+    """Return a dict. Whatever tensors a test stores in it, every file appears to contain."""
     state: State = {}
     monkeypatch.setattr('mmairl.checkpoints.read.load_checkpoint', lambda path: dict(state_dict=dict(state)))
     return state
@@ -14,7 +14,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> State:
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The warnings that reading checkpoints has logged."""
+    """Return the list of warnings that were logged while checkpoints were read."""
     lines: list[str] = []
     monkeypatch.setattr('mmairl.checkpoints.load.print_log', lambda text, **_: lines.append(text))
     return lines

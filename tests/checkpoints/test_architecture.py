@@ -1,4 +1,4 @@
-"""The network that follows from tensors, and the number of attention heads, which does not."""
+"""The architecture follows from the shapes of tensors, except for the number of attention heads."""
 
 import numpy as np
 import pytest
@@ -67,8 +67,10 @@ def test_vit_without_positions_or_registers_raises(stored):
 def test_patch_features_of_dinov3_equal_timm(tmp_path):
     network = dinov3()
     torch.save(network.state_dict(), tmp_path / 'a.pth')
-    pixels = np.random.default_rng(0).integers(0, 256, (1, 64, 64), np.uint8)  # gray, converted to RGB
-    # Images are resized to 64 pixels, of which the central 48 are whole patches.
+    # The images are gray, and `embed` converts them to RGB.
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 64, 64), np.uint8)
+    # `embed` resizes the images to 64 pixels and crops the central 48, which are a whole number of
+    # patches.
     found, _, places = mmairl.embed(tmp_path / 'a.pth', list(pixels), size=56, patches=True, out=tmp_path / 'p.npy')
     mean = torch.tensor([0.485, 0.456, 0.406])
     std = torch.tensor([0.229, 0.224, 0.225])

@@ -1,4 +1,4 @@
-"""Export to ONNX: features by onnxruntime equal torch's. Skipped without onnxruntime."""
+"""Export to ONNX: onnxruntime computes the same features as torch. Without onnxruntime, the tests are skipped."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,9 @@ from mmairl.checkpoints.read import read_backbone
 def checkpoint(tmp_path_factory):
     torch.manual_seed(0)
     network = torchvision.models.resnet18(num_classes=2)
-    network(torch.randn(4, 3, 64, 64))  # statistics that are not 0 and 1
+    # A training step moves the batch-norm statistics away from 0 and 1, so a mistake in them would
+    # show.
+    network(torch.randn(4, 3, 64, 64))
     path = tmp_path_factory.mktemp('onnx') / 'r18.pth'
     torch.save(network.eval().state_dict(), path)
     network.fc = torch.nn.Identity()

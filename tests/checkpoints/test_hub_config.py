@@ -1,4 +1,4 @@
-"""Settings files of model hubs next to weights: the network and the images that they describe."""
+"""Model hubs store settings next to the weights. They must describe the network and its input images."""
 
 import json
 
@@ -25,7 +25,7 @@ HUGGING_FACE = {
 
 @pytest.fixture
 def hugging_face(tmp_path):
-    """Write a folder in Hugging Face's format with changes of config.json; return the file and the network."""
+    """Write a folder in Hugging Face's format, with some changes to config.json. Return its file and the network."""
 
     def write(kind: str, **changes: object) -> tuple:
         make, layout, fields = HUGGING_FACE[kind]

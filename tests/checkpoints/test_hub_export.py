@@ -1,4 +1,4 @@
-"""Folders for model hubs: timm and transformers load them and compute the same features."""
+"""Export to folders for model hubs: timm and transformers load the folders and compute the same features."""
 
 import json
 

@@ -1,4 +1,7 @@
-"""Layouts of other packages: complete files have equal features, and files with one changed key do too or are errors."""
+"""Key layouts of other packages.
+
+Features of a complete file equal those of its package; a changed key is an error, or changes nothing.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +34,7 @@ from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 
 
 def replaced(state: State, pairs: list[tuple[str, str | Callable]]) -> State:
-    """Rename keys by regular expressions, which are applied to each key in order."""
+    """Rename keys by pairs of a regular expression and its replacement, applied to each key in order."""
 
     def name(key: str) -> str:
         for old, new in pairs:
@@ -42,7 +45,7 @@ def replaced(state: State, pairs: list[tuple[str, str | Callable]]) -> State:
 
 
 def split_attention(state: State, names: Sequence[str]) -> State:
-    """Return the tensors with query, key and value under separate names."""
+    """Return the tensors with query, key and value split into separate tensors with these names."""
     split: State = {}
     for key, value in state.items():
         if 'attn.qkv' in key:
@@ -54,7 +57,7 @@ def split_attention(state: State, names: Sequence[str]) -> State:
 
 
 def hugging_face_resnet(state: State) -> State:
-    """Return torchvision's tensors as Hugging Face's ResNetModel names them."""
+    """Rename torchvision's tensors as Hugging Face's ResNetModel names them."""
     names = [
         (r'^conv1\.', 'embedder.embedder.convolution.'),
         (r'^bn1\.', 'embedder.embedder.normalization.'),
@@ -68,7 +71,7 @@ def hugging_face_resnet(state: State) -> State:
 
 
 def hugging_face_vit(state: State) -> State:
-    """Return timm's tensors as Hugging Face's ViTModel names them."""
+    """Rename timm's tensors as Hugging Face's ViTModel names them."""
     names = [
         (r'^cls_token', 'embeddings.cls_token'),
         (r'^pos_embed', 'embeddings.position_embeddings'),
@@ -116,7 +119,8 @@ def unchanged(state: State) -> State:
     return state
 
 
-# For each known layout, the network and the function that renames its tensors.
+# Each known layout has a function that builds the network, and one that renames the network's
+# tensors.
 LAYOUTS: dict[str, tuple[Callable[[], nn.Module], Callable[[State], State]]] = {
     'torchvision': (resnet, unchanged),
     'detectron2': (resnet, detectron2),
@@ -147,7 +151,7 @@ def test_layout_has_the_features_of_its_package(name, stored):
 
 
 def changed(state: State, stride: int) -> Iterator[tuple[str, State]]:
-    """Yield the tensors of a file after deleting, renaming or adding one key; only every `stride`-th key is changed."""
+    """Yield copies of the tensors with one key deleted, renamed or added. Only every `stride`-th key is changed."""
     for key in list(state)[::stride]:
         value = state[key]
         others = {name: tensor for name, tensor in state.items() if name != key}
@@ -178,7 +182,8 @@ def test_a_changed_key_is_equal_or_an_error(name, stride, stored):
             continue
         equal += 1
         if change == 'without reg_token' and name == 'timm dinov2 with registers':
-            continue  # DeiT III, whose tensors these are
+            # These tensors are those of DeiT III, so it is not another network.
+            continue
         assert (found - expected).abs().max() <= 1e-5 * expected.abs().max(), change
     assert equal < 3 * len(whole)
 
@@ -235,7 +240,10 @@ def test_timm_file_fills_the_network_of_a_config(prefix, stored):
 
 
 def test_registers_are_read_from_our_file(stored):
-    """2 x 2 patches and five tokens together form a square, so their number is ambiguous."""
+    """The file has 2 x 2 patches and five extra tokens.
+
+    Their sum is a square, so the tensors alone do not determine the grid.
+    """
     stored.update(vit('vit_small_patch14_reg4_dinov2', **{**SMALL, 'img_size': 28, 'patch_size': 14}).state_dict())
     first = read_backbone('a.pth').weights
     stored.clear()

@@ -1,4 +1,4 @@
-"""Files that are read, rejected or damaged. No code in a file runs."""
+"""Valid, foreign, hostile and damaged files. Reading a file never runs code from it."""
 
 import argparse
 import io
@@ -59,7 +59,8 @@ def test_options_are_left_out_whatever_the_file_name(tmp_path, name):
     assert load_checkpoint(file) == dict(epoch=4)
 
 
-# Hostile opcodes. Each made an earlier reader use an address as an object, or take minutes for a small file.
+# Each of these hostile programs made an earlier reader use an address as an object, or read a small
+# file for minutes.
 MARKER = ['a hostile file must not reach this object']
 ADDRESS = struct.pack('<Q', id(MARKER))
 BYTES = (
@@ -95,7 +96,7 @@ ATTACKS = {
 
 
 def with_program(folder: Path, suffix: str, program: bytes) -> Path:
-    """Write a file whose model is the result of these opcodes."""
+    """Write a file whose model is what this pickle program builds."""
     content = b'\x80\x02}' + text('model') + program + b's.'
     path = folder / f'a.{suffix}'
     if suffix == 'pth':
@@ -172,12 +173,13 @@ def test_foreign_or_missing_file_is_an_error(tmp_path):
     (tmp_path / 'text.pth').write_text('not a checkpoint')
     refused(tmp_path / 'text.pth', 'not a checkpoint')
     refused(tmp_path, 'no such file')
-    for name in ('torchvision:resnet5', 'torchvision:vit_h_14'):  # the second has no ImageNet-only weights
+    # The second network exists, but has no weights that were trained on ImageNet alone.
+    for name in ('torchvision:resnet5', 'torchvision:vit_h_14'):
         refused(name, 'unknown released model')
 
 
 def test_record_marked_as_a_folder_is_an_error(tmp_path):
-    """torch would read nothing from the record and return uninitialized weights."""
+    """Without the error, torch would read nothing from the record and return uninitialized weights."""
     torch.save(dict(a=torch.arange(1000.0)), path := tmp_path / 'a.pth')
     with zipfile.ZipFile(path) as archive:
         at = archive.start_dir
@@ -186,7 +188,8 @@ def test_record_marked_as_a_folder_is_an_error(tmp_path):
                 break
             at += 46 + len(info.orig_filename) + len(info.extra) + len(info.comment)
     content = bytearray(path.read_bytes())
-    content[at + 38] = 0x10  # the external attributes
+    # This byte of the entry holds the external attributes, which mark it as a folder.
+    content[at + 38] = 0x10
     path.write_bytes(content)
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None

@@ -1,4 +1,4 @@
-"""NormRescale: tensors get the norm of the anchor, keep their direction, and nothing else changes."""
+"""NormRescale gives each tensor the norm of the anchor's tensor. The directions, and everything else, stay the same."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SMALL = dict(type='mmpretrain.ResNet', depth=18, base_channels=4, stem_channels=
 
 
 def weights(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
-    """Return the tensors of a narrow ResNet-18, all random, including biases and statistics."""
+    """Return the tensors of a narrow ResNet-18. All are random, including biases and statistics."""
     generator = torch.Generator().manual_seed(seed)
     state = MODELS.build(SMALL).state_dict()
     return {

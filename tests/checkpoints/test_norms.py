@@ -1,4 +1,4 @@
-"""Norms of weights, and the warning about norms that LARS training has increased."""
+"""Norms of weights, and the warning that LARS training has made them grow."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The allow-list of pickles: its entries, rejected names, and small files that would take minutes to read."""
+"""The allow-list of pickles: its entries are built, other names are rejected, and small files never take minutes to read."""
 
 import io
 import pickle
@@ -18,18 +18,19 @@ from mmairl.checkpoints.pickles import ALLOWED_IN_PICKLES, PlainUnpickler, plain
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.errors import UserError
 
-COLLIDING = 2**61 - 1  # every multiple of it has the hash 0
+# Python hashes integers modulo this number, so all of its multiples collide in a dictionary.
+COLLIDING = 2**61 - 1
 
 
 class Global:
-    """Pickled as a global of this name, which need not exist."""
+    """Stand for a global in a pickle. The global need not exist."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Call:
-    """Pickled as the call of a global, with a state for its result."""
+    """Stand for a call of a global in a pickle, with an optional state for the result."""
 
     def __init__(self, name: str, *arguments: object, state: object = None) -> None:
         self.name = name
@@ -38,7 +39,7 @@ class Call:
 
 
 class Writer(pickle._Pickler):
-    """Write globals without importing them, and calls of them."""
+    """Write `Global` and `Call` objects to a pickle without importing or calling what they name."""
 
     def save(self, value: object, *how: object) -> None:
         if isinstance(value, Global):
@@ -55,7 +56,7 @@ class Writer(pickle._Pickler):
             super().save(value, *how)
 
     def memoize(self, value: object) -> None:
-        """Write no memo, because the ids of temporary objects repeat."""
+        """Do nothing: the pickler's memo is keyed by ids, which repeat for temporary objects."""
 
 
 def pickled(value: object) -> bytes:
@@ -81,7 +82,8 @@ HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 STORAGE = Call('torch.storage._load_from_bytes', legacy_storage())
 LOGGED = dict(_log_history=[1.0, 3.0], _count_history=[1, 1], max_length=9)
 TENSOR = Call('torch._utils._rebuild_tensor_v2', STORAGE, 1, (2, 2), (2, 1), False, OrderedDict())
-BUILT = {  # for each entry of the list: a pickle with it, and the value that it stands for
+# Each entry of the allow-list has a pickle that uses it, and the value that this pickle must give.
+BUILT = {
     'collections.OrderedDict': (Call('collections.OrderedDict', [('a', 1)]), OrderedDict(a=1)),
     'numpy.ndarray': (ARRAY, np.array([5, 7], np.int32)),
     'numpy.dtype': (ARRAY, np.array([5, 7], np.int32)),
@@ -153,7 +155,7 @@ def test_other_names_are_rejected_and_not_called(call, tmp_path, monkeypatch):
 
 
 def test_dumped_results_with_tensors_are_read(tmp_path):
-    """mmengine's DumpResults writes such files for `tools/test.py --out`."""
+    """mmengine's DumpResults writes these files for `tools/test.py --out`."""
     trust_mmengine_checkpoints()
     results = [dict(scores=torch.rand(3, 4)[:, 1:], labels=torch.arange(3), half=torch.ones(2).half(), id=7)]
     mmengine.dump(results, tmp_path / 'results.pkl')
@@ -164,7 +166,7 @@ def test_dumped_results_with_tensors_are_read(tmp_path):
 
 
 def test_large_annotations_are_read(tmp_path, monkeypatch):
-    """The limit of values grows with the file, because each unshared value takes at least a byte."""
+    """The limit on values grows with the size of the file, because each value that is not shared takes at least a byte."""
     trust_mmengine_checkpoints()
     monkeypatch.setattr(pickles, 'LARGEST', 1000)
     mmengine.dump(annotations := [[index % 7, 0.5] for index in range(1000)], tmp_path / 'a.pkl')
@@ -182,7 +184,7 @@ def test_numpy_number_may_be_a_key(key, suffix, tmp_path):
 
 
 def doubled(kind: type, value: object, times: int = 40) -> object:
-    """Return `times` nested containers that represent 2 ** times values."""
+    """Return containers that nest `times` deep and hold the inner one twice, so they expand to 2 ** times values."""
     for _ in range(times):
         value = kind([value, value]) if kind is not dict else dict(a=value, b=value)
     return value
@@ -204,7 +206,7 @@ HEAVY = {
 
 
 class SizeOfList:
-    """Pickled as a torch.Size of a list, whose values `refuse_endless` does not track."""
+    """Pickle as a torch.Size built from a list, which `refuse_endless` does not inspect."""
 
     def __init__(self, items: list[int]) -> None:
         self.items = items

@@ -1,4 +1,4 @@
-"""Checkpoints of every project: `read_backbone` returns the right tensors, complete and unchanged."""
+"""`read_backbone` returns the right tensors, complete and unchanged, from the checkpoints of every project."""
 
 import pickle
 
@@ -17,7 +17,7 @@ from mmairl.registry import MODELS
 
 @pytest.fixture(scope='module')
 def states() -> list[State]:
-    """The backbones of two narrow ResNet-18s with different statistics, by torchvision's names."""
+    """Return the backbones of two narrow ResNet-18s with different statistics, under torchvision's names."""
     torch.manual_seed(0)
     networks = [MODELS.build(NARROW) for _ in 'ab']
     for network in networks:
@@ -32,7 +32,8 @@ def assert_equal(found: State, expected: State, left_out: str = 'nothing') -> No
     assert all(torch.equal(found[key], expected[key]) for key in expected if left_out not in key)
 
 
-# For each project's training script: the key of the weights, and the prefixes of student and teacher.
+# For each project's training script: the key that holds the weights, and the key prefixes of
+# student and teacher.
 PROJECTS = {
     'ours': ('state_dict', 'backbone.', 'teacher.backbone.'),
     'release': ('model', 'module.online_encoder.', 'module.target_encoder.'),
@@ -48,7 +49,8 @@ PROJECTS = {
 @pytest.mark.parametrize('name', PROJECTS)
 def test_student_and_teacher_of_every_project(name, states, tmp_path):
     envelope, *prefixes = PROJECTS[name]
-    pure = prefixes[0].endswith(('backbone.', '.0.'))  # the prefix belongs to the backbone alone
+    # This prefix belongs to the backbone alone, so the head has a prefix of its own.
+    pure = prefixes[0].endswith(('backbone.', '.0.'))
     head = 'projector.0.weight' if pure else f'{prefixes[0]}fc.0.weight'
     heads = {head: torch.randn(3), 'queue': torch.randn(4, 8)}
     both = [with_prefix(prefix, state) for prefix, state in zip(prefixes, states)]

@@ -1,4 +1,4 @@
-"""Released models by name, downloaded from a fake hub on this machine."""
+"""Released models are read by name, and downloaded from a fake hub on this machine."""
 
 import json
 import threading
@@ -32,12 +32,13 @@ COMMIT = 'a' * 40
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Serves ORG/NAME/resolve/REVISION/FILE from a folder, as the Hugging Face hub does."""
+    """Serve files of a folder at ORG/NAME/resolve/REVISION/FILE, as the Hugging Face hub does."""
 
     root: Path
     gated = 'org/gated'
     private = 'org/private'
-    cut_after: int | None = None  # bytes, before the connection ends
+    # The connection ends after this number of bytes.
+    cut_after: int | None = None
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -77,7 +78,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def connect(monkeypatch, port: int) -> None:
-    """Make huggingface_hub connect to this port and retry without waiting."""
+    """Make huggingface_hub connect to this port of this machine, and retry without a delay."""
     endpoint = f'http://127.0.0.1:{port}'
     monkeypatch.setattr(_http, 'time', SimpleNamespace(**{**vars(time), 'sleep': lambda seconds: None}))
     template = endpoint + '/{repo_id}/resolve/{revision}/{filename}'
@@ -87,7 +88,7 @@ def connect(monkeypatch, port: int) -> None:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Iterator[Path]:
-    """The folder that a fake hub serves to huggingface_hub."""
+    """Return the folder that a fake hub serves to huggingface_hub."""
     Hub.root = tmp_path / 'hub'
     Hub.root.mkdir()
     server = ThreadingHTTPServer(('127.0.0.1', 0), Hub)
@@ -230,7 +231,7 @@ def test_full_disk_is_an_error_without_a_partial_file(hub, monkeypatch):
 
 
 def test_interrupted_settings_are_not_skipped(hub, monkeypatch):
-    """Without config.json, anti-aliased ResNets would be read as plain ResNets."""
+    """If config.json were skipped, ResNets with anti-aliasing would be read as plain ResNets."""
     publish(hub / 'org/vit')
     real = Hub.do_GET
 

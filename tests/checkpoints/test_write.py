@@ -1,4 +1,4 @@
-"""Backbones in the formats of other projects: round trips are exact, and the projects load the files."""
+"""Export to the formats of other projects: a round trip is exact, and the projects load the files."""
 
 import json
 from itertools import product
@@ -32,7 +32,8 @@ def test_round_trip_is_exact_and_a_cut_is_noticed(to, tmp_path):
     assert back.weights.keys() == state.keys()
     for key, value in back.weights.items():
         assert value.dtype == state[key].dtype
-        assert torch.equal(value, state[key]) or (to == 'detectron2' and 'num_batches' in key)  # it stores no counters
+        # Detectron2's format stores no counters, so they start again at 0.
+        assert torch.equal(value, state[key]) or (to == 'detectron2' and 'num_batches' in key)
     assert back.origin['file'] == 'moco.pth' and back.origin['source_format'] == 'MoCo v1 or v2'
     whole = out.read_bytes()
     for fraction in (0, 0.5, 0.99):
@@ -41,7 +42,7 @@ def test_round_trip_is_exact_and_a_cut_is_noticed(to, tmp_path):
             read_backbone(out)
 
 
-# Each network is converted to each format, except to those that cannot represent it.
+# Each network is converted to each format that can represent it.
 NETWORKS = {'resnet': resnet, 'vit': vit, 'registers': registers, 'dinov3': dinov3}
 WITHOUT = {('vit', 'detectron2'), *product(('registers', 'dinov3'), ('detectron2', 'torchvision'))}
 
@@ -90,7 +91,7 @@ def test_package_loads_its_format(name, tmp_path):
 
 
 def test_registers_go_back_to_timm(tmp_path):
-    """The features are equal, but not the tensors, because mmairl stores positions for registers."""
+    """The features are equal, but the tensors are not, because mmairl also stores position embeddings for registers."""
     network = registers()
     torch.save(network.state_dict(), tmp_path / 'a.pth')
     write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'b.pth', to='timm')

@@ -1,4 +1,4 @@
-"""Pictures, numbers, pages and errors of tools/analyze.py."""
+"""tools/analyze.py: its pictures, numbers, pages and errors."""
 
 import csv
 from pathlib import Path
@@ -20,7 +20,7 @@ FEW = ['--config', DEMO, '--images', '60', '--batch-size', '20', '--cfg-options'
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory) -> Path:
-    """Two checkpoints of the demo's network, each a student and a teacher."""
+    """Return a folder with two checkpoints of the demo's network, each with a student and a teacher."""
     folder = tmp_path_factory.mktemp('analyze')
     register()
     cfg = load_config(str(DEMO))
@@ -105,8 +105,10 @@ def test_measures_are_a_table_without_labels(folder, tmp_path, run_tool, capsys)
         'invariance to hue',
     } < values.keys() and 1 < values['RankMe'] < 60
     page = (tmp_path / 'measures.html').read_text()
-    assert 'near 0' not in page and '–' in page  # a loss without a log has no number
-    assert page.count('data-chart=') == len(header) - 2  # the loss has no chart
+    # The run has no log, so the page shows a dash in place of its loss.
+    assert 'near 0' not in page and '–' in page
+    # The column of losses has no chart.
+    assert page.count('data-chart=') == len(header) - 2
 
 
 def test_missing_input_is_an_error(folder, tmp_path, run_tool, capsys):

@@ -1,4 +1,4 @@
-"""Types of values on the command line: numbers in a range, available devices, options of a config."""
+"""Types of command-line values: numbers within a range, available devices, and config options."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Imports, help and completion of the command line, and config names in other programs."""
+"""Imports, help and completion of the command line. Config names also work in other programs."""
 
 import argparse
 import os
@@ -20,13 +20,15 @@ from mmairl.study.statistics import sequential
 from mmairl.transfer import tasks
 
 ROOT = Path(__file__).parents[2]
-# Packages of our requirements that take more than a tenth of a second to import, and numpy, which most of them import.
+# These packages take more than a tenth of a second to import. numpy does not, but most of the
+# others import it.
 HEAVY = 'torch torchvision mmengine mmcv mmpretrain mmdet numpy scipy sklearn matplotlib pandas msgspec joblib rich cv2'
-PAGES = ('study', 'health', 'views', 'compare', 'map')  # of `mmairl report`
+# `mmairl report` writes these pages.
+PAGES = ('study', 'health', 'views', 'compare', 'map')
 
 
 def python(code: str, folder: Path = ROOT) -> str:
-    """Return the last line that a program prints, run in a process of its own."""
+    """Run code in a separate process, and return the last line that it prints."""
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
     command = [sys.executable, '-W', 'ignore', '-c', code]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
@@ -121,7 +123,7 @@ def test_choices_in_parsers_equal_those_of_the_package():
 
 
 def help_of(command: str) -> list[argparse.Action]:
-    """Return the actions of a command's parser."""
+    """Return the actions of a command's argument parser."""
     return [action for action in main.parser_for(*command.split())._actions if action.dest != 'help']
 
 

@@ -1,4 +1,4 @@
-"""`mmairl train` as a user types it; tests/test_multi_node.py starts it by its scripts."""
+"""`mmairl train` as a user types it. tests/test_multi_node.py starts it by the shell scripts."""
 
 import shlex
 
@@ -12,7 +12,7 @@ from mmairl.engine.run import train as run_training
 @pytest.fixture
 def applied(toy_config):
     def run(*words: object) -> Config:
-        """Return a toy config after the flags have been applied."""
+        """Return a toy config after these command-line flags have been applied to it."""
         cfg = toy_config(width=8)
         cfg.work_dir = None
         train.apply(train.parse(['configs/mocov2plus_r50_200e.py', *map(str, words)]), cfg)

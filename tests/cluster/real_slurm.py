@@ -1,7 +1,8 @@
-"""A real Slurm on this machine. Its daemons run as this user and write to one folder only.
+"""Run a real Slurm on this machine.
 
-It has two nodes of 64 CPUs at loopback addresses. The first has two "GPUs", which are empty files. Partitions: `all` (the
-default), `gpu` (the first node), `cpu` and `short` (the second node; `short` has a limit of five minutes).
+Its daemons run as the current user and write to one folder only. The cluster has two nodes of 64 CPUs at loopback
+addresses. The first node has two "GPUs", which are empty files. Partitions: `all` (the default), `gpu` (the first
+node), `cpu` and `short` (both the second node; `short` has a limit of five minutes).
 """
 
 import os
@@ -55,13 +56,13 @@ PartitionName=short Nodes=node2 MaxTime=5
 
 
 def lacking() -> str:
-    """Return why Slurm cannot run here, or ''."""
+    """Return the reason why Slurm cannot run on this machine, or '' if it can."""
     missing = ', '.join(name for name in NEEDED if not shutil.which(name, path=PATH))
     return f'Slurm is not installed, it lacks {missing} (slurmctld, slurmd, slurm-client, munge)' if missing else ''
 
 
 class Slurm:
-    """A context manager that ends all jobs and daemons."""
+    """Start Slurm's daemons. On exit, cancel all jobs and stop the daemons."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.daemons, self.patched = folder, [], pytest.MonkeyPatch()
@@ -83,7 +84,8 @@ class Slurm:
 
     def start(self) -> None:
         self.short, ports = Path(tempfile.mkdtemp(prefix='slurm', dir='/tmp')), free_ports(3)
-        self.short.chmod(0o755)  # for sockets, whose paths have at most 107 characters
+        # This short path holds sockets, whose paths may have at most 107 characters.
+        self.short.chmod(0o755)
         for name in ('munge', 'state', self.short / 'node1', self.short / 'node2'):
             (self.folder / name).mkdir(parents=True, mode=0o700)
         (self.folder / 'munge/key').write_bytes(os.urandom(128))
@@ -126,28 +128,28 @@ class Slurm:
         shutil.rmtree(self.short)
 
     def __call__(self, *command: object, **environment: str) -> str:
-        """Return the output of a command, including errors."""
+        """Run a command of Slurm and return its output, including errors."""
         known = {**self.environment, **environment}
         words = list(map(str, command))
         return subprocess.run(words, env=known, stdout=-1, stderr=subprocess.STDOUT, text=True, timeout=600).stdout
 
     def submit(self, *words: object, **environment: str) -> str:
-        """Return the number of a new job."""
+        """Submit a job and return its number."""
         number = self('sbatch', '--parsable', *words, **environment).strip()
         assert number.isdigit(), number
         return number
 
     def job(self, number: str) -> dict[str, str]:
-        """Return the fields of `scontrol show job`: JobState, Restarts, ..."""
+        """Return the fields that `scontrol show job` prints, such as JobState and Restarts."""
         said = self('scontrol', '--oneliner', 'show', 'job', number)
         return dict(word.partition('=')[::2] for word in said.split() if '=' in word)
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 300, what: str = '') -> None:
-        """Wait while the daemons write to their logs."""
+        """Wait for a condition. Fail if the daemons write nothing to their logs for this many seconds."""
         wait_for(condition, seconds, what, lambda: [path.stat().st_size for path in sorted(self.folder.glob('*.log'))])
 
     def ends(self, number: str, seconds: float = 300) -> tuple[str, int]:
-        """Return the last state of a job and its number of restarts."""
+        """Wait for the end of a job. Return its last state and the number of its restarts."""
         ended = ('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED')
         self.wait_for(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}')
         said = self.job(number)
@@ -155,7 +157,7 @@ class Slurm:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return consecutive free ports below the range for outgoing connections."""
+    """Return this number of consecutive free ports below the range that the system uses for outgoing connections."""
     while True:
         first = random.randrange(12000, 15000)
         with ExitStack() as held:

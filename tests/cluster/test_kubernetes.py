@@ -1,4 +1,4 @@
-"""The documented Kubernetes Job starts one run, as far as can be tested without Kubernetes."""
+"""Both pods of the documented Kubernetes Job join one run. The test does not need Kubernetes."""
 
 import os
 import re
@@ -20,10 +20,12 @@ def test_pods_of_the_documented_job_are_one_run(tmp_path):
     pod = spec['template']['spec']
     (container,) = pod['containers']
     assert spec['completionMode'] == 'Indexed' and spec['completions'] == spec['parallelism'] == 2
-    assert service['spec']['selector'] == {'batch.kubernetes.io/job-name': name}  # a label of each pod of the job
+    # Kubernetes adds this label to each pod of the job.
+    assert service['spec']['selector'] == {'batch.kubernetes.io/job-name': name}
     assert spec['podFailurePolicy']['rules'][0]['onExitCodes']['values'] == [75] and pod['restartPolicy'] == 'Never'
     settings = {one['name']: one.get('value') for one in container['env']}
-    # A pod of an Indexed Job is at NAME-INDEX.SUBDOMAIN, which a headless service of that name serves.
+    # A pod of an Indexed Job has the host name NAME-INDEX.SUBDOMAIN. A headless service with the
+    # name SUBDOMAIN resolves it.
     assert settings['MASTER_ADDR'] == f'{name}-0.{pod["subdomain"]}' and pod['subdomain'] == service['metadata']['name']
     for index in range(spec['completions']):
         known = {**os.environ, **settings, 'NODE_RANK': str(index), 'PYTHON': str(tmp_path / 'python')}

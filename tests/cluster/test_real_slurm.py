@@ -1,4 +1,4 @@
-"""Jobs of studies in a real Slurm on this machine. Small bash commands replace the training."""
+"""Jobs of studies in a real Slurm on this machine. Short bash commands stand in for training."""
 
 import os
 import re
@@ -20,7 +20,8 @@ from mmairl.study.runs import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lacking()), reason=lacking())]
 ROOT = Path(__file__).parents[2]
-# A process that handles signals like ours: it saves and exits with 75. Its second start finishes.
+# This script handles signals like a training run: it saves and exits with 75. Its second start
+# finishes.
 RUN = """
 n=${SLURM_PROCID:-0}  # a batch script is the first
 [[ -z ${KILLED:-} || -e killed$n ]] || { touch killed$n; [[ $n != 1 ]] || kill -KILL $$; exit 1; }
@@ -40,18 +41,18 @@ def slurm(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A path with characters that are special to Slurm and to shells."""
+    """Return a folder whose path has characters with a special meaning in Slurm and in shells."""
     (path := tmp_path / 'my runs, 100%j').mkdir()
     return path
 
 
 def pattern(path: Path) -> str:
-    """Return the path in sbatch's syntax."""
+    """Return a path as a file-name pattern of sbatch, in which % must be doubled."""
     return str(path).replace('%', '%%')
 
 
 def submit(does: dict[Run, str], partition: str = 'cpu', devices: int = 1, **more: object) -> list[str]:
-    """Submit runs that are bash commands, each in its folder, and return the numbers of their jobs."""
+    """Submit runs that are bash commands, each in its own folder. Return the numbers of their jobs."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             jobs, 'commands', lambda run, devices: [['bash', '-c', f'cd {shlex.quote(str(run.folder))}; {does[run]}']]
@@ -62,15 +63,19 @@ def submit(does: dict[Run, str], partition: str = 'cpu', devices: int = 1, **mor
 
 
 def left(folder: Path, name: str) -> list[str]:
-    """Return the contents of the files of this name, one per process of a run."""
+    """Return the contents of the files with this name. Each process of a run writes one."""
     return [path.read_text() for path in sorted(folder.glob(f'{name}[0-9]'))]
 
 
-Started = dict[str, tuple[str, Path]]  # by the command that will end it: a job's number and folder
+# The key is the command that will stop a job. The value is the job's number and folder.
+Started = dict[str, tuple[str, Path]]
 
 
 def tell(slurm: Slurm, started: Started, tasks: int) -> None:
-    """Run the command of each job once its processes handle signals. All jobs start first, because requeued ones wait."""
+    """Run the command of each job as soon as the job handles signals.
+
+    All jobs must be running by then, since requeued jobs wait.
+    """
     for commands, (number, folder) in started.items():
         slurm.wait_for(lambda: len(left(folder, 'ready')) == tasks)  # noqa: B023
         for command in commands.replace('JOB', number).split(';'):
@@ -78,7 +83,7 @@ def tell(slurm: Slurm, started: Started, tasks: int) -> None:
 
 
 def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks: int) -> list[str]:
-    """Wait for the expected end of a job whose processes saved once, and return what they wrote in their second start."""
+    """Wait for the expected end of a job whose processes saved once. Return what they wrote after the restart."""
     number, folder = job
     assert slurm.ends(number) == expected, (folder / 'log.txt').read_text()
     slurm.wait_for(lambda: len(left(folder, 'saved')) == tasks)
@@ -87,30 +92,35 @@ def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks:
 
 
 CANCELLED, FAILED, WENT_ON, DONE = ('CANCELLED', 0), ('FAILED', 0), ('COMPLETED', 1), ('COMPLETED', 0)
-# By the command that stops a job: its last state and its number of restarts.
+# For each command that stops a job: the last state of the job and the number of its restarts.
 TOLD_TO_STOP = {
     'scancel JOB': CANCELLED,
-    'scancel --batch --signal=USR1 JOB; scancel JOB': CANCELLED,  # while it saves
-    **{f'scancel --batch --signal={name} JOB': FAILED for name in ('TERM', 'INT', 'HUP')},  # with 143
+    # The job is canceled while it saves.
+    'scancel --batch --signal=USR1 JOB; scancel JOB': CANCELLED,
+    # The processes save, and the batch script then ends with the status 143.
+    **{f'scancel --batch --signal={name} JOB': FAILED for name in ('TERM', 'INT', 'HUP')},
     'scancel --full --signal=TERM JOB': FAILED,
     **{f'scancel {to} --signal={name} JOB': WENT_ON for to in ('--batch', '--full') for name in ('USR1', 'USR2')},
     'scontrol requeue JOB': WENT_ON,
     'scontrol update nodename=node2 state=down reason=test': WENT_ON,
 }
-# By the command of a run: the last state of its job, its restarts, and failed.txt.
+# For each command that a run executes: the last state of its job, the number of restarts, and the
+# text of failed.txt.
 ONCE = '[[ -e again ]] && exit; touch again; '
 BY_ITSELF = {
     'exit 75': (*WENT_ON, ''),
-    'kill -USR1 $$': (*WENT_ON, ''),  # `scancel --full` before the run handles signals
+    # `scancel --full` may signal a run before it handles signals.
+    'kill -USR1 $$': (*WENT_ON, ''),
     'kill -KILL $$': (*DONE, ''),
     'echo "error: it is wrong"; exit 2': (*FAILED, 'error: it is wrong\n'),
-    'rm again; kill -KILL $$': (*FAILED, 'exit code 137\n'),  # at each start
+    # The run is killed at each start.
+    'rm again; kill -KILL $$': (*FAILED, 'exit code 137\n'),
 }
 
 
 @pytest.fixture(scope='module')
 def started(slurm, tmp_path_factory) -> Started:
-    """Submit all jobs as tasks of one array, except for the one whose node goes down, and run their commands."""
+    """Submit all jobs, then run the command of each. All are tasks of one array, except for the job whose node goes down."""
     folder = tmp_path_factory.mktemp('told') / 'my runs, 100%j'
     runs = {command: run_in(folder / str(number)) for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF])}
     does = {run: RUN if command in TOLD_TO_STOP else ONCE + command for command, run in runs.items()}
@@ -141,7 +151,10 @@ def test_job_ends_as_its_run_does(slurm, started, command):
 
 
 def test_signaled_job_of_two_nodes_saves_and_requeues(slurm, folder, monkeypatch):
-    """One process was killed before, and the others have exited."""
+    """At the first start of each job, one process is killed and the other exits with an error.
+
+    The signal comes after the restart.
+    """
     commands = ('scancel JOB', 'scancel --full --signal=TERM JOB', 'scancel --batch --signal=USR1 JOB')
     runs = {command: run_in(folder / str(number)) for number, command in enumerate(commands)}
     monkeypatch.setenv('KILLED', '1')
@@ -154,7 +167,7 @@ def test_signaled_job_of_two_nodes_saves_and_requeues(slurm, folder, monkeypatch
 
 
 def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
-    """The source is requeued meanwhile, and the study is submitted twice."""
+    """The source run is requeued while others wait for it, and the study is submitted twice."""
     source, broken = run_in(folder / 'source'), run_in(folder / 'broken')
     rescaled = run_in(folder / 'rescaled', (source.folder,))
     never = run_in(folder / 'never', (source.folder, broken.folder))
@@ -172,7 +185,7 @@ def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
 
 
 def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
-    """Each run is submitted once, and all finish."""
+    """Slurm accepts few jobs at a time here. Each run is still submitted exactly once, and all finish."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
     result = (
         """while [[ ! -e ../go ]]; do sleep 0.1; done; echo >> times; """
@@ -239,7 +252,7 @@ def test_folder_invisible_to_a_node_is_reported(slurm, folder, monkeypatch):
     )
 
 
-# A run that locks its folder like the worker.
+# This script locks its folder as the worker of a study does.
 LOCKED = """
 exec 9>.lock_0
 flock -n 9 || { echo found >> log; sleep 1; exit 75; }
@@ -251,7 +264,7 @@ date +%s >> end
 
 
 def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
-    """The daemon of the node stops, its processes continue, and Slurm starts the job on the other node."""
+    """The daemon of the node stops while the processes of the job continue. Slurm then starts the job on the other node."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF + 'SlurmdTimeout=6\n')
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
@@ -270,7 +283,7 @@ def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
 
 
 def test_step_differs_from_its_batch_script(slurm, folder):
-    """Two tasks run on the second node of a job of two nodes."""
+    """The job has two nodes, and both tasks of its step run on the second one."""
     (folder / 'job.sh').write_text(
         "#!/bin/bash\nenv -0 > batch\nsrun -w node2 -N1 -n2 bash -c 'env -0 > task$SLURM_PROCID'\n"
     )
@@ -291,7 +304,7 @@ def test_step_differs_from_its_batch_script(slurm, folder):
 
 @pytest.fixture
 def python(folder) -> str:
-    """A script that replaces Python and runs RUN in the work dir of tools/train.py."""
+    """Write a script that stands in for Python: it runs RUN in the work dir that tools/train.py would use."""
     to_its_folder = (
         '[[ $2 == */train.py ]] || exit 9\nfor word; do [[ $before != --work-dir ]] || cd "$word"; before=$word; done'
     )
@@ -301,10 +314,11 @@ def python(folder) -> str:
 
 
 def test_documented_job_saves_and_requeues(slurm, folder, python):
-    """One of the processes was killed before."""
+    """At the first start of each job, one process is killed. The signal comes after the restart."""
     expected = {
         'scancel JOB': CANCELLED,
-        'scancel --signal=USR1 JOB': WENT_ON,  # to the tasks, as Slurm does before the time limit
+        # Slurm signals the tasks in this way before the time limit.
+        'scancel --signal=USR1 JOB': WENT_ON,
         'scancel --batch --signal=USR2 JOB': WENT_ON,
     }
     started = {}
@@ -319,7 +333,8 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
         assert [said.split()[1] for said in done] == (['2', '2'] if expected[command] == WENT_ON else [])
 
 
-# Signals to `tools/slurm_train.sh`: to itself, to all processes of its terminal, and while its job is pending.
+# `tools/slurm_train.sh` is signaled in three ways: alone, with all processes of its terminal, and
+# while its job is pending.
 TOLD_SRUN = [
     ('TERM', os.kill, ''),
     ('HUP', os.kill, ''),
@@ -329,8 +344,8 @@ TOLD_SRUN = [
 
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
-    """Without our script, srun would kill its tasks at TERM and HUP, and ask back at INT."""
-    # A shell cannot trap a signal that its parent ignores, as nohup does with HUP.
+    """Without our script, srun would kill its tasks at TERM and HUP, and would ask for a second INT."""
+    # nohup makes its child ignore HUP, and a shell cannot trap a signal that its parent ignores.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
@@ -358,7 +373,7 @@ def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
 
 
 def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
-    """The tasks have the requested CPUs, even if sbatch's --cpus-per-task is set as well."""
+    """The tasks have the requested number of CPUs, even if the environment of sbatch also sets --cpus-per-task."""
     (folder / 'python').write_text('#!/bin/bash\necho "$SLURM_CPUS_PER_TASK CPUs, ${SLURM_GPUS_ON_NODE-0} GPUs"\n')
     (folder / 'python').chmod(0o755)
     words = (ROOT / 'tools/slurm_train.sh', 'PARTITION', 'name', 'x.py', folder)
@@ -368,7 +383,7 @@ def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
         assert said == f'3 CPUs, {gpus} GPUs\n' * 2, said
 
 
-# A run that is still saving at the time limit of its job.
+# This run is still saving when its job reaches the time limit.
 SLOW = """
 [[ ! -e saved0 ]] || { touch done0; exit 0; }
 trap '' USR1 TERM
@@ -379,7 +394,7 @@ exit 75
 
 
 def test_job_resumes_after_its_time_limit(slurm, folder):
-    """The first job has three minutes and gets a signal two minutes before their end. The second has one minute."""
+    """The first job has a limit of three minutes and gets its signal two minutes before it. The second has one minute."""
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
     for (number,), run in [(submit({run: command}, time=minutes), run) for run, command, minutes in runs]:

@@ -1,4 +1,4 @@
-"""Random images, tar archives of them, and an in-memory storage, for tests of shards."""
+"""Helpers for tests of shards: random images, tar archives of them, and a file system in memory."""
 
 import io
 import tarfile
@@ -18,7 +18,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def draw(path: Path, height: int, width: int) -> None:
-    """Write noise whose seed is the file name."""
+    """Write an image of noise. The file name determines its seed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = np.random.default_rng(list(path.name.encode())).integers(0, 256, (height, width, 3), np.uint8)
     Image.fromarray(drawn).save(path)
@@ -41,13 +41,13 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 7, 3), dtype=np.uint8
 
 
 def all_pixels(data: Dataset, workers: int = 0) -> np.ndarray:
-    """Return the pixels of the 12 images of a data set."""
+    """Return the pixels of all 12 images of a data set."""
     (batch,) = DataLoader(data, batch_size=12, num_workers=workers)
     return batch['inputs'][0].permute(0, 2, 3, 1).numpy()
 
 
 def numbered_shard(pixels: np.ndarray, first: int = 0) -> bytes:
-    """Return an archive of these images in three classes. Their names are numbers from `first` on."""
+    """Return an archive of these images, in three classes. The images are numbered from `first` on."""
     members = {}
     for number, image in enumerate(pixels, first):
         members |= {f'{number}.png': png(image), f'{number}.cls': b'%d' % (number % 3)}
@@ -55,7 +55,7 @@ def numbered_shard(pixels: np.ndarray, first: int = 0) -> bytes:
 
 
 class Dated(type(fsspec.filesystem('memory'))):
-    """An in-memory storage, dated://NAME, that states modification times but no ETags."""
+    """A file system in memory at dated://NAME. It reports modification times, but no ETags."""
 
     protocol = 'dated'
 

@@ -7,12 +7,12 @@ from mmairl.data import reading
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> None:
-    """Use an empty cache of shard indices for this test."""
+    """Make the cache of shard indices an empty folder for this test."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
 
 class Clock:
-    """A clock that only pauses advance."""
+    """Return a clock that advances only when the code under test sleeps."""
 
     def __init__(self) -> None:
         self.now, self.slept = 0.0, []

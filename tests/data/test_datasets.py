@@ -1,4 +1,4 @@
-"""Image folders: their files and classes, unreadable images, and invalid folders."""
+"""Image folders: the order of files and classes, unreadable images, and invalid folders."""
 
 from pathlib import Path
 
@@ -26,7 +26,8 @@ def test_classes_are_sorted_and_cyclic_links_raise(tmp_path):
         (tmp_path / 'ant' / name).symlink_to(tmp_path)
     with raises_code('cyclic-link', match='ant/one:'):
         UnlabelledFolder(tmp_path)
-    for one, two in (('left', 'right'), ('right', 'left')):  # neither folder contains the other
+    # Each folder links to the other one, although neither contains the other.
+    for one, two in (('left', 'right'), ('right', 'left')):
         picture(tmp_path / 'pair' / one / 'a.png')
         (tmp_path / 'pair' / one / 'other').symlink_to(tmp_path / 'pair' / two)
     with raises_code('cyclic-link', match='left/other/other:'):

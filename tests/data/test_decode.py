@@ -1,4 +1,4 @@
-"""Decoded pixels of each image format, and the reasons why files are unreadable."""
+"""Each image format: the decoded pixels, and the reasons why a file cannot be decoded."""
 
 import itertools
 import struct
@@ -84,7 +84,8 @@ def test_tiff_that_is_not_rgb_advises_channels():
 
 
 def test_adobe_inks_are_inverted():
-    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow and black, where 0 is no ink
+    # These are amounts of cyan, magenta, yellow and black, where 0 is no ink.
+    inks = np.array([200, 30, 90, 60])
     data = encoded(Image.new('CMYK', (16, 16), tuple(inks.tolist())), 'JPEG', quality=100)
     marker = data.index(b'\xff\xee\x00\x0eAdobe')
     for file, of_paper in ((data, 255 - inks), (data[:marker] + data[marker + 16 :], inks)):
@@ -152,7 +153,8 @@ def test_both_jpeg_decoders_equal_pillow(monkeypatch, capfd):
     data, turned = encoded(image, 'JPEG'), Image.Exif()
     turned[0x0112] = 6
     start, twelve = data.index(b'\xff\xda'), bytearray(data)
-    twelve[data.index(b'\xff\xc0') + 4] = 12  # bits
+    # This byte of the header states the number of bits per channel.
+    twelve[data.index(b'\xff\xc0') + 4] = 12
     for_pillow = dict(
         turned=encoded(image, 'JPEG', exif=turned),
         inks=encoded(image.convert('CMYK'), 'JPEG'),
@@ -190,7 +192,7 @@ def test_cut_or_foreign_file_has_its_reason():
 
 
 def test_decompression_bomb_is_rejected_by_header():
-    """The headers of small files state billions of pixels."""
+    """The files are small, but their headers state billions of pixels."""
     png, jpeg, gif, bmp = (bytearray(encoded(Image.new('RGB', (3, 3)), kind)) for kind in ('PNG', 'JPEG', 'GIF', 'BMP'))
     png[16:24] = struct.pack('>II', 60_000, 60_000)
     png[29:33] = struct.pack('>I', zlib.crc32(png[12:29]))
@@ -204,7 +206,8 @@ def test_decompression_bomb_is_rejected_by_header():
 
 def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
     data = encoded(Image.fromarray(COLORS), 'PNG')
-    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # a limit that another library has set
+    # Another library may have set this limit.
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)
     assert np.array_equal(pixels(data, max_pixels=60), COLORS)
     assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
 
@@ -237,11 +240,12 @@ def test_mpo_is_a_jpeg_and_worker_errors_stay_one_line():
     one, two = (Image.new('RGB', (8, 8), color) for color in ('red', 'blue'))
     data = encoded(one, 'MPO', save_all=True, append_images=[two])
     assert file_kind(data) == 'jpg' and decode_bytes(data).shape == (3, 8, 8)
-    assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch recreates it
+    # torch recreates an error of a data worker from this text.
+    assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'
 
 
 def progressive(width: int, height: int, more: int = 0) -> bytes:
-    """Return a progressive JPEG with `more` empty scans at its end."""
+    """Return a progressive JPEG to which `more` empty scans were appended."""
     data = encoded(Image.new('L', (width, height), 'gray'), 'JPEG', progressive=True)
     header = data[data.rindex(START_OF_SCAN) :][:10]
     return data.removesuffix(b'\xff\xd9') + more * header + b'\xff\xd9'
@@ -251,7 +255,8 @@ def progressive(width: int, height: int, more: int = 0) -> bytes:
 def test_small_file_with_many_pixels_is_not_decoded(kind, monkeypatch):
     data = encoded(Image.new('1' if kind == 'PNG' else 'L', (8000, 5000)), kind)
     assert len(data) < 2**20
-    require_plausible_size(4960 * 7016, bytes(10_000))  # a blank page at 600 dpi
+    # These are the sizes of a blank page at 600 dpi and of its file.
+    require_plausible_size(4960 * 7016, bytes(10_000))
     monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('the image was decoded'))
     assert reason(data) is Reason.EXPANDS
 

@@ -1,4 +1,4 @@
-"""Images with a target per pixel: drawn scenes and data sets of mmseg."""
+"""Data sets that have a target for each pixel: synthetic scenes, and data sets of mmseg."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ needs_mmseg = pytest.mark.skipif(not find_spec('mmseg'), reason='requires mmseg'
 
 
 def write(root: Path, mask: np.ndarray) -> dict:
-    """Write an image of 6 x 4 pixels and its mask. Return the config of the data set."""
+    """Write an image of 6 x 4 pixels with its mask. Return the config of the data set."""
     for folder in ('images', 'masks'):
         (root / folder).mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.arange(72, dtype=np.uint8).reshape(4, 6, 3)).save(root / 'images/a.png')

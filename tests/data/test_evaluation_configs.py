@@ -1,4 +1,4 @@
-"""The parts of each evaluation config: their data sets have valid arguments, and no two parts are equal."""
+"""In each evaluation config, the data sets of all parts have valid arguments, and no two parts are equal."""
 
 import inspect
 from itertools import combinations
@@ -12,7 +12,7 @@ from mmairl.data.public import SPLITS
 from mmairl.registry import DATASETS
 
 FOLDER = Path(__file__).parents[2] / 'configs' / 'evaluation'
-# The data sets of BYOL's transfer table and their metrics
+# These are the twelve data sets of BYOL's transfer table, with the metric of each.
 TWELVE = dict.fromkeys(['birdsnap', 'cifar10', 'cifar100', 'dtd', 'food101', 'stanford_cars', 'sun397'], 'top-1')
 TWELVE |= dict.fromkeys(('caltech101', 'fgvc_aircraft', 'flowers102', 'oxford_iiit_pet'), 'mean per class')
 TWELVE['voc2007'] = '11-point mAP'
@@ -22,7 +22,7 @@ assert {f'{name}_r50' for name in TWELVE} <= set(CONFIGS)
 
 
 def kinds(settings: dict) -> list[tuple[type, dict]]:
-    """Return the data set of a part and the inner one, each with its arguments."""
+    """Return the classes of a data set and of the data sets that it wraps, each with its arguments."""
     arguments = {key: value for key, value in settings.items() if key != 'type'}
     inside = kinds(settings['dataset']) if 'dataset' in settings else []
     return [(DATASETS.get(settings['type']), arguments), *inside]

@@ -1,4 +1,4 @@
-"""Transforms of other libraries as steps of a view: seeds, names in configs, and invalid results."""
+"""Transforms of other libraries in a pipeline of views: reproducible seeds, names in configs, and invalid results."""
 
 import random
 
@@ -20,12 +20,12 @@ IMAGE = torch.randint(0, 256, (3, 20, 30), dtype=torch.uint8)
 
 
 def shift(image: Tensor, most: int = 9) -> Tensor:
-    """Shift by random numbers from Python and NumPy."""
+    """Shift the image by random amounts. One comes from Python's generator, the other from NumPy's."""
     return image.roll((random.randint(0, most), int(np.random.randint(most))), (-2, -1))
 
 
 class Same(ViewDataset):
-    """The same image eight times."""
+    """A data set that holds the same image eight times."""
 
     classes = ['a']
 

@@ -1,4 +1,4 @@
-"""Mixtures: the weight of each data set in an epoch, exact resume, labels, and the data set of each image."""
+"""Mixtures of data sets: the weight of each in an epoch, exact resume, labels, and the origin of each image."""
 
 import math
 
@@ -31,7 +31,7 @@ COUNTS = [21, 15, 203]
 
 
 class Sizes:
-    """A stand-in for a Mixture of data sets with these sizes, in shards of ten images."""
+    """Stand in for a Mixture: only its sizes, in shards of ten images."""
 
     def __init__(self) -> None:
         self.bounds, self.per_epoch = np.cumsum([0, *SIZES]), np.array(COUNTS)
@@ -62,7 +62,8 @@ def test_epoch_has_the_weighted_number_of_each_set(order):
         for own, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):
             assert {math.floor(after * weight + 1e-9), math.ceil(after * weight - 1e-9)} >= set(own.tolist())
     assert len({tuple(epoch) for epoch in epochs}) == 11
-    # With 0.3 * 50 images per epoch, epochs 0 and 10 each start a new permutation of the second set.
+    # An epoch takes 0.3 * 50 images of the second set, so epochs 0 and 10 both start a new
+    # permutation of it.
     first, second = ({image for image in epochs[epoch] if 7 <= image < 57} for epoch in (0, 10))
     assert len(first) == len(second) == 15 and first != second
 
@@ -91,7 +92,7 @@ def test_mixture_without_weights_has_each_image_once():
 
 @pytest.fixture(scope='module')
 def places(tmp_path_factory):
-    """The classes of `a` are ant and bee, those of `b` are bee and cat, and `c` has none."""
+    """The classes of `a` are ant and bee. Those of `b` are bee and cat. `c` has no labels."""
     root = tmp_path_factory.mktemp('sets')
     for name, classes, count in [('a', ('ant', 'bee'), 10), ('b', ('bee', 'cat'), 14), ('c', ('',), 9)]:
         for at in range(count):
@@ -152,7 +153,7 @@ def config(work_dir, dataset: dict, **options) -> Config:
 
 
 def test_mixture_config_of_the_docs_resumes_exactly(places, tmp_path, monkeypatch):
-    """An epoch has 2 x 9 + 0.3 x 14 images, which are two batches of 8 and a rest."""
+    """An epoch has 2 x 9 + 0.3 x 14 images, which fill two batches of 8 and part of a third."""
     (tmp_path / 'two_sets.py').write_text(shown_files('docs/how-to/data.md')['two_sets.py'])
     roots = {'photos': str(places / 'c'), 'web': [str(places / 'b.tar')]}
     options = {f'train_dataloader.dataset.sets.{name}.root': root for name, root in roots.items()}
@@ -181,7 +182,8 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
     scores = result.scores
     assert list(scores) == ['k-NN, k = 3', 'k-NN, k = 3, a', 'k-NN, k = 3, b']
     assert scores['k-NN, k = 3'] == pytest.approx((10 * scores['k-NN, k = 3, a'] + 14 * scores['k-NN, k = 3, b']) / 24)
-    right = np.arange(22) % 3 == 0  # two of the 24 could not be read
+    # Two of the 24 images could not be read, so only 22 have a result.
+    right = np.arange(22) % 3 == 0
     kept = [int(index >= 10) for index in range(24) if index not in (3, 15)]
     found = by_set('top-1', right, Mixture(both['sets']), (3, 15))
     for number, name in enumerate('ab'):

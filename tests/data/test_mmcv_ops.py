@@ -1,4 +1,4 @@
-"""torchvision's RoIAlign and NMS, called through `mmcv.ops`, against float64 loops that follow mmcv's C++ sources."""
+"""torchvision's RoIAlign and NMS, called through `mmcv.ops`, equal loops in float64 that follow mmcv's C++ sources."""
 
 import importlib
 import math
@@ -25,9 +25,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
-    """Average a grid of points in each bin of each region. Without `samples`, the grid has about one point per pixel.
+    """Average a grid of points in each bin of each region.
 
-    The value of a point is interpolated bilinearly. Up to one pixel outside the image, it is that of the border, beyond it 0.
+    Without `samples`, the grid has about one point per pixel. The value at a point is interpolated bilinearly. Up to
+    one pixel outside the image it is the value at the border, and further outside it is 0.
     """
     out = np.zeros((len(rois), images.shape[1], *size))
     for region, (image, *corners) in enumerate(rois):
@@ -47,7 +48,7 @@ def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: b
 
 
 def regions(generator: np.random.Generator, count: int, side: float) -> np.ndarray:
-    """Return regions of two images. Some are partly outside, and the last one is a single point."""
+    """Return regions of two images. Some are partly outside the image, and the last one is a single point."""
     first = generator.uniform(-0.2 * side, 0.9 * side, (count, 2))
     boxes = np.concatenate([first, first + generator.uniform(0, 0.6 * side, (count, 2))], axis=1)
     boxes[-1, 2:] = boxes[-1, :2]
@@ -69,14 +70,18 @@ def test_roi_align_equals_mmcv_with_gradient(aligned: bool, samples: int) -> Non
     images = torch.tensor(generator.normal(size=(2, 2, 5, 6)), requires_grad=True)
     rois = torch.tensor(regions(generator, 4, 6))
     assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 1.0, samples, 'avg', aligned), images)
-    upstream = torch.randn(2, 4, 2, 3, dtype=torch.float64).transpose(0, 1)  # not contiguous
+    # The gradient from above is not contiguous in memory.
+    upstream = torch.randn(2, 4, 2, 3, dtype=torch.float64).transpose(0, 1)
     pooled = roi_align(images, rois, (2, 3))
     (found,) = torch.autograd.grad(pooled, images, upstream, retain_graph=True)
     assert torch.equal(found, torch.autograd.grad(pooled, images, upstream.contiguous())[0])
 
 
 def nms_by_hand(boxes: np.ndarray, scores: np.ndarray, threshold: float, offset: int) -> list[int]:
-    """Return the selected boxes, best first. A box is removed if it overlaps a better one by more than the threshold."""
+    """Return the indices of the selected boxes, best first.
+
+    A box is removed if it overlaps a better one by more than the threshold.
+    """
     kept: list[int] = []
     for index in np.argsort(-scores, kind='stable'):
         if all(overlap(boxes[index], boxes[better], offset) <= threshold for better in kept):
@@ -95,7 +100,8 @@ def drawn_boxes(count: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize('threshold', [0.1, 0.7])
 def test_nms_follows_mmcvs_rule(offset: int, threshold: float) -> None:
     boxes, scores = drawn_boxes(120)
-    scores[5:9] = scores[40]  # because equal scores must keep their order
+    # Equal scores must keep their order, so some scores are made equal.
+    scores[5:9] = scores[40]
     kept = nms_by_hand(boxes.double().numpy(), scores.numpy(), threshold, offset)
     assert 5 < len(kept) < 118
     found, indices = nms(boxes, scores, threshold, offset)
@@ -104,7 +110,7 @@ def test_nms_follows_mmcvs_rule(offset: int, threshold: float) -> None:
 
 
 def test_nms_keeps_overlap_equal_to_the_threshold() -> None:
-    """0.3 is larger in float32 than in float64, where the second box would be removed."""
+    """As a float32, 0.3 is larger than as a float64. A comparison in float64 would remove the second box."""
     boxes = torch.tensor([[0.0, 0, 10, 1], [0, 0, 3, 1]])
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.3)[1].tolist() == [0, 1]
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.2999)[1].tolist() == [0]
@@ -119,7 +125,8 @@ def test_other_op_raises_when_called() -> None:
         RoIAlign((2, 2), pool_mode='max')(torch.randn(1, 2, 4, 4), torch.tensor([[0, 0, 0, 3, 3.0]]))
 
 
-# CUDA version of mmcv's compiled ops, whether there is a GPU, and whether torchvision's ops are used.
+# Each case has the CUDA version of mmcv's compiled ops, whether there is a GPU, and whether
+# torchvision's ops are used.
 BUILT = [('12.8', True, False), ('not available', False, False), ('not available', True, True), (None, False, True)]
 
 

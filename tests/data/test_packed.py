@@ -1,4 +1,4 @@
-"""Packed data sets: equal items, archives that other programs can read, and bytes that do not depend on workers."""
+"""Packed data sets: items stay equal, other programs read the archives, and the number of workers does not change a byte."""
 
 import tarfile
 from pathlib import Path
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures('own_cache')
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Write noise in three classes and several formats. Some names are equal up to the first dot, and one name is long."""
+    """Write noise in three classes and several formats. Some names are equal up to their first dot, and one name is long."""
     long = '/'.join(['n' * 60] * 4)
     names = ('ant/1.b.jpg', 'ant/1.c.jpg', 'ant/1.tif', f'bee/{long}/3.webp', 'bee/4.jpg', 'bee/4.png', 'ç a/5.jpeg')
     for name in names:
@@ -84,7 +84,8 @@ def test_bytes_do_not_depend_on_workers_or_a_kill(folder):
         assert 0 < kept < len(shards)
         make(folder, f'k{workers}.tar', workers=workers, size=5000)
         assert {path.name[2:]: path.read_bytes() for path in folder.parent.glob(f'k{workers}-*.tar')} == shards
-    make(folder, 'whole.tar', size=5000)  # all images are already packed
+    # All images are already packed, so this call changes nothing.
+    make(folder, 'whole.tar', size=5000)
     assert {path.name[5:]: path.read_bytes() for path in whole.parent.glob('whole-*.tar')} == shards
     (folder / 'ant/2.png').write_bytes((folder / 'bee/4.png').read_bytes())
     with raises_code('shard-exists', match='k0-000000.tar'):

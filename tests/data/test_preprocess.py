@@ -1,4 +1,4 @@
-"""Items of a data set, and batches after the preprocessor."""
+"""Items of a data set, and batches before and after the preprocessor."""
 
 import torch
 from harness.errors import raises_code
@@ -16,7 +16,7 @@ RECIPE = [
 
 
 class Ramp(ViewDataset):
-    """Three images that can have several classes."""
+    """A data set of three images, each of which can have several classes."""
 
     classes = ['a', 'b']
 

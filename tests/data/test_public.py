@@ -1,4 +1,4 @@
-"""Public data sets on small folders in their published formats: images, labels, splits and errors."""
+"""Public data sets, tested on small folders in the published formats: images, labels, splits and errors."""
 
 import errno
 import hashlib
@@ -39,7 +39,8 @@ EVERY = {
     if isinstance(kind, type) and issubclass(kind, public.Published) and hasattr(kind, 'layout')
 }
 TRAIN, TEST = range(40), range(40, 44)
-WITH_VAL = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # if the authors list validation images
+# Data sets whose authors list validation images have these parts.
+WITH_VAL = dict(train=range(3), val=range(3, 5), test=range(5, 7))
 Parts = dict[str, list[tuple[int, int]]]
 
 
@@ -59,7 +60,7 @@ def write(path: Path, *lines: str) -> None:
 
 
 def labelled(**parts: Iterable[int]) -> Parts:
-    """Return pairs of numbers and labels. The label of a number is its remainder modulo 2."""
+    """Return pairs of a number and its label. The label is the number modulo 2."""
     return {part: [(i, i % 2) for i in numbers] for part, numbers in parts.items()}
 
 
@@ -68,7 +69,8 @@ def contents(data) -> list[tuple[int, int]]:
     return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
 
 
-# Each function writes gray images in the format of a data set, and returns (gray, label) pairs by part, and the classes.
+# Each of the functions below writes gray images in the published format of one data set. It returns
+# the (gray, label) pairs of each part, and the classes.
 
 
 def cars(root: Path) -> tuple[Parts, list[str]]:
@@ -113,7 +115,7 @@ def sun(root: Path) -> tuple[Parts, list[str]]:
 
 
 def birds(root: Path) -> tuple[Parts, list[str]]:
-    """Two photographs are missing."""
+    """The lists name two photographs that do not exist, which are left out."""
     species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
     lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
     write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)
@@ -148,7 +150,7 @@ def inaturalist(root: Path) -> tuple[Parts, list[str]]:
         files = {i: f'train_val2018/Aves/{kind}/{i}.jpg' for i, kind in species.items()}
         record = dict(
             images=[dict(id=i, file_name=file, width=8, height=8) for i, file in files.items()],
-            # The order differs from that of the images.
+            # The annotations are in another order than the images.
             annotations=[dict(id=1000 + i, image_id=i, category_id=kind) for i, kind in sorted(species.items())],
             categories=categories,
         )
@@ -158,7 +160,7 @@ def inaturalist(root: Path) -> tuple[Parts, list[str]]:
 
 
 def ramp(number: int, size: int) -> np.ndarray:
-    """Return an image whose red is its number, green the row and blue the column."""
+    """Return an image whose red is its number, whose green is the row and whose blue is the column."""
     rows, columns = np.indices((size, size))
     return np.stack([np.full((size, size), number), rows, columns]).astype(np.uint8)
 
@@ -175,7 +177,7 @@ def cifar(root: Path) -> tuple[Parts, list[str]]:
 
 
 def stl(root: Path) -> tuple[Parts, list[str]]:
-    """The files store images column by column."""
+    """The published files store images column by column."""
     folder = root / 'stl10_binary'
     write(folder / 'class_names.txt', 'airplane', 'bird', 'car')
     parts = dict(train=[(1, 1), (2, 2)], test=[(3, 0)], unlabeled=[(4, -1), (5, -1), (6, -1)])
@@ -186,7 +188,7 @@ def stl(root: Path) -> tuple[Parts, list[str]]:
     return parts, ['airplane', 'bird', 'car']
 
 
-# One data set of each format. The others are read in the same way.
+# There is one data set of each format. The other data sets of a format are read in the same way.
 TREES = {
     'StanfordCars': cars, 'DTD': textures, 'OxfordIIITPet': pets, 'SUN397': sun, 'Birdsnap': birds,
     'Places205': places, 'INaturalist2018': inaturalist, 'CIFAR10': cifar, 'STL10': stl,
@@ -194,7 +196,7 @@ TREES = {
 
 
 def accept_md5(root: Path, monkeypatch) -> None:
-    """Make torchvision accept the MD5 digests of the written batches."""
+    """Replace the published MD5 digests with those of the batches that were just written."""
     theirs, folder = datasets.CIFAR10, root / 'cifar-10-batches-py'
     sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in folder.glob('*')}
     for name in ('train_list', 'test_list'):
@@ -233,7 +235,7 @@ def test_pixels_in_memory_are_in_order_and_unchanged(tmp_path, monkeypatch):
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """Serve CIFAR-10's archive. The server counts requests, and truncates or refuses answers as `size` says."""
+    """Serve CIFAR-10's archive. Depending on `size`, answers are cut short or refused. Requests are counted."""
     cifar(tmp_path / 'there')
     accept_md5(tmp_path / 'there', monkeypatch)
     archive = shutil.make_archive(tmp_path / 'cifar', 'gztar', tmp_path / 'there')
@@ -283,7 +285,8 @@ def test_download_is_the_published_set(published, tmp_path):
 @pytest.mark.parametrize('size', [0, 1000])
 def test_failed_download_leaves_nothing(size, published, tmp_path):
     root = tmp_path / 'new'
-    (root / '.download/cifar-10-batches-py').mkdir(parents=True)  # left over from a killed download
+    # A download that was killed has left this folder.
+    (root / '.download/cifar-10-batches-py').mkdir(parents=True)
     published.size = size
     with raises_code('download-failed', 'CIFAR10'):
         CIFAR10.download(root)
@@ -347,7 +350,8 @@ def test_caltech_draws_25_and_5_images_of_each_class(tmp_path):
     for first, (name, size) in zip((0, 100), {'BACKGROUND_Google': 31, 'ant': 34}.items()):
         for i in range(size):
             picture(folder / name / f'image_{i + 1:04}.jpg', first + i)
-    (folder / 'BACKGROUND_Google/tmp').touch()  # as in the archive
+    # The published archive also contains this file.
+    (folder / 'BACKGROUND_Google/tmp').touch()
     parts = {split: contents(Caltech101(tmp_path, split)) for split in Caltech101.splits}
     counts = {split: [sum(y == label for _, y in images) for label in (0, 1)] for split, images in parts.items()}
     assert counts == {'train': [25, 25], 'val': [5, 5], 'train+val': [30, 30], 'test': [1, 4]}
@@ -357,7 +361,7 @@ def test_caltech_draws_25_and_5_images_of_each_class(tmp_path):
     assert contents(Caltech101(tmp_path, 'val', seed=1)) != parts['val']
 
 
-# name -> (split, [(class, difficult)])
+# For each image: its split, and the class of each object with its flag 'difficult'.
 VOC_IMAGES = {
     '000005': ('train', [('chair', 0), ('chair', 1), ('person', 1)]),
     '000007': ('train', [('car', 1), ('car', 0)]),
@@ -374,7 +378,7 @@ def voc(root: Path) -> None:
         picture(folder / f'JPEGImages/{name}.jpg', int(name))
         objects = ''.join(
             f'<object><name>{thing}</name><difficult>{difficult}</difficult>'
-            # Parts of people are not objects.
+            # Boxes of body parts are not objects of their own.
             '<part><name>head</name></part></object>'
             for thing, difficult in things
         )
@@ -395,7 +399,7 @@ def test_voc_image_has_all_its_classes(tmp_path):
     assert [int(both.raw(i)[0, 0, 0]) for i in range(3)] == [5, 7, 9]
 
 
-# Numbers of training and validation images in BYOL's appendix
+# BYOL's appendix states these numbers of training and validation images.
 PUBLISHED = dict(
     CIFAR10=(45_000, 5_000), CIFAR100=(44_933, 5_067), Food101=(68_175, 7_575), Birdsnap=(42_405, 4_981),
     SUN397=(15_880, 3_970), StanfordCars=(6_494, 1_650), OxfordIIITPet=(2_940, 740),

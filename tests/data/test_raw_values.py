@@ -1,4 +1,4 @@
-"""Images of any channels and depth: stored values stay unchanged, and operations treat all channels in the same way."""
+"""Images with any number of channels and bits: stored values stay unchanged, and operations treat all channels alike."""
 
 import io
 import itertools
@@ -38,7 +38,7 @@ def npy(pixels: np.ndarray) -> bytes:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Encode with OpenCV, whose order of colors is blue, green, red."""
+    """Encode an image with OpenCV, which orders colors as blue, green, red."""
     ordered = pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]]
     _, data = cv2.imencode('.png', ordered)
     return data.tobytes()
@@ -88,7 +88,8 @@ def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
     for how in ({}, dict(compression='zlib'), dict(tile=(16, 16)), dict(byteorder='>', bigtiff=True)):
         assert same(read(tiff(pixels, planarconfig='contig', **how)), pixels), how
         assert same(read(tiff(pixels[..., 0], **how)), pixels[..., :1]), how
-    for how in ({}, dict(planarconfig='separate'), dict(imagej=True)):  # the first one writes pages
+    # Without options, tifffile writes a page for each channel.
+    for how in ({}, dict(planarconfig='separate'), dict(imagej=True)):
         assert same(read(tiff(planes, **how)), pixels), how
     assert same(read(tiff(planes[:, None], metadata=dict(axes='CZYX'), ome=True)), pixels)
     several = tiff(noise(3, 2, 6, 9), imagej=True, metadata=dict(axes='ZCYX'))
@@ -186,7 +187,7 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_changes_like_a_gray_image(step, channels):
-    """test_transforms.py tests RGB images. The tolerance covers the luma weights, which add up to 0.9999."""
+    """The tolerance covers the luma weights, which add up to 0.9999 instead of 1. test_transforms.py tests RGB images."""
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Failed reads: faults of a file, retries, and their duration."""
+"""Reads that fail: the faults that are recognized, and how often and how long reads are retried."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def fail(monkeypatch, code: int, times: int) -> None:
-    """Make the next calls of `open` fail."""
+    """Make the next calls of `open` fail with this error."""
     faults = iter([OSError(code, os.strerror(code))] * times)
 
     def failing(*args: object, **options: object) -> object:
@@ -54,10 +54,12 @@ def test_each_fault_of_a_file_has_its_reason(tmp_path, file, clock, monkeypatch)
     (root / 'loop.jpg').symlink_to(root / 'loop.jpg')
     (root / 'folder.jpg').mkdir()
     with open(root / 'huge.jpg', 'wb') as huge:
-        huge.truncate(2**40)  # a sparse file
+        # The file is sparse, so it takes no space on disk.
+        huge.truncate(2**40)
     os.mkfifo(root / 'pipe.jpg')
     (root / 'device.jpg').symlink_to('/dev/zero')
-    monkeypatch.chdir(root)  # the name of a socket has a length limit
+    # The path of a socket has a length limit, so the test uses a relative one.
+    monkeypatch.chdir(root)
     names = {
         Reason.VANISHED: ('gone.jpg', 'a.jpg/b.jpg', 'dangling.jpg', 'loop.jpg'),
         Reason.NO_FILE: ('folder.jpg', 'pipe.jpg', 'device.jpg', 'socket.jpg'),
@@ -67,7 +69,8 @@ def test_each_fault_of_a_file_has_its_reason(tmp_path, file, clock, monkeypatch)
         server.bind('socket.jpg')
         for reason, files in names.items():
             assert [fault_of(root / name, root) for name in files] == [reason] * len(files)
-    fail(monkeypatch, errno.EACCES, 1)  # simulated, because root may read every file
+    # The refused access is simulated, because root may read every file.
+    fail(monkeypatch, errno.EACCES, 1)
     assert fault_of(file, root) is Reason.FORBIDDEN
     assert clock.slept == []
 

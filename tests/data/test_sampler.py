@@ -1,4 +1,6 @@
-"""The order of an epoch: torch's permutation, the keyed permutation of large data sets, and the order by shards."""
+"""The order of images in an epoch: torch's permutation, the keyed permutation for large data sets, and the order by
+shards.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +44,8 @@ def test_keyed_permutation_has_each_image_once(count):
     assert np.array_equal(images[np.argsort(places)], keyed_permutation(np.arange(count), count, seed=count))
 
 
-PINNED = {  # the images at five positions of an epoch, with seed 1
+# For each number of images: those at five positions of the epoch, with seed 1.
+PINNED = {
     10: [8, 4, 5, 6, 3],
     TORCH_COUNT + 1: [8187687, 2758547, 14545268, 8896267, 12350348],
     10**8: [57199702, 30341647, 74984148, 69604860, 66091024],
@@ -52,7 +55,10 @@ PINNED = {  # the images at five positions of an epoch, with seed 1
 
 @pytest.mark.parametrize('count', PINNED)
 def test_keyed_permutation_is_pinned(count):
-    """The permutations have passed statistical tests of uniformity. If they changed, runs could not be resumed."""
+    """These permutations passed statistical tests of uniformity.
+
+    If they changed, existing runs could not be resumed exactly.
+    """
     assert keyed_permutation(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
 
 
@@ -65,7 +71,8 @@ def test_shard_order_has_each_image_once_in_windows():
     images[places] = np.concatenate([order(block) for block in np.array_split(places, 7)])
     assert np.array_equal(np.sort(images), np.arange(bounds[-1]))
     shards, seen, open_together = np.searchsorted(bounds, images, 'right') - 1, set(), []
-    while len(shards):  # split the sequence where no earlier shard occurs again
+    # Split the sequence at each place after which no earlier shard occurs again.
+    while len(shards):
         count = next(n for n in range(1, len(shards) + 1) if not set(shards[:n]) & set(shards[n:]))
         open_together.append(len(set(shards[:count])))
         assert not seen & set(shards[:count])

@@ -1,4 +1,4 @@
-"""Shapes and Digits: reproducible images, the cache, and labels that raw pixels do not reveal."""
+"""Shapes and Digits: images are reproducible and cached, and raw pixels do not reveal the labels."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Splits by class and by group, tables of images, and images that look alike."""
+"""Splits by class and by group, tables that list images, and images that look alike."""
 
 from io import BytesIO
 
@@ -44,10 +44,12 @@ def test_groups_stay_whole_and_classes_keep_fractions():
 
 
 def test_each_class_has_groups_on_both_sides():
-    y, groups = torch.tensor([0, 0, 0, 0, 1, 1]), ['a', 'a', 'a', 'b', 'a', 'b']  # each group is more than a fifth
+    # Each group has more than a fifth of the images, which is the fraction to hold out.
+    y, groups = torch.tensor([0, 0, 0, 0, 1, 1]), ['a', 'a', 'a', 'b', 'a', 'b']
     fit, held = split_by_class(y, groups=groups)
     assert held.tolist() == [3, 5] and fit.tolist() == [0, 1, 2, 4]
-    a, b, c = [0], [0] * 20 + [1] * 3, [1] * 40  # only b can be held out for both classes
+    # Only group b has images of both classes and leaves both in the training part.
+    a, b, c = [0], [0] * 20 + [1] * 3, [1] * 40
     three = torch.tensor(a + b + c), ['a'] * len(a) + ['b'] * len(b) + ['c'] * len(c)
     p, r = [0] + [1] * 5, [1] * 50
     both = torch.tensor(p + p + r + r), ['p'] * 6 + ['q'] * 6 + ['r'] * 50 + ['s'] * 50
@@ -65,7 +67,7 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     assert groups_of(names, r'p\d') == groups_of(names, r'(p\d)/') == groups_of(names, patient_of) == ['p1', 'p2']
     assert groups_of(names, dict(function=f'{__name__}.patient_of')) == ['p1', 'p2']
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
-    # The format of spreadsheets in a German locale.
+    # Spreadsheets with a German locale write this format.
     table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
     function = dict(function='no.where')
@@ -105,7 +107,7 @@ def test_table_names_images_in_any_spelling(tmp_path):
     assert values_of(names, {'2.png': 'x', 'd/1.png': 'x'}, 'a.csv', 'Cells') == ({}, ['2.png', 'd/1.png'])
     with raises_code('two-values', match='Ä b/1.png'):
         values_of(names, {names[0]: 'x', '1': 'y'}, 'a.csv')
-    # With the row numbers of pandas or R.
+    # pandas and R write such a first column of row numbers.
     (table := tmp_path / 'a.csv').write_text('"",file,kind\n0,1.png,"a, b"\n\n,,\n')
     assert read_column(table, 'kind') == {'1.png': 'a, b', '': ''}
     table.write_bytes('file,class\r\na\u2028.png,x\r\nb\x0c.png,"y\nz"\r\n'.encode())
@@ -131,7 +133,8 @@ def test_copies_look_alike_and_other_images_do_not():
     copies = Memory([train.raw(index) for index in range(10)] + [test.raw(index) for index in range(30)])
     copies.images[3] = decode_bytes(as_jpeg(copies.images[3]))
     assert look_alikes(train, copies) == {index: index for index in range(10)} and not look_alikes(train, test)
-    copies.images[0] = None  # cannot be read
+    # None stands for an image that cannot be read.
+    copies.images[0] = None
     assert look_alikes(train, copies) == {index: index for index in range(1, 10)}
 
 
@@ -152,13 +155,13 @@ def as_jpeg(image: torch.Tensor) -> bytes:
 
 
 def pattern(number: int, channels: int = 1) -> torch.Tensor:
-    """Return smooth random values around 110."""
+    """Return smooth random values around a gray of 110."""
     values = 80 * torch.rand(1, channels, 8, 8, generator=torch.Generator().manual_seed(number)) + 70
     return torch.nn.functional.interpolate(values, (64, 64), mode='bilinear')[0]
 
 
 def drawing(number: int, color: int) -> torch.Tensor:
-    """Return a pattern in one of three colors with the same gray."""
+    """Return a pattern in one of three colors, all with the same mean over channels."""
     tint = torch.full((3, 1, 1), -30.0)
     tint[color] = 60
     return (pattern(number) + tint).byte()

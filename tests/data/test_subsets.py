@@ -1,4 +1,4 @@
-"""The images and labels of subsets, compared with published sizes and small hand-checked examples."""
+"""Subsets: their images and labels match published sizes, and small examples that were checked by hand."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from mmairl.registry import DATASETS
 
 @DATASETS.register_module(force=True)
 class Numbered(ViewDataset):
-    """`counts` images of each class, in mixed order. The only pixel of an image is its number."""
+    """A data set with `counts` images of each class, in mixed order. Each image is one pixel with the image's number."""
 
     metric = 'mean per class'
 
@@ -36,7 +36,7 @@ def numbered(*counts: int, **options) -> dict:
 
 
 def assert_consistent(data, names: list[str]) -> None:
-    """Assert that each item has the image at its index, and the class that `names` lists for the original class."""
+    """Assert that each item has the right image and class. `names` lists the expected class for each original class."""
     for index in range(len(data)):
         item, number = data[index], int(data.indices[index])
         assert int(item['inputs'][0]) == int(data.raw(index)) == number
@@ -51,7 +51,7 @@ def test_long_tailed_counts_are_the_published_ones(classes, images, total):
         counts = torch.bincount(LongTailed(numbered(*[images] * classes), imbalance).labels).tolist()
         power = classes - 1
         for label, count in enumerate(counts):
-            # count <= images * imbalance^(-label / power) < count + 1, in integers
+            # Check count <= images * imbalance^(-label / power) < count + 1 in integers.
             assert count**power * imbalance**label <= images**power < (count + 1) ** power * imbalance**label
         assert counts[0] == images and counts[-1] == images // imbalance
     assert sum(counts) == total
@@ -84,7 +84,7 @@ def test_both_parts_make_up_the_set():
     assert sorted([*fit.indices.tolist(), *held.indices.tolist()]) == list(range(32))
 
 
-# ---- lists
+# ---- Lists of images
 
 NAMES = ['n01/n01_1.png', 'n01/n01_20.png', 'n02/n02_3.png', 'n02/deep/n02_4.png', 'n03/n03_5.png', 'n03/n01_20.png']
 
@@ -123,7 +123,7 @@ def test_listed_images_keep_their_classes(root):
 
 
 def test_unreadable_image_is_replaced_by_a_listed_one(root):
-    # On disk, the next image is n01/n01_20, which is not in the list.
+    # In the folder, n01/n01_20 comes next, but it is not in the list.
     (root / 'train/n01/n01_1.png').write_bytes(b'no picture')
     data = listed(root, 'n01_1.png\nn03_5.png\n')
     item = TrainingImages(data)[0]
@@ -132,9 +132,10 @@ def test_unreadable_image_is_replaced_by_a_listed_one(root):
         data[0]
 
 
-# ---- coarser labels
+# ---- Coarser labels
 
-# entity -> animal -> dog -> (husky, poodle); animal -> cat; entity -> n00021939 -> car -> taxi; n00021939 -> cup
+# The tree is: entity -> animal -> dog -> (husky, poodle); animal -> cat; entity -> n00021939 -> car
+# -> taxi; n00021939 -> cup.
 TREE = """
 entity animal
 entity n00021939
@@ -172,7 +173,7 @@ def test_leaves_are_merged_level_by_level(tmp_path):
         assert_consistent(data, names)
 
 
-# ---- errors
+# ---- Errors
 
 ERRORS = [
     ('bad-imbalance', lambda _: LongTailed(numbered(100, 30, 100), 10)),

@@ -1,4 +1,4 @@
-"""Training images: views that do not depend on the process, and replacement and reports of unreadable images."""
+"""Training images: views do not depend on the process that creates them, and unreadable images are replaced and reported."""
 
 import copy
 import random
@@ -18,7 +18,7 @@ from mmairl.errors import UserError
 
 
 class Draws(Dataset):
-    """Return a random number from each of the three generators."""
+    """A data set whose items are a random number from each of the three generators: torch's, NumPy's and Python's."""
 
     def __len__(self) -> int:
         return 16
@@ -28,12 +28,12 @@ class Draws(Dataset):
 
 
 def drawn(workers: int, **options) -> torch.Tensor:
-    """Return the three numbers of each image in each batch, (4, 4, 3)."""
+    """Return the three random numbers of each image in each batch, as a tensor of shape (4, 4, 3)."""
     return torch.stack(list(DataLoader(TrainingImages(Draws()), batch_size=4, num_workers=workers, **options)))
 
 
 def seed_worker(worker: int) -> None:
-    """Seed the generators of a worker as mmengine does."""
+    """Seed the three generators in a data worker as mmengine does."""
     np.random.seed(worker)
     random.seed(worker)
     torch.manual_seed(worker)
@@ -61,7 +61,7 @@ def test_seeded_views_do_not_depend_on_the_process():
 
 
 def test_seed_of_an_image_is_pinned():
-    """Compare with splitmix64 in Python integers, because other seeds would change the views of a resumed run."""
+    """Seeds must equal splitmix64, computed in Python integers. Other seeds would change the views of a resumed run."""
     sampler = ResumableSampler(TrainingImages(Draws()), seed=2**31 + 7)
     sampler.set_epoch(199)
     for place in (0, 1, 12345, 2**33, 10**9):
@@ -83,7 +83,8 @@ def folder(root: Path, broken: list[int], count: int = 30) -> Path:
 @pytest.mark.parametrize('workers', [0, 2])
 def test_unreadable_image_is_replaced_and_reported(tmp_path, workers):
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, [4, 5, 29])))
-    loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)  # mmengine also copies the data set
+    # mmengine also copies the data set, so the test does.
+    loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)
     batches = list(loader)
     reds = torch.cat([batch['inputs'][0][:, 0, 4, 4] for batch in batches]).tolist()
     indices = torch.cat([batch['data_samples']['index'] for batch in batches]).tolist()

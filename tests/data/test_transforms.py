@@ -1,4 +1,4 @@
-"""Batched operations against torchvision's with the same parameters, worker forms, and the parameters that a seed draws."""
+"""Operations on batches equal torchvision's and those of data workers, and a seed always draws the same parameters."""
 
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def jittered(image: Tensor, params: dict, i: int) -> Tensor:
     return image
 
 
-# torchvision's operation on one image with the i-th parameters, and the tolerance.
+# For each operation: torchvision's equivalent for one image with the i-th parameters, and the
+# tolerance.
 THEIRS = {
     'RandomResizedCrop': (lambda x, params, i: F.resized_crop(x, *box(params, i), [24, 24], antialias=True), 2e-3),
     'RandomFlip': (lambda x, *_: F.horizontal_flip(x), 0),
@@ -64,7 +65,7 @@ def test_batched_operation_equals_torchvision(kind):
 
 
 def picture(height: int, width: int) -> Tensor:
-    """Return noise with gray, black and white parts, the edge cases of hue and saturation."""
+    """Return noise with gray, black and white parts, for which hue and saturation are edge cases."""
     image = torch.randint(0, 256, (3, height, width), dtype=torch.uint8)
     image[:, :5] = image[:1, :5]
     image[:, 5:8], image[:, 8:11] = 0, 255
@@ -84,7 +85,7 @@ def test_worker_form_is_the_rounded_batched_form(step, height):
         single = operation(image)
         torch.manual_seed(seed)
         batched = operation.batch(image[None] / 255)[0] * 255
-        # torch resizes bytes with integer weights, and rounds after each axis.
+        # For bytes, torch resizes with integer weights and rounds after each axis.
         assert (single - batched).abs().max() < (1.2 if step['type'] == 'RandomResizedCrop' else 0.52)
     if 'p' in step:
         never, batch = build(**{**step, 'p': 0.0}), torch.rand(2, 3, 20, 20)
@@ -111,7 +112,8 @@ def test_blur_kernel_is_a_tenth_of_the_image():
     assert [taps_for(torch.empty(3, size, 300)) for size in (224, 40, 32)] == [23, 5, 3]
 
 
-DRAWN = {  # with seed 3, for two images of 60 x 45 pixels
+# Seed 3 draws these parameters for two images of 60 x 45 pixels.
+DRAWN = {
     'RandomResizedCrop': dict(top=[22, 12], left=[12, 14], height=[27, 29], width=[23, 22]),
     'ColorJitter': dict(
         on=[1, 1],
@@ -140,7 +142,7 @@ def test_crop_and_device_part_are_the_whole_view():
 
 
 def test_operation_never_waits_for_the_device():
-    """Tensors on the device 'meta' have no values, so an operation that reads a value raises."""
+    """A tensor on the device 'meta' has no values, so an operation raises if it reads a value."""
     batch = torch.empty(COUNT, 3, 40, 40, device='meta')
     for step in RECIPE:
         operation = build(**step)

@@ -1,4 +1,4 @@
-"""Named view sets, the transforms that only they use, and the view set that is suggested for images."""
+"""Named view sets, the transforms that only they use, and the suggestion of a view set for a folder of images."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,8 @@ def test_turn_has_eight_results_in_both_forms():
 
 def test_stains_change_only_in_amount():
     [[jitter]] = build_views([[dict(type='StainJitter', p=1.0, strength=0.5)]])
-    amounts = torch.rand(1, 3, 8, 8) * torch.tensor([0.5, 0.3, 0.0]).view(3, 1, 1)  # without DAB
+    # The third stain (DAB) is absent.
+    amounts = torch.rand(1, 3, 8, 8) * torch.tensor([0.5, 0.3, 0.0]).view(3, 1, 1)
     images = (-torch.einsum('bshw,sc->bchw', amounts, STAINS)).exp()
     params = jitter.draw(1, 8, 8)
     back = torch.einsum('bchw,cs->bshw', -jitter.apply(images, params).log(), torch.linalg.inv(STAINS))

@@ -1,4 +1,4 @@
-"""Errors of data workers that die or hang, and of full shared memory and too few file handles."""
+"""Data workers that die, hang, or run out of shared memory or file handles. The error states the cause."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ from mmairl.errors import UserError
 
 
 class Failing(Dataset):
-    """Two images. Reading the second one calls `act` in the worker after the first has arrived."""
+    """A data set of two images. Once the first has arrived, reading the second one calls `act` in the worker."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
@@ -62,7 +62,7 @@ FULL = RuntimeError('unable to write to file </torch_12_34_5>: No space left on 
 
 @pytest.mark.parametrize(('owner', 'name'), [(torch.Tensor, 'share_memory_'), (torch.UntypedStorage, '_new_shared')])
 def test_full_shared_memory_is_an_error(owner, name, monkeypatch):
-    """torch's collate function allocates shared memory itself within a worker."""
+    """In a worker, torch's collate function allocates shared memory itself."""
     images = [torch.zeros(3, 4, 4)] * 4
     monkeypatch.setattr(owner, name, Mock(side_effect=FULL))
     loader = safe(DataLoader(images, num_workers=1, collate_fn=default_collate))

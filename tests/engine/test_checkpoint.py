@@ -1,4 +1,4 @@
-"""Choose the checkpoint that a run starts from, read it once, and remove only outdated files."""
+"""Checkpoints: a run chooses the one to start from, reads it once, and removes only its own outdated files."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def training_checkpoint(**meta: object) -> dict:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with three checkpoints in the order of their writing, and two files that cannot be resumed."""
+    """Return a folder with three checkpoints, written in this order, and two files from which no run can resume."""
     for place, name in enumerate(['epoch_1.pth', 'epoch_2.pth', 'iter_25.pth', 'best_top1.pth', 'weights.pth']):
         torch.save(training_checkpoint() if 'weights' not in name else dict(a=torch.ones(1)), tmp_path / name)
         os.utime(tmp_path / name, (place, place))
@@ -40,7 +40,7 @@ def name_of_newest(folder: Path, run: str | None = None) -> str | None:
 
 
 def flip(path: Path) -> None:
-    """Flip one bit of the weights, which torch does not detect."""
+    """Flip one bit of the weights, which torch would not notice."""
     data = bytearray(path.read_bytes())
     data[data.index(b'data/0') + 200] ^= 4
     time = path.stat().st_mtime
@@ -76,7 +76,9 @@ def choice(folder: Path, **how: object) -> tuple[RunStart, Config]:
 
 
 def test_new_run_in_an_old_folder_ignores_old_files(folder):
-    """A run that was killed before its first checkpoint must not resume from an earlier run, unless that one is named."""
+    """A run that was killed before its first checkpoint must not resume from the checkpoint of an earlier run, unless a
+    flag names it.
+    """
     RunStart(run='new').begin(folder)
     start, cfg = choice(folder)
     assert not start.resume and start.checkpoint is None and cfg.load_from is None
@@ -99,7 +101,7 @@ def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     torch.save(training_checkpoint(run='a'), named)
     cfg = dict(work_dir=str(folder), resume='again', load_from=str(named))
     start = choose_start(Config(cfg))
-    # All checkpoints in the folder are of other runs.
+    # So far, all checkpoints in the folder belong to other runs.
     assert start.path == str(named) and start.resume and start.run == 'a'
     torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
     start = choose_start(Config(cfg))
@@ -136,7 +138,7 @@ SPOILED = {
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory) -> Path:
-    """The first checkpoint of a run of two steps."""
+    """Return the first checkpoint of a run of two steps."""
     cfg = toy.config('mocov2plus_r50_200e.py', str(tmp_path_factory.mktemp('saved')), steps=2, width=4)
     return Path(launch.train(cfg).work_dir) / 'iter_1.pth'
 
@@ -175,7 +177,7 @@ def test_resume_reads_the_tensors_of_its_file_once(tmp_path, monkeypatch):
 
 
 def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
-    """The newest checkpoint is damaged. The resumed run equals the uninterrupted one."""
+    """The newest checkpoint is damaged. The run resumes from the one before and still equals the uninterrupted run."""
     whole = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'whole')))
     for resume, leave_at in ((True, 9), (True, None)):
         cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=leave_at, resume=resume)
@@ -188,11 +190,12 @@ def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
 
 
 def test_load_from_loads_weights_only(tmp_path):
-    """The new run has its own seed, batch and probe."""
+    """Seed, batch size and online probe are those of the new run."""
     other = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'other'), leave_at=5))
     cfg = resuming.config('views_of_the_batch', str(tmp_path / 'new'), leave_at=1, batch=4)
     cfg.load_from, cfg.randomness.seed = str(other), 11
-    cfg.custom_hooks[0].lr = 0.0  # the probe keeps its initial weights
+    # With a rate of 0, the probe keeps its initial weights.
+    cfg.custom_hooks[0].lr = 0.0
     cfg.default_hooks.checkpoint.interval = 1
     before, after = load_checkpoint(other), load_checkpoint(resuming.run(cfg))
     assert before['place']['seed'] != after['place']['seed'] and after['place']['images_per_step'] == 4
@@ -203,7 +206,7 @@ def test_load_from_loads_weights_only(tmp_path):
 
 
 def old_config(work_dir: Path) -> Config:
-    """Return the config of tests/files/before_the_house.pth, which commit 96d53a7 wrote, in today's form."""
+    """Return today's form of the config with which commit 96d53a7 wrote tests/files/before_the_house.pth."""
     cfg = load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
     cfg.model.backbone.update(stem_channels=2, base_channels=2)
     cfg.model.projector.update(in_channels=16, hidden_channels=8, out_channels=4)
@@ -224,24 +227,26 @@ def old_config(work_dir: Path) -> Config:
     return cfg
 
 
-# Results of the old code for the same run at iteration 12.
+# The code of that commit had these values at iteration 12 of the same run.
 OLD = {
     'backbone.conv1.weight': [2.86868072, 2.74249601, 1.63578558, 0.70546979],
     'teacher.backbone.conv1.weight': [0.65883887, 0.85651362, 0.46041384, 0.13085245],
     'backbone.layer4.1.bn2.running_var': [0.45661083, 25.22126961, 1.17091882, 0.30074039],
     'queue.vectors': [0.11464897, 0.14455585, -0.14420292, 0.97219586],
 }
-OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663  # sums of absolute values: weights and queue, and momenta
+# These are sums of absolute values: of weights and queue, and of the momenta.
+OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663
 
 
 def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
-    # Without AVX-512, oneDNN writes beyond its memory in the channels-last gradient of a 1 x 1 convolution of two channels.
+    # On CPUs without AVX-512, oneDNN would write beyond its memory: in the gradient of a
+    # channels-last 1 x 1 convolution of two channels.
     with torch.backends.mkldnn.flags(enabled=False):
         runner = launch.train(old_config(tmp_path))
     state = runner.model.state_dict()
     assert runner.iter == 12
     for key, expected in OLD.items():
-        # CPUs round differently.
+        # The tolerance is there because CPUs round differently.
         assert state[key].flatten()[:4].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5), key
     learnt = [value for key, value in state.items() if value.is_floating_point() and 'running' not in key]
     momenta = [moment['momentum_buffer'] for moment in runner.optim_wrapper.optimizer.state.values()]
@@ -256,7 +261,7 @@ def test_template_with_a_folder_raises(name):
 
 
 def test_non_finite_weights_replace_no_checkpoint(toy_config, monkeypatch):
-    """The NaN is in a statistic of the teacher, where it does not affect the loss."""
+    """The NaN is in a batch-norm statistic of the teacher, so the loss stays finite."""
     cfg = toy_config(steps=4)
     cfg.default_hooks.checkpoint.max_keep_ckpts = 1
     usual = ExactCheckpointHook.before_train_iter
@@ -281,7 +286,7 @@ def test_best_weights_may_precede_the_first_checkpoint(toy_config):
 
 
 def with_mmengines_hook(case: str, work_dir: Path, **how: object) -> Config:
-    """Return a config with the checkpoint hook of OpenMMLab's configs."""
+    """Return a config that saves by mmengine's CheckpointHook, as OpenMMLab's configs do."""
     cfg = resuming.config(case, str(work_dir), **how)
     cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=1, max_keep_ckpts=2)
     return cfg
@@ -303,7 +308,8 @@ def test_run_with_mmengines_hook_resumes_exactly(tmp_path, case):
 def test_every_name_of_mmengines_hook_saves_exactly(toy_config, kind):
     cfg = toy_config(steps=1, width=4)
     if kind is None:
-        del cfg.default_hooks['checkpoint']  # mmengine then adds its own
+        # Without a checkpoint hook in the config, mmengine adds its own.
+        del cfg.default_hooks['checkpoint']
     else:
         cfg.default_hooks.checkpoint = dict(type=kind, by_epoch=False, interval=1)
     hooks = Runner.from_cfg(cfg).hooks
@@ -311,7 +317,7 @@ def test_every_name_of_mmengines_hook_saves_exactly(toy_config, kind):
 
 
 def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
-    """A subclass of mmengine's hook is used unchanged, and writes through our runner."""
+    """A subclass of mmengine's hook is not replaced, but the runner writes its checkpoints."""
 
     class Foreign(CheckpointHook):
         pass
@@ -335,7 +341,10 @@ def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
 
 @pytest.mark.parametrize('kind', ['ExactCheckpointHook', 'CheckpointHook', 'subclass'])
 def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
-    """The message hub of the checkpoint names files and folders, and a better score arrives."""
+    """The message hub of a malicious checkpoint names other files and folders as old checkpoints.
+
+    Then a better score arrives.
+    """
 
     class Subclass(CheckpointHook):
         pass
@@ -360,7 +369,8 @@ def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
         outdated_checkpoints=[*outside, 'iter_8.pth'],
     )
     torch.save(foreign, path)
-    for number in (7, 8):  # of another run
+    # These checkpoints belong to another run.
+    for number in (7, 8):
         torch.save(training_checkpoint(run='other'), path.with_name(f'iter_{number}.pth'))
     again = toy_config(steps=3, width=4, resume=True, load_from=str(path), **{'train_dataloader.dataset.count': 8})
     again.train_dataloader.dataset.count = 8
@@ -375,7 +385,7 @@ def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
 
 @HOOKS.register_module(force=True)
 class BestAtTheEnd(Hook):
-    """Report a better score after the last step, as a validation would."""
+    """Report a better score after the last step, as a validation would do."""
 
     priority = 'LOWEST'
 

@@ -1,4 +1,4 @@
-"""Mistakes in a config are errors before anything is built."""
+"""Mistakes in a config raise an error before anything is built."""
 
 import re
 
@@ -9,7 +9,7 @@ from mmairl.config import load_config
 from mmairl.engine import speed
 from mmairl.engine.checks import check_config
 
-# A mistake, the code of its error, and the key or the advice in the message.
+# Each mistake has the code of its error, and the key or the advice that the message must contain.
 MISTAKES = {
     'misspelled hook key': (
         {'default_hooks.checkpoint.intervall': 2},

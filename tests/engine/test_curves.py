@@ -1,4 +1,4 @@
-"""Curves and configs of runs, read from files that may be damaged or untrusted."""
+"""Curves and configs are read from files of runs, which may be damaged or untrusted."""
 
 import json
 
@@ -16,7 +16,8 @@ def write_start(work_dir, name, values, end=''):
 
 
 def test_resumed_run_is_one_curve(tmp_path):
-    write_start(tmp_path, 'first', {10: 10, 20: 20, 30: 30}, end='\n{"loss": 0.1, "st')  # killed while writing a line
+    # The last line is incomplete because the run was killed while it wrote the line.
+    write_start(tmp_path, 'first', {10: 10, 20: 20, 30: 30}, end='\n{"loss": 0.1, "st')
     write_start(tmp_path, 'second', {30: 31, 40: 41})
     assert read_scalars(tmp_path) == {'loss': ([10, 20, 30, 40], [10, 20, 31, 41])}
 

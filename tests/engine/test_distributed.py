@@ -1,4 +1,4 @@
-"""Each process gets its address, rank and GPU before it joins the group."""
+"""Each process gets its address, rank and GPU before it joins the process group."""
 
 import os
 import subprocess
@@ -25,11 +25,12 @@ def test_launcher_without_its_variables_raises(monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch) -> Callable[..., None]:
-    """Set a launcher's variables: a value for each, or one for all, and others by name."""
+    """Return a function that sets the variables of a launcher. `values` are one for each variable, or one for all."""
 
     def launched(launcher: str, *values: str, **others: str) -> None:
         for name in VARIABLES['pytorch']:
-            monkeypatch.setenv(name, '')  # so that monkeypatch restores it
+            # Monkeypatch restores a variable only if it was set before it is deleted.
+            monkeypatch.setenv(name, '')
             monkeypatch.delenv(name)
         names = VARIABLES[launcher]
         for name, value in (dict(zip(names, values if len(values) > 1 else values * len(names))) | others).items():
@@ -46,7 +47,7 @@ def test_slurm_without_scontrol_raises(launched, tmp_path):
 
 @pytest.fixture
 def joined(monkeypatch) -> dict:
-    """Pretend to have two GPUs, and return the arguments of torch's calls."""
+    """Make torch report two GPUs, and return a dict of the arguments with which torch is called."""
     asked = {}
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
@@ -57,7 +58,7 @@ def joined(monkeypatch) -> dict:
 
 
 def test_process_selects_its_gpu_before_joining(launched, joined):
-    """mmengine joins the group when it builds a runner, after the batch is divided."""
+    """mmengine would join the group only when it builds a runner, which is after the batch is divided."""
     launched('pytorch', '1')
     start_processes('pytorch')
     second = torch.device('cuda', 1)
@@ -68,7 +69,7 @@ def test_process_selects_its_gpu_before_joining(launched, joined):
 
 @pytest.mark.parametrize('gpus,task', [(1, '5'), (2, '1')])
 def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
-    """Existing variables of torch are replaced."""
+    """torch's own variables are replaced if they are set."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     before = dict(RANK='0', WORLD_SIZE='0', LOCAL_RANK='0', MASTER_ADDR='node1', MASTER_PORT='1')
     launched('slurm', task, task, '0', '8', 'node[1-2]', **before)
@@ -80,7 +81,7 @@ def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
 
 
 def test_each_step_of_slurm_has_its_own_port(launched, joined):
-    """Jobs and the steps of a job may share a machine."""
+    """Several jobs, or several steps of a job, may run on the same machine."""
     ports = set()
     for job, step in (('1', '0'), ('1', '1'), ('2', '0')):
         launched('slurm', '0', '0', step, '8', 'n', MASTER_ADDR='node1', SLURM_JOB_ID=job)
@@ -98,13 +99,17 @@ def test_more_processes_than_gpus_raise(monkeypatch, launched, joined, gpus):
 
 
 def test_channels_last_gradients_fit_their_buckets(recwarn):
-    """DDP would otherwise warn and copy each gradient, also those of 1 x 1 kernels."""
+    """If gradients had other strides than their buckets, DDP would warn and copy each of them.
+
+    1 x 1 kernels are the difficult case.
+    """
     dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 1))
         lay_out(model, dict(channels_last=True))
         wrapped = DistributedModel(model)
-        model.to(memory_format=torch.contiguous_format)  # as the runner does to initialize the weights
+        # The runner does this to initialize the weights.
+        model.to(memory_format=torch.contiguous_format)
         lay_out(model, dict(channels_last=True))
         images = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
         for _ in range(2):
@@ -137,7 +142,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_processes_of_one_machine_use_the_loopback(tmp_path):
-    """They use the port that is set, and end when the launcher is killed."""
+    """The processes use the port from the environment, and end when the launcher is killed."""
     script = tmp_path / 'script.py'
     script.write_text(SCRIPT)
     port = free_port()
@@ -159,7 +164,8 @@ def test_processes_of_one_machine_use_the_loopback(tmp_path):
     wait_for(lambda: ended(rank))
 
 
-# Each line is a single write, so that the lines of both processes are not mixed if their output is unbuffered.
+# Each line is written at once. Otherwise, unbuffered output of both processes could be mixed within
+# a line.
 AGAIN = r"""
 import os, sys
 import torch, torch.distributed as dist

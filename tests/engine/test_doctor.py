@@ -1,4 +1,4 @@
-"""Forks of remedies find the planted fault."""
+"""`mmairl doctor` finds a planted fault by continuing the run with different remedies."""
 
 from math import nan
 from pathlib import Path
@@ -13,7 +13,7 @@ from mmairl.engine.doctor import Outcome, Remedy, Sign, Trial, by_likelihood, fi
 from mmairl.engine.fork import Fork
 from mmairl.engine.health import QUANTITIES
 
-# The planted fault, the quantity that shows it, and the remedy.
+# Each planted fault has the quantity that shows it, and the remedy against it.
 FAULTS = {
     'teacher without momentum': (
         {'default_hooks.momentum': dict(type='MomentumHook', base=0.0, schedule='constant')},
@@ -41,7 +41,7 @@ def planted(folder: Path, changes: dict) -> Path:
     return folder
 
 
-# projects/benchmark/doctor_faults.py plants twelve.
+# projects/benchmark/doctor_faults.py plants twelve faults; these three are enough here.
 NAMES = [
     'teacher without momentum',
     pytest.param('learning rate', marks=pytest.mark.slow),
@@ -104,7 +104,7 @@ def test_usual_settings_get_no_remedy_of_their_own(tmp_path):
 
 
 def test_forks_last_until_after_the_sign(monkeypatch):
-    """Otherwise the control would not show the sign, and no remedy could gain."""
+    """If the continued runs ended earlier, the unchanged one would not show the sign, and no remedy could improve on it."""
     kept = [StoredCheckpoint(Path('a'), dict(iter=iteration)) for iteration in (300, 600, 900)]
     monkeypatch.setattr(doctor, 'checkpoints_of_run', lambda work_dir: kept)
     late = Trial(Path(), Sign(QUANTITIES[0], 890, nan), steps=200)

@@ -1,4 +1,4 @@
-"""A branch continues the exact state of its trunk, with changed options."""
+"""A branch continues a run (its trunk) from one of its checkpoints in the exact state, with changed options."""
 
 import json
 from pathlib import Path
@@ -14,19 +14,20 @@ from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.fork import Fork, collapse_before, fit_to_branch
 from mmairl.models.queue import KeyQueue
 
-SHAPE = dict(epochs=3, steps=4, every=4)  # a checkpoint at the end of each epoch
+# Each epoch has four steps and ends with a checkpoint.
+SHAPE = dict(epochs=3, steps=4, every=4)
 
 
 @pytest.fixture(scope='module')
 def trunk(tmp_path_factory) -> Path:
-    """The work dir of a whole run of three epochs."""
+    """Return the work dir of a complete run of three epochs."""
     folder = tmp_path_factory.mktemp('trunk') / 'run'
     resuming.run(resuming.config('shuffle_bn', str(folder), **SHAPE))
     return folder
 
 
 def branch(trunk: Path, folder: Path, epoch: int = 1, **options: object) -> Path:
-    """Train a branch and return its last checkpoint."""
+    """Train a branch, and return its last checkpoint."""
     fork = Fork(trunk, epoch)
     cfg = fork.config(options)
     cfg.work_dir = str(folder)
@@ -149,7 +150,7 @@ def test_fork_point_may_contain_an_at_sign():
 @pytest.mark.parametrize('length', [3, 6, 9])
 @pytest.mark.parametrize('steps', [1, 2, 4])
 def test_queue_keeps_its_newest_keys(length, steps):
-    """Two keys a step, in a queue of six."""
+    """Each step adds two keys to a queue of six."""
     trunk = KeyQueue(6, 1, 'empty')
     for step in range(steps):
         trunk.enqueue(torch.tensor([[2.0 * step], [2.0 * step + 1]]))

@@ -1,4 +1,4 @@
-"""Health measures equal closed forms and loops; ranges and advice."""
+"""Measures of health equal closed forms and loops. Values outside their ranges come with advice."""
 
 from math import inf, isnan, nan
 from typing import ClassVar
@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from mmairl.engine import health
 from mmairl.engine.health import QUANTITIES, advice, state
 
-# Measured on Shapes: MoCo v2+ after 8 epochs, and a mean teacher with momentum 0 and no predictor.
+# These values were measured on Shapes. The healthy model is MoCo v2+ after 8 epochs; the collapsed
+# one is a mean teacher with momentum 0 and no predictor.
 SOUND = dict(loss=12.4, spread_query=0.68, spread_key=0.87, rank_features=29, rank_embeddings=6.8, positive=0.35)
 SOUND |= dict(negative=0.025, hardest_negative=0.54, contrast=0.33, teacher_distance=0.03, gradient_norm=0.5)
 SOUND |= dict(update_ratio=0.004, queue_steps=4, queue_epochs=0.087, queue_filled=1, queue_drift=0.09, data_share=0.04)
@@ -46,7 +47,7 @@ def batch_of(rows: torch.Tensor) -> dict[str, float]:
 
 
 def test_ranks_and_spreads_of_a_batch():
-    """Rows of a collapsed model and of a sound one, rows that are not finite, and too few rows."""
+    """The batches are spread out, collapsed to a point, not finite, and too small."""
     spread_out, one_point = batch_of(torch.eye(16)), batch_of(torch.ones(16, 4))
     assert spread_out['rank_features'] == pytest.approx(16, rel=1e-6) and spread_out['spread_key'] == pytest.approx(1)
     assert one_point['rank_features'] == pytest.approx(1, abs=1e-6) and one_point['spread_query'] == 0
@@ -81,7 +82,7 @@ def test_teacher_distance_equals_a_loop():
 
 
 class OnDevice(torch.Tensor):
-    """A tensor that records what is called with it, as if it were in the memory of a GPU."""
+    """A CPU tensor that claims to be on a GPU and records the functions that are called with it."""
 
     calls: ClassVar[list[str]] = []
 

@@ -1,4 +1,7 @@
-"""Training by iterations: samplers of every kind, and the configs of Fig. 8, resumed inside an epoch."""
+"""Training that is counted in iterations: samplers of every kind, and the configs of Fig.
+
+8, which resume inside an epoch.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,7 +24,7 @@ VARIATION = Path(resuming.toy.CONFIGS) / 'data_variation'
 
 
 def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) -> Config:
-    """Return a config of Fig. 8 with 2 workers and synthetic images: 5 batches of 8 per epoch, and a rest."""
+    """Return a config of Fig. 8 with 2 workers and synthetic images. An epoch has 5 batches of 8, and images left over."""
     cfg = resuming.config('workers', str(work_dir), leave_at=leave_at, resume=resume)
     loader = load_config(str(VARIATION / 'mocov2plus_50pct_r50.py')).train_dataloader
     loader.update(num_workers=2, pin_memory=False)
@@ -46,7 +49,7 @@ def test_each_mmengine_skips_seen_batches(skip):
 
 
 def test_iteration_configs_train_and_resume_exactly(tmp_path):
-    """Interrupted in the second epoch, with a checkpoint inside the first."""
+    """The run is interrupted in its second epoch. Its last checkpoint lies inside the first epoch."""
     runner = run.train(config(tmp_path / 'whole'))
     assert len(runner.train_dataloader) == 5 and runner.iter == runner.max_iters == 8
     assert isinstance(sampler_of(runner.train_dataloader), ResumableSampler)
@@ -59,7 +62,7 @@ def test_iteration_configs_train_and_resume_exactly(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_infinite_sampler_works_with_workers(tmp_path):
-    """mmengine's InfiniteSampler ends once its reader is dropped, and its loop starts to read too early."""
+    """mmengine's own loop starts to read too early, and its InfiniteSampler ends when the first reader is discarded."""
     cfg = config(tmp_path)
     cfg.train_dataloader.sampler = dict(type='InfiniteSampler')
     cfg.default_hooks.checkpoint.interval = 100
@@ -67,7 +70,7 @@ def test_infinite_sampler_works_with_workers(tmp_path):
 
 
 class Given(Sampler):
-    """Yield these indices (an iterator's only once), with a given length."""
+    """Yield these indices, and report this length. If the indices are an iterator, only the first epoch has any."""
 
     def __init__(self, indices: Iterable[int], length: int) -> None:
         self.indices, self.length = indices, length
@@ -85,6 +88,7 @@ def test_epoch_without_a_batch_raises():
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
     with raises_code('no-batch', 'Given has no batch in epoch 2'):
         next(reader)
-    # After the last batch of a sampler that yields fewer than its length, the epoch is empty, and the next is not.
+    # The sampler yields fewer indices than its length. A run that resumes after its last batch
+    # finds the epoch empty and continues with the next epoch.
     loader = DataLoader(torch.arange(8), batch_size=2, sampler=Given(range(6), 8))
     assert next(endless(loader, 3)).tolist() == [0, 1]

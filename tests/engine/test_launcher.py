@@ -1,4 +1,4 @@
-"""A signal to the launcher or to one process reaches all: they save, and the launcher exits with 75."""
+"""A signal to the launcher or to one process reaches all processes. They save, and the launcher exits with 75."""
 
 import multiprocessing
 import os
@@ -14,14 +14,15 @@ from mmairl.engine import launcher as torchrun
 from mmairl.signals import AGAIN, SIGNALS
 
 ROOT = Path(__file__).parents[2]
-# A process that saves after a signal.
+# This script saves when it gets a signal.
 RANK = """
 trap 'sleep 0.$RANK; echo saved > $1/saved_$RANK; exit 75' TERM INT HUP USR1 USR2
 echo started >> $1/started_$RANK
 echo $$ > $1/.pid_$RANK && mv $1/.pid_$RANK $1/pid_$RANK
 for i in {1..3000}; do sleep 0.1; done
 """
-# The receivers of a signal: the launcher, one of its processes, or all processes of a terminal or a scheduler.
+# A signal can go to the launcher, to one of its processes, or to all processes, as a terminal or a
+# scheduler sends it.
 TOLD = ('launcher', 'process', 'all')
 
 
@@ -33,11 +34,14 @@ def launch(*words: str) -> None:
 
 @pytest.fixture(scope='module')
 def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
-    """Return the exit code and the saved files of each launcher. All run at once, because they mostly wait."""
+    """Return the exit code of each launcher and the folder of its files.
+
+    All run at the same time, because they mostly wait.
+    """
     script = tmp_path_factory.mktemp('script') / 'rank.sh'
     script.write_text(RANK)
     started = {}
-    # A fork of this process, which has threads of torch, sometimes crashed.
+    # This process has threads of torch, so a plain fork of it sometimes crashed.
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(['mmairl.engine.launcher'])
     for to in TOLD:
@@ -53,7 +57,8 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
         ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
         for process in dict(launcher=[launcher.pid], process=ranks[1:], all=[launcher.pid, *ranks])[to]:
             for each in (number, *SIGNALS):
-                with suppress(ProcessLookupError):  # it ended after the first signal
+                # The process may have ended after the first signal.
+                with suppress(ProcessLookupError):
                     os.kill(process, each)
     for launcher, _ in started.values():
         launcher.join()
@@ -63,10 +68,11 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
 @pytest.mark.parametrize('to', TOLD)
 @pytest.mark.parametrize('number', SIGNALS)
 def test_launcher_saves_all_processes_and_exits_75(outcomes, to, number):
-    """No process is restarted."""
+    """The launcher restarts no process."""
     code, folder = outcomes[to, number]
     assert code == AGAIN
-    for rank in (0, 1):  # a second signal may arrive in bash between its save and its end
+    # In bash, a second signal may arrive after the process has saved and before it ends.
+    for rank in (0, 1):
         assert [(folder / f'{what}_{rank}').read_text() for what in ('started', 'saved')] == ['started\n', 'saved\n']
 
 

@@ -1,4 +1,4 @@
-"""Runs in wandb and MLflow: with a stand-in that records calls, and with the real packages where installed."""
+"""Logs of runs in wandb and MLflow. A stand-in records calls; the real packages are used where they are installed."""
 
 import importlib.machinery
 import sys
@@ -17,7 +17,7 @@ from mmairl.engine.run import train
 
 
 class Recorder(ModuleType):
-    """A package that records its calls, with the parts of wandb and MLflow that a run needs."""
+    """Stand in for wandb or MLflow: it has the parts that a run needs and records all calls."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""A step on a simulated GPU: it moves little memory, launches few kernels, and copies batches ahead."""
+"""A training step on a simulated GPU: it moves little memory, launches few kernels, and copies batches in advance."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ from projects.benchmark.step import Size, siamese
 
 
 def fused_kernels(seen: Kernels) -> dict:
-    """Stand-ins for torch's kernels of batch norm over processes: output shapes and bytes moved."""
+    """Return stand-ins for torch's kernels of synchronized batch norm. They create the outputs and count the bytes moved."""
 
     def of_channels(count: int, name: str) -> Callable:
         def kernel(x: Tensor, *rest: object) -> list[Tensor]:
@@ -62,7 +62,9 @@ def eight():
 
 @pytest.mark.slow
 def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
-    """MoCo v2+, ResNet-50, 128 images, bfloat16, channels last; from the bytes of the views to the queue."""
+    """The step is that of MoCo v2+ with ResNet-50, 128 images, bfloat16 and channels last, from bytes of views to the
+    filled queue.
+    """
     seen, size = Kernels(), Size(depth=50, image=224, batch=128, features=2048, hidden=4096, queue=65_536)
     monkeypatch.setattr(sync_norm, 'CPUKernels', SimpleNamespace(**fused_kernels(seen)))
     monkeypatch.setattr(FiniteFlag, 'read', lambda flag: True)
@@ -71,11 +73,13 @@ def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device='cpu')
         wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', dtype='bfloat16', optimizer=SGD))
-        wrapper._waits = False  # as on a GPU
+        # On a GPU, the wrapper does not wait for the gradients.
+        wrapper._waits = False
         check_gradients, check = wrapper._check_gradients, Kernels()
         monkeypatch.setattr(wrapper, '_check_gradients', lambda: check.run(check_gradients))
         batch = dict(inputs=[torch.empty(128, 3, 224, 224, dtype=torch.uint8) for _ in range(2)], data_samples={})
-        for counted in (nullcontext(), seen):  # the first step creates the momenta
+        # The first step creates the momenta, so only the second one is counted.
+        for counted in (nullcontext(), seen):
             seen.launches.clear(), seen.bytes.clear(), check.launches.clear()
             with counted:
                 model.train_step(batch, wrapper)
@@ -87,13 +91,15 @@ def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
 
 def test_optimizer_launches_no_kernel_per_weight(toy_config):
     model = MODELS.build(toy_config('byol_lars_r50_200e.py').model).to('meta')
-    with FakeTensorMode(allow_non_fake_inputs=True):  # nothing is computed
+    # In this mode, operations compute nothing.
+    with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device='cuda')
         weights = [param for param in model.parameters() if param.requires_grad]
         for weight in weights:
             weight.grad = torch.empty_like(weight)
         optimizer = LARS(weights, lr=0.1, momentum=0.9, weight_decay=1e-6)
-        optimizer.step()  # creates the momenta
+        # The first step creates the momenta, so it is not counted.
+        optimizer.step()
         with Kernels() as seen:
             optimizer.step()
             model.teacher.follow(model, 0.99)

@@ -1,4 +1,4 @@
-"""Checkpoints load in torch, mmengine, mmdet and mmseg, without mmairl."""
+"""Checkpoints load in torch, mmengine, mmdet and mmseg, in processes that do not import mmairl."""
 
 import subprocess
 import sys
@@ -76,7 +76,9 @@ assert not any(name.split('.')[0] == 'mmairl' for name in sys.modules)
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """For each writer, a checkpoint of a ResNet-18 and a file with the tensors of its backbone."""
+    """Return, for each hook that writes checkpoints, a checkpoint of a ResNet-18 and a file with the tensors of its
+    backbone.
+    """
     folder, files = tmp_path_factory.mktemp('portable'), {}
     run.register()
     for name, kind in (('exact hook', 'ExactCheckpointHook'), ("mmengine's hook", 'CheckpointHook')):

@@ -1,4 +1,7 @@
-"""A replayed stretch equals its checkpoint, and any change of the run shows."""
+"""A stretch of a run (between two checkpoints) is repeated.
+
+It must equal the second checkpoint, and any change must show.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -23,7 +26,7 @@ from mmairl.io import write_json
 
 @pytest.fixture(scope='module')
 def kept(tmp_path_factory) -> Path:
-    """The work dir of a run of three epochs of four iterations, with a checkpoint after each."""
+    """Return the work dir of a run of three epochs of four iterations, with a checkpoint after each epoch."""
     folder = tmp_path_factory.mktemp('kept') / 'run'
     cfg = resuming.config('shuffle_bn', str(folder), epochs=3, steps=4, every=4)
     cfg.evaluation = {part: toy.KNN[part] for part in ('train', 'test')}
@@ -46,7 +49,9 @@ def test_whole_run_is_reproduced(kept):
 @pytest.mark.slow
 @pytest.mark.parametrize('case', ['lars_accumulated', 'workers', 'views_of_the_batch'])
 def test_other_recipes_are_reproduced(tmp_path, case):
-    """With data workers (a replay has none), views on the device, accumulated batches, and a folder for checkpoints."""
+    """The runs had data workers (a replay has none), views created on the device, accumulated batches, and a separate
+    checkpoint folder.
+    """
     run = tmp_path / 'run'
     cfg = resuming.config(case, str(run), epochs=2, steps=2, every=2)
     cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'elsewhere')
@@ -61,7 +66,7 @@ def test_other_recipes_are_reproduced(tmp_path, case):
 
 
 def edit_checkpoint(folder: Path, change: Callable[[dict], object]) -> Path:
-    """Edit the checkpoint of iteration 8."""
+    """Change the checkpoint of iteration 8, and return its path."""
     path = folder / 'iter_8.pth'
     checkpoint = load_checkpoint(path)
     change(checkpoint)
@@ -83,7 +88,7 @@ def roll_queue(checkpoint: dict) -> None:
     vectors.copy_(vectors.roll(1, 0))
 
 
-# The first value that differs, and the change of the checkpoint.
+# Each change of the checkpoint has the name of the first value that then differs.
 TAMPERING = {
     'state_dict.backbone.conv1.weight': flip_a_bit,
     'state_dict.teacher.backbone.conv1.weight': copy_student,
@@ -220,7 +225,7 @@ def test_evaluation_is_repeated(copied):
 
 
 def test_step_is_the_one_of_training(kept):
-    """The step is the first of the run, or several iterations after a checkpoint."""
+    """The step may be the first of the run, or several iterations after a checkpoint."""
     scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
     losses = scalars['train/loss'].data[0]
     for step in (1, 8):

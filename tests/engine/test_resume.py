@@ -1,4 +1,4 @@
-"""A resumed run equals the uninterrupted one bit for bit."""
+"""A resumed run equals the uninterrupted run bit for bit."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SCRIPT = Path(resuming.__file__)
 
 
 def trained(folder: Path, case: str, *leave_at: int) -> Path:
-    """Interrupt a run at each of these iterations, resume it, and return its last checkpoint."""
+    """Interrupt a run at each of these iterations and resume it each time. Return its last checkpoint."""
     for place, iteration in enumerate([*leave_at, None]):
         cfg = resuming.config(case, str(folder), leave_at=iteration, resume=place > 0, **resuming.SHORT)
         last = resuming.run(cfg)
@@ -27,14 +27,20 @@ def trained(folder: Path, case: str, *leave_at: int) -> Path:
 
 @pytest.mark.parametrize('case', ['shuffle_bn', 'views_of_the_batch'])
 def test_resumed_run_equals_uninterrupted_run(tmp_path, case):
-    """Interrupted at the last iteration of an epoch, after its checkpoint, and again at an iteration that saves."""
+    """One interruption is at the last iteration of an epoch, after its checkpoint.
+
+    The second is at an iteration that saves.
+    """
     whole = trained(tmp_path / 'whole', case)
     resumed = trained(tmp_path / 'resumed', case, 4, 6)
     resuming.assert_the_same_run(whole, resumed)
 
 
 def test_resume_without_random_state_differs_and_warns(tmp_path):
-    """The control of the test above. A checkpoint of plain OpenMMLab has no random state and can be resumed nevertheless."""
+    """A checkpoint of plain OpenMMLab can be resumed although it has no random state.
+
+    This also shows that the test above can fail.
+    """
     whole = trained(tmp_path / 'whole', 'shuffle_bn')
     resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), leave_at=4, **resuming.SHORT))
     path = tmp_path / 'resumed' / 'iter_3.pth'
@@ -51,7 +57,10 @@ def test_resume_without_random_state_differs_and_warns(tmp_path):
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[Path, str]:
-    """The runs of two processes (harness/resume.py) and their output. One process began one of the runs."""
+    """Return the folder of the runs of two processes (harness/resume.py), and their output.
+
+    One process began one of these runs.
+    """
     folder = tmp_path_factory.mktemp('two')
     resuming.run(resuming.config('no_queue', str(folder / 'of_one'), leave_at=5, **resuming.SHORT))
     return folder, run_processes(2, SCRIPT, folder)
@@ -77,7 +86,10 @@ def test_signal_to_one_process_stops_both(two):
 
 
 def test_other_process_count_sees_each_image_once(two, tmp_path):
-    """One process for 5 steps, then two. Without a queue, whose order differs, SyncBN makes the weights agree."""
+    """One process takes 5 steps, then two continue.
+
+    The queue's order would differ, so there is none, and SyncBN makes the weights agree.
+    """
     one, both = (load_checkpoint(path) for path in (trained(tmp_path / 'whole', 'no_queue'), end(two[0] / 'of_one')))
     assert 'the run had 1 processes and now has 2: batches and views stay the same' in two[1]
     assert one['meta']['iter'] == both['meta']['iter']
@@ -86,7 +98,7 @@ def test_other_process_count_sees_each_image_once(two, tmp_path):
 
 
 def images_of(world: int, start: int, epoch: int = 3, count: int = 60) -> list[list[tuple[int, int]]]:
-    """Return the images of an epoch for each process, with their seeds, from position `start` on."""
+    """Return, for each process, the images of an epoch from position `start` on, with their seeds."""
     found = []
     for rank in range(world):
         sampler = ResumableSampler(TrainingImages(range(count)), seed=5)
@@ -107,7 +119,7 @@ def test_any_world_size_continues_the_same_order(before, after):
 
 
 class Counting(Dataset):
-    """A data set that records what is read."""
+    """A data set that records which items are read."""
 
     def __init__(self) -> None:
         self.read: list[int] = []

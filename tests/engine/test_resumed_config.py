@@ -1,4 +1,4 @@
-"""A changed config of a resumed run is applied or is an error, and the log lists it."""
+"""If the config of a resumed run has changed, the change is applied and logged, or is an error."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ def config(folder: Path, **how: object):
 
 @pytest.fixture(scope='module')
 def left(tmp_path_factory) -> Path:
-    """The checkpoint of iteration 8 of a run of 15 iterations."""
+    """Return the checkpoint of iteration 8 of a run of 15 iterations."""
     return resuming.run(config(tmp_path_factory.mktemp('left'), leave_at=9))
 
 
 def resumed(left: Path, folder: Path, change=lambda cfg: None, checkpoint: dict | None = None):
-    """Resume with a changed config for one iteration; return its checkpoint and its log."""
+    """Resume for one iteration with a changed config. Return the new checkpoint and the log."""
     source = left
     if checkpoint is not None:
         source = folder / 'changed.pth'

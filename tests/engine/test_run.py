@@ -1,4 +1,4 @@
-"""Start runs: seeds, batch layout, locks, and one error for each mistake."""
+"""How runs start: seeds, batch layout, locks, and one clear error for each mistake."""
 
 import errno
 import multiprocessing
@@ -46,7 +46,9 @@ def test_explicit_number_of_threads_wins(explicit, expected, monkeypatch):
 
 def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
     folders = [str(tmp_path / name) for name in 'ab']
-    toy = dict(width=8, experiment_name=None)  # also within one second
+    # Both runs may start within the same second, from which mmengine derives the name of an
+    # experiment.
+    toy = dict(width=8, experiment_name=None)
     first, again = (weights(run.train(toy_config(work_dir=folder, **toy))) for folder in folders)
     assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)
     runner = run.train(toy_config(width=8, experiment_name='mine', **{'randomness.seed': 4}))
@@ -71,7 +73,7 @@ def test_total_batch_is_divided_among_processes(total, own, processes, steps, sh
 
 @HOOKS.register_module(force=True)
 class KillWorker(Hook):
-    """Kill a data worker during a step, as the system does when memory runs out, and keep computing."""
+    """Kill a data worker in the middle of a step, as the system does when memory runs out, and continue to compute."""
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         worker = multiprocessing.active_children()[0]
@@ -132,7 +134,7 @@ def test_resume_with_another_architecture_raises(toy_config):
 
 @pytest.mark.parametrize('accumulated, rate', [(1, 0.25), (4, 1.0)])
 def test_rate_is_scaled_by_all_images_of_a_step(toy_config, accumulated, rate):
-    """4 images per iteration, and a rate of 1 that is meant for 16 per step."""
+    """The run has 4 images per iteration, and its rate of 1 is meant for 16 images per step."""
     cfg = toy_config(steps=accumulated, width=4, batch=4 * accumulated)
     cfg.optim_wrapper.update(accumulative_counts=accumulated, optimizer=dict(type='SGD', lr=1.0))
     cfg.param_scheduler, cfg.auto_scale_lr = None, dict(base_batch_size=16, enable=True)
@@ -154,7 +156,7 @@ def test_work_dir_removed_during_a_run_raises(toy_config):
 
 @MODELS.register_module(force=True)
 class MaskedModel(BaseModel):
-    """A model that takes one tensor, like mmpretrain's MAE."""
+    """A model that takes a single tensor, like mmpretrain's MAE."""
 
     def __init__(self, **_: object) -> None:
         super().__init__()
@@ -183,7 +185,7 @@ def test_model_for_one_tensor_raises_with_views(toy_config):
 
 
 class ForeignQueue(MaskedModel):
-    """A model with a foreign queue and teacher, like mmpretrain's MoCo."""
+    """A model with a queue and a teacher that are not mmairl's, like those of mmpretrain's MoCo."""
 
     def __init__(self, **_: object) -> None:
         super().__init__()
@@ -211,7 +213,7 @@ def test_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog):
 
 
 def test_backend_args_write_a_resumable_checkpoint(toy_config):
-    """With `backend_args`, mmengine writes the file: to an object store, here to a folder."""
+    """With `backend_args`, mmengine writes the file, for example to an object store. In this test, it writes to a folder."""
     cfg = toy_config(steps=2, width=4)
     cfg.default_hooks.checkpoint.update(out_dir='s3://bucket/runs')
     with raises_code('not-a-folder'):
@@ -243,7 +245,7 @@ def test_command_prints_the_error_and_exits_2(capsys, monkeypatch):
 
 
 def test_run_shorter_than_its_warm_up_trains(toy_config):
-    """For example a config of 200 epochs that is tried for one. mmengine rejects a schedule that begins after the end."""
+    """A config of 200 epochs may be tried for one epoch. mmengine rejects a schedule that begins after the end of the run."""
     cfg = toy_config(steps=2, width=4)
     cfg.train_cfg = dict(by_epoch=True, max_epochs=1)
     cfg.param_scheduler = [

@@ -1,4 +1,4 @@
-"""Optimizations of a step change neither the method nor the keys of a checkpoint, and keep float32 where it matters."""
+"""Faster steps change neither the method nor the keys of a checkpoint, and stay in float32 where precision matters."""
 
 import copy
 from collections.abc import Callable
@@ -24,12 +24,13 @@ from mmairl.models.norm import norms_of
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
-COMPILED = dict(compile=dict(backend='aot_eager'))  # traces and differentiates without a C++ compiler
+# This backend traces and differentiates, but needs no C++ compiler.
+COMPILED = dict(compile=dict(backend='aot_eager'))
 
 
 @pytest.fixture
 def network(toy_config):
-    """Return a function that builds MoCo v2+ at toy size, always with the same weights."""
+    """Return a function that builds MoCo v2+ at toy size, with the same weights at each call."""
     cfg = toy_config(width=8)
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
 
@@ -47,7 +48,7 @@ def views(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
 
 
 def one_step(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the loss, gradients and batch-norm statistics after a forward and a backward pass."""
+    """Return the loss, gradients and batch-norm statistics after one forward and backward pass."""
     loss = model(views(), None, mode='loss')['loss']
     loss.backward()
     gradients = {f'gradient of {name}': w.grad for name, w in model.named_parameters() if w.grad is not None}
@@ -77,7 +78,10 @@ def test_adding_a_hook_recompiles_nothing(network):
 
 
 def test_each_forward_pass_starts_a_graph_generation(network, monkeypatch):
-    """On a GPU, outputs from before a mark are overwritten after it. On a CPU there are no graphs."""
+    """On a GPU, a mark lets the next graph overwrite earlier outputs.
+
+    A CPU has no such graphs, so the test only counts the marks.
+    """
     calls = []
     monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: calls.append(1))
     for mode, marks in (('reduce-overhead', 2), ('default', 0)):
@@ -100,12 +104,13 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
         (dict(RESNET, depth=18), 512, 1, 2),
         pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
         (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
-        # each SyncBN ends a graph, and lone layers next to it (shortcuts, projectors) are not compiled
+        # Each SyncBN ends a graph. Single layers next to it (in shortcuts and projectors) are not
+        # compiled.
         pytest.param(dict(RESNET, depth=18), 512, 2, 2 + 6 + 6, marks=pytest.mark.slow),
     ],
 )
 def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, width, processes, eager):
-    """All but the convolutions of the stems. Torch counts graph breaks."""
+    """All layers are compiled except the convolutions of the stems. torch counts the breaks between graphs."""
     if processes > 1:
         dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
     try:
@@ -117,9 +122,10 @@ def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, widt
 
 
 def left_eager(cfg: dict, backbone: dict, width: int) -> int:
-    """Return the number of products that a second step runs eagerly. A backend counts the compiled ones.
+    """Return the number of matrix products that a second step runs without compilation.
 
-    It also checks that no shape is dynamic, because torch's compiler fails on some dynamic shapes.
+    A backend counts the compiled products. It also checks that no shape is dynamic, because torch's compiler fails on
+    some dynamic shapes.
     """
     ran: list[int] = []
 
@@ -151,7 +157,7 @@ def test_copy_of_a_fast_network_uses_its_own_weights(network):
 
 
 def test_checkpointing_keeps_less(network):
-    """Return the tensors that autograd keeps for one view through the backbone."""
+    """Return the tensors that autograd keeps for the backward pass of one view through the backbone."""
 
     def held(model: nn.Module) -> int:
         sizes: list[int] = []
@@ -187,7 +193,7 @@ def with_fast(name: str, options: dict | None = None, **fast) -> Config:
 
 
 def test_fast_run_follows_its_config_and_resumes(toy_config, tmp_path):
-    """The runner applies layout, bfloat16 and fused SGD, and checkpoint keys stay the same."""
+    """The runner applies memory layout, bfloat16 and fused SGD, while the keys of checkpoints stay the same."""
     fast = dict(precision='bfloat16', channels_last=True, fused=True, **COMPILED)
     runner = run.train(toy_config(steps=4, width=8, fast=fast))
     model, again = runner.model, dict(resume=True, load_from=f'{runner.work_dir}/iter_2.pth')
@@ -244,7 +250,7 @@ def test_invalid_fast_raises(code, fast):
 
 
 def test_graphs_reject_accumulation():
-    """The graphs of the next batch overwrite the memory of accumulated gradients."""
+    """The graphs of the next batch would overwrite the memory of gradients that accumulate."""
     graphs = dict(mode='reduce-overhead')
     with_fast('mocov2plus_r50_200e.py', compile=graphs)
     accumulated = {'optim_wrapper.accumulative_counts': 2}
@@ -255,7 +261,7 @@ def test_graphs_reject_accumulation():
 
 @pytest.mark.parametrize('depth', [18, 50])
 def test_fused_blocks_compute_the_same(depth):
-    """On a CPU the fused norms are eager, and the step is bitwise equal, also with checkpointing."""
+    """On a CPU, fused norms are not compiled, and the step stays equal bit for bit, also with checkpointing."""
     norm = dict(type='SyncBN')
     backbone = dict(type='mmpretrain.ResNet', depth=depth, norm_cfg=norm, base_channels=8, stem_channels=8)
     images = torch.randn(4, 3, 32, 32, dtype=torch.float64)

@@ -1,4 +1,7 @@
-"""The nearest class mean, a protocol from outside the package, as in docs/how-to/add_data_and_protocols.md."""
+"""The nearest-class-mean protocol.
+
+It is not part of the package; docs/how-to/add_data_and_protocols.md shows how to add it.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +35,8 @@ class NearestClassMean(FeatureProtocol):
         sizes = members.sum(0)
         means = (members.T @ (train.x - origin)) / sizes.clamp_min(1)[:, None]
         similarity = F.normalize(test.x - origin) @ F.normalize(means).T
-        similarity[:, sizes == 0] = -2  # less than any cosine, so never predicted
+        # This is less than any cosine, so a class without training images is never predicted.
+        similarity[:, sizes == 0] = -2
         scores = scores_of(split.metric, similarity, test.y)
         right = similarity.argmax(1) == test.y
         return {f'nearest class mean, {name}': score for name, score in scores.items()}, {'right': packed(right)}

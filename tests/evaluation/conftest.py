@@ -1,4 +1,6 @@
-"""The config of a narrow ResNet, a training checkpoint of it, tiny labeled data sets and small recipes."""
+"""Shared parts of evaluation tests: the config and a checkpoint of a narrow ResNet, tiny labeled data sets, and small
+recipes.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from mmairl.registry import DATASETS
 
 @DATASETS.register_module(force=True)
 class Noise(ViewDataset):
-    """`count` images of noise, brighter by class."""
+    """A data set with `count` images of noise. Each class is brighter than the one before."""
 
     classes = ['dark', 'mid', 'bright']
 
@@ -34,7 +36,10 @@ class Noise(ViewDataset):
 
 @DATASETS.register_module(force=True)
 class Labeled(Noise):
-    """Noise whose images can have several classes, or whose class is one of the first `classes`."""
+    """Images of noise.
+
+    With `several`, an image can have several classes; otherwise, its class is one of the first `classes`.
+    """
 
     def __init__(self, count: int = 45, seed: int = 0, several: bool = False, classes: int = 3, views=None) -> None:
         super().__init__(count, seed, views)
@@ -59,7 +64,7 @@ evaluation = dict(train=dict(type='Noise'), test=dict(type='Noise', count=30, se
 
 @pytest.fixture(scope='session')
 def digits() -> tuple[Features, Features]:
-    """Handwritten digits, centered because cosines between positive pixels are all close to 1."""
+    """Return features of handwritten digits. They are centered, since cosines between positive pixels are all close to 1."""
     x, y = load_digits(return_X_y=True)
     x, y = torch.tensor((x - x.mean(axis=0)) / 16, dtype=torch.float32), torch.tensor(y)
     return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
@@ -67,7 +72,9 @@ def digits() -> tuple[Features, Features]:
 
 @pytest.fixture
 def small_recipe(tmp_path: Path) -> Callable[..., Config]:
-    """Write a shipped recipe to recipe.py, with few epochs, batches of 20, and neither progress bars nor plots."""
+    """Return a function that writes a shipped recipe to recipe.py, with few epochs, batches of 20, no progress bar and no
+    plots.
+    """
 
     def write(name: str = 'linear_shapes_20e', epochs: int = 1, **changes: object) -> Config:
         recipe = load_config(f'mmairl::_base_/recipes/{name}.py')
@@ -96,7 +103,7 @@ def cfg(config_file: Path) -> Config:
 
 @pytest.fixture
 def checkpoint(cfg: Config, tmp_path: Path) -> Path:
-    """A checkpoint as a training run writes it, with different weights for student and teacher."""
+    """Return a checkpoint as a training run writes it. Student and teacher have different weights."""
     student, teacher = (load_backbone(cfg, seed=seed).state_dict() for seed in (1, 2))
     weights = {f'backbone.{key}': value for key, value in student.items()}
     weights |= {f'teacher.backbone.{key}': value for key, value in teacher.items()}

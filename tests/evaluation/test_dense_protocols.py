@@ -1,4 +1,6 @@
-"""`segment` and `depth_probe`: scores against loops in float64, and probes on features with known content."""
+"""The protocols `segment` and `depth_probe`: scores equal loops in float64, and probes find what features are known to
+contain.
+"""
 
 import math
 import tracemalloc
@@ -28,7 +30,10 @@ pytestmark = pytest.mark.skipif(not find_spec('mmseg'), reason='requires mmseg')
 
 @DATASETS.register_module(force=True)
 class BrightSquares(DenseDataset):
-    """A bright square on a dark image. Targets are classes, or depths: 2 m for the square and 6 m for the background."""
+    """A bright square on a dark image.
+
+    The target is the class of each pixel, or its depth: 2 m in the square and 6 m elsewhere.
+    """
 
     classes = ['background', 'square']
 
@@ -79,7 +84,8 @@ def test_miou_equals_a_float64_loop():
     counts = np.zeros((4, 2))
     for _ in range(3):
         logits = random.normal(size=(4, 7, 9))
-        target = random.choice([0, 1, 2, IGNORED], (7, 9))  # d is only predicted
+        # Class d is predicted, but is in no target.
+        target = random.choice([0, 1, 2, IGNORED], (7, 9))
         prepared = settings.prepared(torch.from_numpy(target).float())
         statistics.append(settings.measure(torch.from_numpy(logits), prepared, classes))
         for row in range(7):
@@ -139,7 +145,7 @@ def test_permuted_cells_score_as_chance(dense_cfg, tmp_path):
 
 @pytest.mark.parametrize('areas', [(900, 100), (30, 40, 30, 0), (5, 5, 5, 5)])
 def test_chance_is_the_best_score_without_images(areas):
-    """The formula equals a simulation of both predictions on 200 000 pixels."""
+    """Two predictions need no image. The formula equals the better one of their simulated scores on 200 000 pixels."""
     random = np.random.default_rng(0)
     frequency = np.array(areas) / sum(areas)
     truth = random.choice(len(areas), 200_000, p=frequency)
@@ -153,7 +159,7 @@ def test_chance_is_the_best_score_without_images(areas):
 
 
 def test_neighbors_of_100_000_images_fit_in_memory():
-    """Positions and labels are selected block by block, without arrays for all cells."""
+    """Positions and labels are selected block by block, so no array holds all cells."""
     cells = 100 * 100_000
     labels = np.arange(100, dtype=np.float16) % 7
     points = np.lib.stride_tricks.as_strided(labels, (100_000, 100, 16), (0, 2, 0))

@@ -1,4 +1,4 @@
-"""Near duplicates of training images in the test set: how they are found, counted, shown and left out."""
+"""Near duplicates of training images in the test set are found, counted, shown and left out of scores."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,8 @@ from mmairl.registry import DATASETS
 def test_planted_copies_are_marked_almost_exclusively(dimensions, share):
     generator = torch.Generator().manual_seed(dimensions)
     x = torch.randn(4000, dimensions, generator=generator)
-    x[::2] *= 0.1  # half of the images lie in a cone, so densities differ
+    # Half of the images lie in a narrow cone, so the density of images varies.
+    x[::2] *= 0.1
     x[::2, 0] += 1
     train, test = x[:2000], x[2000:].clone()
     copies = int(share * 2000)
@@ -34,7 +35,7 @@ def test_identical_images_are_all_duplicates():
 
 @DATASETS.register_module(force=True)
 class Leaking(DATASETS.get('Noise')):
-    """Noise whose first ten images are training images."""
+    """Images of noise, of which the first ten are also training images."""
 
     def __init__(self, views: list | None = None) -> None:
         super().__init__(30, seed=1)
@@ -43,7 +44,7 @@ class Leaking(DATASETS.get('Noise')):
 
 @pytest.fixture
 def measured(config_file, tmp_path, run_tool, monkeypatch) -> Callable[..., dict]:
-    """Evaluate pixels with a search for near duplicates, and return the record."""
+    """Return a function that evaluates pixels, searches for near duplicates, and returns the stored result."""
 
     def measure(protocol: str, test: str) -> dict:
         monkeypatch.chdir(tmp_path)
@@ -90,7 +91,10 @@ def test_results_of_other_settings_have_own_files(config_file, checkpoint, tmp_p
 
 @DATASETS.register_module(force=True)
 class Mislabelled(DATASETS.get('Leaking')):
-    """Copies of training images, of which the first three have another label."""
+    """Images of noise, of which the first ten are also training images.
+
+    The first three of these have another label than the original.
+    """
 
     def __init__(self, views: list | None = None) -> None:
         super().__init__()

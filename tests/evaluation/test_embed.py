@@ -1,4 +1,4 @@
-"""`mmairl.embed` against torchvision's network on crops that are computed here."""
+"""`mmairl.embed` equals torchvision's network on crops that the test computes itself."""
 
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from PIL import Image
 import mmairl
 from mmairl.evaluation.embed import dataset_of
 
-SIDE, CROP = 64, 56  # a crop of 56 implies resizing to 64, so images keep their pixels
+# For a crop of 56, `embed` resizes images to 64. The images have that size, so their pixels stay
+# unchanged.
+SIDE, CROP = 64, 56
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -162,7 +164,8 @@ def test_resnet_cells_average_to_pooled_features(network, checkpoint, pixels, tm
     assert isinstance(cells, np.memmap) and cells.shape == (4, 4, 512) and cells.dtype == np.float32
     assert [name[-5] for name in names] == [*'abcd'] and np.isnan(cells[1]).all()
     np.testing.assert_allclose(cells[[0, 2, 3]].mean(1), expected(network, pixels[:3], *IMAGENET), rtol=1e-4, atol=1e-5)
-    assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]  # y, then x
+    # Each position is (y, x).
+    assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
     with raises_code('no-out'):
         mmairl.embed(checkpoint, tmp_path, patches=True)
 

@@ -1,4 +1,4 @@
-"""Extraction of features, and their store: files are complete, reused, and filled once by any number of processes."""
+"""Extraction of features and their store. Stored files are complete, reused, and written once however many processes run."""
 
 import platform
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +23,14 @@ from mmairl.evaluation.features import Extraction, extract
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.registry import DATASETS
 
-Noise = DATASETS.get('Noise')  # registered by this folder's conftest
+Noise = DATASETS.get('Noise')  # The conftest of this folder registers the data set
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 HOW = Extraction(MEAN, STD)
 VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 
 
 class Channels(nn.Module):
-    """Return two feature maps. The second consists of the images, so its average is known."""
+    """Return two feature maps. The second one equals the images, so its average is known."""
 
     def forward(self, images):
         return images[:, :1], images
@@ -42,7 +42,7 @@ def normalised(dataset) -> np.ndarray:
 
 
 def in_store(root: Path) -> list[str]:
-    """Return the names of all files except empty locks, which are never removed."""
+    """Return the names of all files in the store except empty locks, which are never removed."""
     return [path.name for path in root.iterdir() if path.suffix != '.lock' or path.stat().st_size]
 
 
@@ -114,7 +114,8 @@ def test_interrupted_extraction_leaves_no_file(tmp_path, monkeypatch):
         patched.setattr(Extraction, 'batches', break_off)
         stored(path, None, Noise(), HOW)
     assert in_store(tmp_path / 'f') == []
-    path.with_name(f'.key.npy.{platform.node()}.99999999.tmp').write_bytes(b'1' * 5000)  # left over from a killed run
+    # A killed run has left this file behind.
+    path.with_name(f'.key.npy.{platform.node()}.99999999.tmp').write_bytes(b'1' * 5000)
     path.with_name('.key.npy.lock').touch()
     assert torch.equal(stored(path, None, Noise(), HOW).x, extract(None, Noise(), HOW).x)
     assert in_store(tmp_path / 'f') == ['key.npy']

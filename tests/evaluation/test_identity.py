@@ -1,4 +1,4 @@
-"""The identity of a result contains everything that can change a score, and nothing else."""
+"""The identity of a result contains everything that can change a score, and nothing more."""
 
 import os
 import shutil
@@ -34,7 +34,8 @@ VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 def image(path: Path, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path, 'BMP')  # the size of the file does not depend on the pixels
+    # In this format, the size of the file does not depend on the pixels.
+    Image.fromarray(pixels).save(path, 'BMP')
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def described(folder: Path, **more) -> dict:
 
 
 def swap_pixels(path: Path) -> None:
-    """Replace a file with another image of the same size, and restore its modification time."""
+    """Replace the file with another image of the same size, and restore its modification time."""
     status = path.stat()
     image(path, 99)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -86,7 +87,8 @@ def test_identity_of_large_data_has_file_times(folder, monkeypatch):
     assert data_identity(described(folder)) != base
 
 
-@pytest.mark.parametrize('whole', [2**28, 100])  # content counts, and only sizes and times
+# Files up to the limit `WHOLE` are identified by their content, larger ones by sizes and times.
+@pytest.mark.parametrize('whole', [2**28, 100])
 def test_rewritten_archive_is_other_data(folder, tmp_path, monkeypatch, whole):
     monkeypatch.setattr(identity, 'WHOLE', whole)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
@@ -229,14 +231,16 @@ def test_absent_data_match_and_unreadable_data_do_not(folder, tmp_path):
     names.write_text('a/0.bmp\nb/0.bmp\n')
     data = dict(type='ListedSubset', dataset=described(folder), list_file=str(names))
     base = data_identity(data)
-    names.rename(tmp_path / 'kept.txt')  # the images still exist
+    # The list is gone, but the images still exist.
+    names.rename(tmp_path / 'kept.txt')
     assert 'content' in difference(dict(data=base), dict(data=data_identity(data)))
     assert 'unknown: ' in difference(dict(data=data_identity(data)), dict(data=data_identity(data)))
     folder.rename(tmp_path / 'elsewhere')
     assert difference(base, data_identity(data)) == difference(dict(a=base), dict(a=data_identity(data))) == ''
     other = {**data, 'dataset': described(folder, max_pixels=9)}
     assert 'max_pixels' in difference(base, data_identity(other)), 'settings are compared without the images'
-    folder.mkdir()  # an empty folder, as if a disk is not mounted
+    # An empty folder may be the mount point of a disk that is not mounted.
+    folder.mkdir()
     assert difference(base, data_identity(data)) == ''
     image(folder / 'a/0.bmp', 0)
     assert difference(base, data_identity(data))

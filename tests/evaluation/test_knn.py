@@ -9,12 +9,13 @@ from mmairl.evaluation.features import Features
 
 @pytest.mark.parametrize('scale, offset', [(1, 0), (1e-40, 0), (1e-25, 0), (1e37, 0), (1, 1e4)])
 def test_accuracy_equals_scikit_learns(digits, scale, offset):
-    """Cases include norms whose squares overflow, and cosines that are equal in float32."""
+    """The cases include norms whose squares overflow, and cosines that are equal in float32."""
     train, test = (Features(scale * (part.x + offset), part.y) for part in digits)
-    # scikit-learn treats rows with a small norm as zero.
+    # scikit-learn would treat rows with a small norm as zero, so it gets the unscaled features.
     x, x_test = (part.x.double().numpy() / scale for part in (train, test))
     for k, right in knn.knn_right(train, test, [1, 20, 200]).items():
-        # scikit-learn measures 1 - cosine; the votes are exp(cosine / temperature).
+        # scikit-learn measures the distance 1 - cosine, while a vote has the weight exp(cosine /
+        # temperature).
         reference = KNeighborsClassifier(k, metric='cosine', weights=lambda distance: np.exp((1 - distance) / 0.07))
         expected = 100 * reference.fit(x, train.y).score(x_test, test.y)
         assert 100 * right.double().mean().item() == pytest.approx(expected, abs=1e-4)

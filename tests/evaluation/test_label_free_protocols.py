@@ -1,4 +1,4 @@
-"""Protocols that use no labels: uniformity of features and norms of weights."""
+"""Protocols that use no labels: the uniformity of features, and norms of weights."""
 
 import math
 

@@ -10,7 +10,7 @@ from mmairl.evaluation.logreg import NEVER, QUICK, STRENGTHS, Objective, logisti
 
 
 def unequal(train: Features, classes: int) -> Features:
-    """Return a subset in which each class has about half as many images as the previous class."""
+    """Return a subset in which each class has about half as many images as the class before it."""
     rows = [(train.y == label).nonzero().flatten()[: max(5, 90 // 2**label)] for label in range(classes)]
     return Features(train.x[torch.cat(rows)], train.y[torch.cat(rows)])
 
@@ -22,13 +22,13 @@ def minimum_by_scikit_learn(x: Tensor, y: Tensor, strength: float) -> np.ndarray
 
 
 def bias_centred(weight: np.ndarray) -> np.ndarray:
-    """Subtract the mean bias, because adding a constant to all biases changes no probability."""
+    """Subtract the mean bias, since adding a constant to all biases changes no probability."""
     return np.column_stack([weight[:, :-1], weight[:, -1] - weight[:, -1].mean()])
 
 
 @pytest.mark.parametrize('kind', ['equal', 'unequal'])
 def test_each_strength_reaches_scikit_learns_minimum(digits, kind):
-    """The strongest penalty leaves only biases; with the weakest, the classes are separated."""
+    """With the strongest penalty, only biases remain. With the weakest, the classes are separated."""
     train = unequal(digits[0], 6) if kind == 'unequal' else Features(digits[0].x[:150, 10:40], digits[0].y[:150])
     objective = Objective(train.x, train.y, int(train.y.max()) + 1)
     for strength in STRENGTHS:
@@ -42,7 +42,8 @@ def test_each_strength_reaches_scikit_learns_minimum(digits, kind):
         loss = torch.nn.functional.cross_entropy(train.x.double() @ weight[:, :-1].T + weight[:, -1], train.y)
         (loss + strength / 2 * weight[:, :-1].square().sum()).backward()
         assert weight.grad[:, -1].norm() <= 1.5 * found.gradient + 1e-9 and found.gradient < 1e-6
-        if strength == max(STRENGTHS):  # the probabilities are the frequencies of the classes
+        # Only biases remain, so the predicted probabilities are the frequencies of the classes.
+        if strength == max(STRENGTHS):
             frequency = torch.bincount(train.y).double() / len(train.y)
             torch.testing.assert_close(found.weight[:, -1].softmax(0), frequency, atol=1e-5, rtol=0)
             assert kind == 'equal' or not scores(train.x, found.weight).argmax(1).any(), 'the largest class for all'
@@ -84,7 +85,7 @@ def test_strength_is_chosen_on_held_out_images(digits, standardise):
     assert probe.held_out[probe.strength] == max(probe.held_out.values())
     assert set(probe.gradient) == {*QUICK, 0.0} and max(probe.gradient.values()) < 1e-6
     mean, std = train.x.numpy().mean(0), train.x.numpy().std(0, ddof=1)
-    std[std < 1e-6] = 1  # constant dimensions
+    std[std < 1e-6] = 1  # Constant dimensions are not scaled
     x, x_test = (((data.x.numpy() - mean) / std) if standardise else data.x.numpy() for data in digits)
     reference = LogisticRegression(C=1 / (len(x) * probe.strength), tol=1e-8, max_iter=5000).fit(x, train.y)
     assert probe.scores['top-1'] == pytest.approx(100 * reference.score(x_test, test.y), abs=1e-9)
@@ -116,7 +117,8 @@ def test_multi_label_fit_equals_scikit_learn(digits, monkeypatch):
     assert found.solved
     for column in range(2):
         kept = y[:, column] >= 0
-        # scikit-learn averages the loss over the counted images, Objective over all images
+        # scikit-learn averages the loss over images with a label, Objective over all images, so the
+        # penalty is adapted.
         wanted = minimum_by_scikit_learn(x[kept], y[kept, column], 1e-2 * len(x) / int(kept.sum()))
         np.testing.assert_allclose(found.weight[column], wanted[0], atol=1e-4)
 
@@ -130,7 +132,7 @@ def test_class_without_training_image_is_never_chosen(digits):
 
 
 def test_separable_images_are_solved_at_every_strength():
-    """With weak penalties, all probabilities approach 0 and 1, and the curvature of the bias vanishes."""
+    """With weak penalties, all probabilities approach 0 or 1, and the curvature of the bias vanishes."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(30) % 2
     objective = Objective(torch.randn(30, 300, generator=generator) + 2.0 * y[:, None], y, 2)

@@ -1,4 +1,4 @@
-"""Scores against scikit-learn, independent loops, or results computed by hand."""
+"""Scores equal scikit-learn's, independent loops, or results that were computed by hand."""
 
 import dataclasses
 import json
@@ -41,13 +41,14 @@ def test_accuracies_equal_scikit_learns(classes):
     assert found.pop('top-1') == pytest.approx(100 * top_k_accuracy_score(y, scores, k=1, labels=labels), abs=1e-9)
     top5 = {'top-5': 100 * top_k_accuracy_score(y, scores, k=5, labels=labels)} if classes > 5 else {}
     assert found == pytest.approx(top5, abs=1e-9)
-    y[y == 1] = 2  # class 1 is absent and must not count as a class with recall 0
+    # Class 1 has no image. It must not count as a class with recall 0.
+    y[y == 1] = 2
     balanced = 100 * balanced_accuracy_score(y, scores.argmax(1))
     assert scores_of('mean per class', scores, y) == pytest.approx({'mean per class': balanced}, abs=1e-9)
 
 
 def eleven_points(scores: list[float], y: list[int]) -> Fraction:
-    """Apply the definition to each threshold, in exact fractions."""
+    """Compute the 11-point average precision by its definition, in exact fractions."""
     points = []
     for threshold in set(scores):
         taken = [label for score, label in zip(scores, y) if score >= threshold]
@@ -85,7 +86,8 @@ def test_shot_scores_are_means_over_classes():
     counts = torch.tensor([101, 500, 100, 20, 19, 0])
     y = torch.tensor([0, 0, 0, 0, 1, 2, 2, 3, 4, 5])
     predicted = torch.tensor([0, 0, 0, 9, 2, 2, 2, 1, 4, 0])
-    # Recalls of many-shot classes: 3/4 and 0/1; of medium-shot ones (20 to 100): 2/2 and 0/1; of few-shot ones: 1/1 and 0/1
+    # The recalls are 3/4 and 0/1 for many-shot classes, 2/2 and 0/1 for medium-shot classes (20 to
+    # 100 images), and 1/1 and 0/1 for few-shot classes.
     assert shot_report(predicted, y, counts) == {'many': 37.5, 'medium': 50.0, 'few': 50.0}
     assert shot_report(predicted[:5], y[:5], counts) == {'many': 37.5}
     with raises_code('label-out-of-range'):

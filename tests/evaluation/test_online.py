@@ -1,4 +1,4 @@
-"""The hooks that measure features during training: their scores, and that they do not change the student."""
+"""Hooks that evaluate features during training. Their scores are right, and they do not change the student."""
 
 import math
 from types import SimpleNamespace
@@ -46,7 +46,8 @@ def test_batch_without_labels_does_not_change_the_probe():
     before = hook.probe.weight.clone()
     assert hook._step(rows, torch.full((6,), -1), 0.0) == 0
     assert torch.equal(hook.probe.weight, before)
-    hook._step(rows * torch.nan, torch.zeros(6, dtype=torch.long), 0.0)  # a non-finite batch
+    # A batch with non-finite values must change nothing.
+    hook._step(rows * torch.nan, torch.zeros(6, dtype=torch.long), 0.0)
     assert torch.equal(hook.probe.weight, before)
 
 
@@ -71,7 +72,7 @@ def test_rates_follow_the_reference():
 
 
 def test_saved_probe_is_a_copy(toy_config):
-    """Checkpoints are written in the background, so their content must not change with the next step."""
+    """Checkpoints are written in the background, so the next step must not change their content."""
     runner, _ = trained(toy_config(width=8, custom_hooks=[PROBE]))
     probe = next(hook for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
     live = [
@@ -110,7 +111,7 @@ def test_hooks_leave_training_bit_identical(toy_config, tmp_path, monkeypatch):
 
 
 class Unread(torch.utils.data.Dataset):
-    """Test images that must not be read."""
+    """Test images that fail the test if they are opened."""
 
     def __init__(self) -> None:
         pytest.fail('the test images were opened')
@@ -124,7 +125,7 @@ def labels(monkeypatch):
 
 def watched(toy_config, folder, *hooks: dict, **checkpoint):
     cfg = toy_config(width=8, work_dir=str(folder), custom_hooks=list(hooks))
-    cfg.train_cfg.max_iters = 6  # two epochs
+    cfg.train_cfg.max_iters = 6  # This is two epochs
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     cfg.evaluation = dict(train=dict(type='Shapes', count=48, size=32), test=dict(type='Unread'))
     cfg.default_hooks.checkpoint.update(checkpoint)

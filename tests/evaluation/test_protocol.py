@@ -20,7 +20,8 @@ from mmairl.registry import DATASETS
 
 @pytest.fixture
 def tool(monkeypatch, tmp_path, run_tool):
-    monkeypatch.chdir(tmp_path)  # the cache of features is relative to the current folder
+    # The cache of features is in the current folder.
+    monkeypatch.chdir(tmp_path)
     return partial(run_tool, 'tools/evaluate.py')
 
 
@@ -60,7 +61,8 @@ def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkp
     assert len(filled) == 4, 'features of training and test images, extracted twice'
     record = json.loads(out.read_text())
     stored = {**record, 'scores': {'k-NN, k = 3': -1.0}}
-    stored['identity']['sources']['protocol'] = '0123'  # an earlier version of the protocol
+    # An earlier version of the protocol has written this result.
+    stored['identity']['sources']['protocol'] = '0123'
     out.write_text(json.dumps(stored))
     tool('knn', config_file, checkpoint, '--k', 3)
     assert json.loads(out.read_text())['scores']['k-NN, k = 3'] > 0
@@ -69,7 +71,7 @@ def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkp
 
 @DATASETS.register_module(force=True)
 class Parted(DATASETS.get('Noise')):
-    """Noise with a validation split of its own."""
+    """Images of noise that come with their own validation split."""
 
     def __init__(self, split: str = 'train', views: list | None = None) -> None:
         super().__init__({'train': 30, 'val': 12, 'train+val': 42}[split])
@@ -77,7 +79,7 @@ class Parted(DATASETS.get('Noise')):
 
 @pytest.mark.parametrize('protocol, images', [('knn', 42), ('logreg', 30)])
 def test_validation_images_join_if_they_choose_nothing(cfg, tmp_path, protocol, images):
-    """Logistic regression chooses its strength on them; k-NN has nothing to choose."""
+    """Logistic regression chooses its strength on validation images. k-NN has nothing to choose, so it trains on them."""
     cfg.evaluation.update(train=dict(type='Parted', split='train'), val=dict(type='Parted', split='val'))
     options = dict(ks=(3,)) if protocol == 'knn' else {}
     result = evaluate(cfg, protocol, 'random', settings=settings_for(protocol, **options, cache=tmp_path))
@@ -89,7 +91,8 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
     for subject in ('pixels', 'random'):
         out = tmp_path / f'{subject}.json'
         tool('logreg', config_file, '--init', subject, '--out', out)
-        assert json.loads(out.read_text())['scores']['logistic regression, top-1'] > 90  # chance is 33
+        # Chance is 33 %.
+        assert json.loads(out.read_text())['scores']['logistic regression, top-1'] > 90
 
 
 def test_bad_input_raises_and_writes_no_json(tool, cfg, config_file, checkpoint, tmp_path, capsys):
@@ -143,5 +146,8 @@ CALLS = count()
 
 
 def of_five(name: str) -> str:
-    """Return a group that fifteen consecutive calls share, so that no two parts share one."""
+    """Return a new group name after every fifteen calls.
+
+    Each part has a multiple of fifteen images, so no two parts share a group.
+    """
     return str(next(CALLS) // 15)

@@ -1,6 +1,6 @@
-"""Tests of every registered protocol, and of one from outside the package (`class_means.py`).
+"""Tests for every registered protocol, and for one that is not in the package (`class_means.py`).
 
-The file is also run as a script by two processes, whose scores must equal those of one process.
+Two processes also run this file as a script. Their scores must equal those of one process.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_for_labeled_images(name: str) -> bool:
-    """Return whether a protocol is tested here. Dense ones, and those without labels, have tests of their own."""
+    """Return whether this file tests a protocol. Other files test dense protocols and those without labels."""
     kind = PROTOCOLS.get(name)
     return 'dense' not in kind.labels and kind.metric != 'none'
 
@@ -46,7 +46,8 @@ def is_for_labeled_images(name: str) -> bool:
 NAMES = list(filter(is_for_labeled_images, PROTOCOLS.names()))
 ON_FEATURES = [name for name in NAMES if not PROTOCOLS.get(name).trains]
 if __name__ != '__main__':
-    del PROTOCOLS.module_dict['ncm']  # it must not affect other test files
+    # The protocol is registered only during the tests of this file.
+    del PROTOCOLS.module_dict['ncm']
 TINY = """
 _base_ = '{root}/configs/evaluation/shapes_r18.py'
 custom_imports = dict(imports=['class_means'])
@@ -71,7 +72,7 @@ def ncm():
 
 
 def settings_of(name: str, folder: Path, **options):
-    """Return settings with which a protocol only takes seconds."""
+    """Return settings with which the protocol takes only seconds."""
     if PROTOCOLS.get(name).trains:
         recipe = folder / 'recipe.py'
         recipe.write_text(RECIPE.format(root=ROOT))
@@ -89,7 +90,8 @@ def measure_all(folder: Path, processes: str) -> dict[str, dict[str, float]]:
         results[name] = evaluate(cfg, name, folder / 'start.pth', settings=settings).scores
     first, second = (name for name in NAMES if PROTOCOLS.get(name).trains)
     settings = settings_of(second, folder, launcher=launcher, work_dir=folder / processes / first)
-    with raises_code('other-result'):  # an error of the main process is raised in all processes
+    # If the main process raises an error, all processes raise it.
+    with raises_code('other-result'):
         evaluate(cfg, second, folder / 'start.pth', settings=settings)
     return results
 
@@ -103,7 +105,7 @@ def random_checkpoint(config: Path, folder: Path, seed: int) -> Path:
 
 @pytest.fixture(scope='module')
 def measured(tmp_path_factory, run_processes) -> Path:
-    """The scores of all protocols by one process and by two."""
+    """Return a folder with the scores of all protocols, measured by one process and by two."""
     folder = tmp_path_factory.mktemp('protocols')
     register()
     (folder / 'tiny.py').write_text(TINY.format(root=ROOT))
@@ -127,7 +129,7 @@ def test_two_processes_extract_the_same_features(measured):
         np.testing.assert_allclose(np.load(path), np.load(measured / 'two_features' / path.name), atol=1e-5)
 
 
-# Another value of each setting whose default is None or empty.
+# For settings whose default is None or empty: another valid value.
 VALUES = dict(
     gallery='train', ks=(5,), recipe='finetune_shapes', sweep=True, trials=({'optim_wrapper.optimizer.lr': 0.1},)
 )
@@ -189,7 +191,8 @@ def test_validation_images_are_used_as_declared(cfg, name):
     assert settings.chooses(cfg, trials=True) != joined
 
 
-@pytest.mark.parametrize('name', [name for name in ON_FEATURES if name != 'retrieval'])  # which learns no classes
+# Retrieval has no classes that could be unseen.
+@pytest.mark.parametrize('name', [name for name in ON_FEATURES if name != 'retrieval'])
 def test_unseen_class_is_wrong_or_an_error(cfg, name):
     cfg.evaluation.train = dict(type='Labeled', classes=2)
     try:

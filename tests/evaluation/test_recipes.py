@@ -1,4 +1,4 @@
-"""The choice of a recipe, and its combination with a network and data."""
+"""How the recipe of an evaluation is chosen, and combined with a network and data."""
 
 import itertools
 from pathlib import Path

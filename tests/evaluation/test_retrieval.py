@@ -1,4 +1,4 @@
-"""Retrieval: average precision and recall against plain loops, and the layout of Oxford and Paris."""
+"""Retrieval: average precision and recall equal plain loops, and the published layout of Oxford and Paris is read."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from mmairl.evaluation.retrieval import ranked
 
 
 def average_precision_of_oxford(ranking: list[int], relevance: list[int]) -> float:
-    """Compute the average precision like the loop of the authors' compute_ap.cpp."""
+    """Compute the average precision in a loop, like compute_ap.cpp of the data sets' authors."""
     total = sum(value == 1 for value in relevance)
     recall, precision, ap = 0.0, 1.0, 0.0
     found = rank = 0

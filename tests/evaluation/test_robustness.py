@@ -1,4 +1,4 @@
-"""Further test sets for a trained classifier: their classes, their scores, and reassessed labels."""
+"""Further test sets for a trained classifier: their classes, their scores, and corrected labels."""
 
 import json
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def test_other_classes_cannot_be_predicted():
 
 @DATASETS.register_module(force=True)
 class Darker(DATASETS.get('Noise')):
-    """The two darker classes of the noise, in another order."""
+    """Noise of the two darker classes, which are listed in another order."""
 
     classes = ['mid', 'dark']
 

@@ -1,4 +1,4 @@
-"""The data sets of an evaluation, and the checks that their images do not overlap."""
+"""The data sets of an evaluation, and the checks that no image is in two of them."""
 
 import copy
 import math
@@ -27,7 +27,7 @@ CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 def test_protocol_view_and_held_out_fraction_apply():
-    """VISSL's SVM resizes VOC2007 images to squares; BYOL holds out 10 009 of ImageNet's training images."""
+    """VISSL's SVM resizes VOC2007 images to squares. BYOL holds out 10 009 of ImageNet's training images."""
     voc, imagenet = (load_config(str(CONFIGS / f'evaluation/{name}_r50.py')) for name in ('voc2007', 'imagenet'))
     view = [TRANSFORMS.build(step) for step in voc.evaluation.views.svm]
     image = torch.zeros(3, 50, 100, dtype=torch.uint8)
@@ -41,7 +41,7 @@ def test_protocol_view_and_held_out_fraction_apply():
 
 
 def write_images(root: Path, numbers: Sequence[int]) -> dict:
-    """Write images of two classes. Each image has one color, which is its number."""
+    """Write images of two classes. The gray value of an image is its number."""
     for number in numbers:
         path = root / 'ab'[number % 2] / f'p{number:02}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def write_images(root: Path, numbers: Sequence[int]) -> dict:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, dict]:
-    """Training images 0 to 39, validation images 40 to 59, test images 60 to 79."""
+    """Return data sets with the training images 0 to 39, validation images 40 to 59 and test images 60 to 79."""
     bounds = dict(train=(0, 40), val=(40, 60), test=(60, 80))
     return {name: write_images(tmp_path / name, range(*numbers)) for name, numbers in bounds.items()}
 
@@ -113,7 +113,8 @@ def test_sets_without_common_images_are_apart(folders):
     'part, numbers, code',
     [
         ('val', range(60, 80), 'val-in-test'),
-        ('val', [*range(40, 60), 79], 'val-in-test'),  # one image is enough
+        # A single shared image is an error.
+        ('val', [*range(40, 60), 79], 'val-in-test'),
         ('val', range(0, 40), 'val-in-train'),
         ('train', [*range(40), *range(60, 80)], 'test-in-train'),
         ('train', [60, 61, *range(100, 103)], 'train-in-test'),
@@ -121,7 +122,7 @@ def test_sets_without_common_images_are_apart(folders):
 )
 def test_copies_under_other_paths_are_errors(folders, tmp_path, part, numbers, code):
     copied = dict(folders, **{part: write_images(tmp_path / 'copies' / 'deeper', numbers)})
-    held_out(copied)  # the configs do not overlap
+    held_out(copied)  # The configs alone do not overlap
     with raises_code(code) as error:
         require_apart(copied)
     assert 'p' in str(error.value)
@@ -143,8 +144,9 @@ def test_few_copies_between_published_splits_pass(monkeypatch):
     monkeypatch.setattr(sets, 'shared_images', lambda *_: found)
     held, test = range(100), range(50)
     own = dict(val=dict(type='DTD', split='val', views=[[]]), test=dict(type='DTD', split='test'))
-    sets.require_no_test_images(own, held, test)  # two published splits
-    sets.require_no_test_images({}, held, test)  # held out of the training images
+    sets.require_no_test_images(own, held, test)  # These parts are two published splits
+    # Here, validation images are held out of the training images.
+    sets.require_no_test_images({}, held, test)
     other = dict(val=dict(type='DTD', split='val'), test=dict(type='DTD', root='elsewhere', split='test'))
     for data in (other, dict(val=own['test'], test=own['test'])):
         with pytest.raises(UserError):
@@ -160,7 +162,8 @@ def test_arrays_in_memory_are_compared_by_pixels():
     data = dict(train=dict(shapes, split='train', count=48), test=dict(shapes, split='val', count=48))
     require_apart(dict(data, val=dict(shapes, split='train', count=24, seed=1)))
     with raises_code('val-in-test'):
-        require_apart(dict(data, val=dict(shapes, split='val', count=12)))  # the first twelve test images
+        # These are the first twelve test images.
+        require_apart(dict(data, val=dict(shapes, split='val', count=12)))
 
 
 def test_copies_in_a_shard_are_found(folders, tmp_path):
@@ -187,7 +190,8 @@ def test_held_out_groups_are_compared_with_the_test(folders):
     data = dict(train=folders['train'], test=folders['test'], groups=r'(p\d+)')
     require_apart(data)
     first = Path(folders['test']['root']) / 'a' / 'p60.png'
-    for number in range(40):  # one of each training group
+    # Each training group has one image in the test set.
+    for number in range(40):
         shutil.copy(first, first.with_name(f'p{number:02}_b.png'))
     with raises_code('shared-groups'):
         require_apart(data)

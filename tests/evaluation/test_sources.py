@@ -1,4 +1,4 @@
-"""Digests of the source code that a result depends on: of modules outside the package, and of protocols."""
+"""Digests of the source code on which a result depends: modules outside the package, and protocols."""
 
 import shutil
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_installed_packages_are_left_out(folder):
 
 @pytest.fixture(scope='module')
 def package(tmp_path_factory) -> Iterator[Path]:
-    """The evaluation folder of a copy of the package, from which digests are computed."""
+    """Return the evaluation folder in a copy of the package, whose digests are computed."""
     room = tmp_path_factory.mktemp('copy') / 'mmairl' / 'evaluation'
     ignored = shutil.ignore_patterns('__pycache__')
     shutil.copytree(sources.PACKAGE / 'evaluation', room, ignore=ignored)

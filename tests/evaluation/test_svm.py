@@ -1,4 +1,4 @@
-"""The SVM protocol against direct calls of scikit-learn, on handwritten digits."""
+"""The SVM protocol equals direct calls of scikit-learn on handwritten digits."""
 
 import dataclasses
 from itertools import pairwise
@@ -22,13 +22,16 @@ pytestmark = pytest.mark.filterwarnings('ignore')
 
 @pytest.fixture(scope='module')
 def digits(digits) -> tuple[Features, Features]:
-    """A subset of the handwritten digits."""
+    """Return small training and test sets of handwritten digits."""
     return tuple(Features(digits[0].x[some], digits[0].y[some]) for some in (slice(300), slice(600, 800)))
 
 
 @pytest.fixture(scope='module')
 def kinds(digits) -> tuple[Features, Features]:
-    """Three overlapping classes (even, below five, divisible by three), for each of which some images are 'difficult'."""
+    """Return digits with three overlapping classes (even, below five, divisible by three).
+
+    Some images are 'difficult' for a class.
+    """
     return tuple(Features(data.x, multi_labels(data.y, seed)) for seed, data in enumerate(digits))
 
 
@@ -46,7 +49,7 @@ def multi_labels(y: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def plain(train: Features, test: Features, label: int, costs=GRID, seed: int = 0) -> tuple[float, float, np.ndarray]:
-    """Compute AP, cost and decision values of one class step by step."""
+    """Compute average precision, chosen cost and decision values of one class step by step."""
     x, x_test = (data.x.double().numpy() for data in (train, test))
     x, x_test = x / np.linalg.norm(x, axis=1)[:, None], x_test / np.linalg.norm(x_test, axis=1)[:, None]
     rows, rows_test = (np.flatnonzero(data.y[:, label] >= 0) for data in (train, test))

@@ -1,4 +1,4 @@
-"""Linear evaluation and fine-tuning: which images choose hyperparameters, how runs resume, and which are errors."""
+"""Linear evaluation and fine-tuning: which images choose hyperparameters, how runs resume, and which input is an error."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import print_results
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
-Noise = DATASETS.get('Noise')  # registered by this folder's conftest
+Noise = DATASETS.get('Noise')  # The conftest of this folder registers the data set
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def recipe(small_recipe) -> Config:
 
 @pytest.fixture
 def settings(small_recipe, tmp_path) -> LinearEvaluation:
-    """Settings of a run of one epoch."""
+    """Return settings of a run of one epoch."""
     small_recipe(randomness=dict(seed=0))
     return LinearEvaluation(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a')
 
@@ -71,7 +71,8 @@ def test_interrupted_run_resumes_to_the_same_scores(cfg, recipe, tmp_path, monke
     assert started == [True]
 
 
-@pytest.mark.parametrize('count, an_epoch', [(47, 2), (15, 1)])  # more and fewer images than a batch
+# The data set has more images than a batch, or fewer.
+@pytest.mark.parametrize('count, an_epoch', [(47, 2), (15, 1)])
 def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, checkpoint, count, an_epoch):
     recipe = small_recipe('finetune_20k', epochs=5, randomness=dict(seed=0))
     recipe.train_cfg.max_iters = recipe.train_cfg.pop('max_epochs')
@@ -88,7 +89,7 @@ def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, che
 
 @pytest.mark.slow
 def test_folder_belongs_to_one_evaluation(cfg, settings, tmp_path, checkpoint, monkeypatch):
-    """A killed run does not resume from other weights, and scores are only reused for the same evaluation."""
+    """A killed run does not resume from other weights, and stored scores are reused for the same evaluation only."""
     folder = tmp_path / 'a'
     saved = torch.load(checkpoint)
     other = {**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}

@@ -27,7 +27,8 @@ def test_features_join_tokens_and_the_mean_patch(layers, pooling, width):
     assert features.shape == (2, width)
     assert model.fc.in_features == width
     if pooling != 'mean':
-        last = model.backbone(images)[-1]  # raw tokens, after the final norm
+        # The backbone returns raw tokens after its final norm.
+        last = model.backbone(images)[-1]
         torch.testing.assert_close(features[:, 16 * (layers - 1) : 16 * layers], last[:, 0])
 
 

@@ -1,1 +1,1 @@
-"""Shared parts of the tests: toy configs, processes, and runs that stop and resume."""
+"""Shared parts of the tests: toy configs, processes, and runs that are interrupted and resumed."""

@@ -1,4 +1,4 @@
-"""Toy backbones of other packages, and the comparison of a file's features with theirs."""
+"""Toy backbones of other packages, and a check that a backbone read from a file has the same features."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ SMALL = dict(img_size=SIDE, patch_size=16, embed_dim=64, depth=2, num_heads=1)
 
 
 def randomized(network: nn.Module) -> nn.Module:
-    """Add noise to every tensor, so that none can be left out unnoticed."""
+    """Add noise to every tensor, so that a forgotten tensor changes the features."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for tensor in network.state_dict().values():
@@ -50,7 +50,7 @@ def vit(name: str = 'vit_small_patch16_224', **how: object) -> nn.Module:
 
 
 def dinov3(kind: str = 'small') -> nn.Module:
-    """Return timm's DINOv3 of a kind: 'small', 'small_plus' with gates, or 'small_plus_qkvb' with biases."""
+    """Return timm's DINOv3 of a kind: 'small', 'small_plus' (with a gated MLP) or 'small_plus_qkvb' (with biases)."""
     torch.manual_seed(0)
     size, bias, _ = kind.partition('_qkvb')
     how = dict(embed_dim=64, depth=2, num_heads=1, num_classes=0, global_pool='token')
@@ -69,7 +69,7 @@ def with_prefix(prefix: str, state: dict) -> dict:
 
 
 def build(read: Backbone) -> nn.Module:
-    """Return the network of a backbone that was read, with its weights."""
+    """Build the network of a backbone that was read from a file, with its weights."""
     network = MODELS.build(read.network)
     require_same_keys(read.weights, network.state_dict(), read.path)
     network.load_state_dict(read.weights)
@@ -85,7 +85,7 @@ def features(network: Callable[[Tensor], object], images: Tensor = IMAGES) -> Te
 def assert_same_features(
     path: object, network: Callable, images: Tensor = IMAGES, tolerance: float = 1e-5, **how: object
 ) -> None:
-    """Compare the features of a file's backbone with those of the network that it was written from."""
+    """Check that the backbone read from a file computes the same features as the network that was written to it."""
     expected = features(network, images)
     found = features(build(read_backbone(path, **how)), images)
     assert (found - expected).abs().max() <= tolerance * expected.abs().max() and expected.std() > 0.01

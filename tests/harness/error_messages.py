@@ -1,6 +1,6 @@
-"""List the messages of all errors that users see, so that their wording can be reviewed in one place.
+"""List the messages of all errors that users may see, so that their wording can be reviewed in one file.
 
-PYTHONPATH=tests python -m harness.error_messages      # writes tests/error_messages.txt
+`PYTHONPATH=tests python -m harness.error_messages` writes the file tests/error_messages.txt.
 """
 
 import ast
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / 'tests/error_messages.txt'
-PLACEHOLDER = 80  # characters of an expression that are shown
+PLACEHOLDER = 80  # An expression is shown with at most this number of characters
 NO_CODE = 'no code'
 
 
@@ -40,7 +40,7 @@ def message(node: ast.expr) -> str:
 
 
 def code_of(call: ast.Call) -> str:
-    """Return the code of an error."""
+    """Return the code of the error that a call creates."""
     values = [keyword.value for keyword in call.keywords if keyword.arg == 'code'] + call.args[1:2]
     return message(values[0]) if values else NO_CODE
 
@@ -57,7 +57,7 @@ def errors() -> Iterator[tuple[str, str, str]]:
 
 
 def listing() -> str:
-    """Return the messages, grouped by file."""
+    """Return the messages of all errors, grouped by file."""
     by_file: dict[str, list[str]] = {}
     for file, code, text in errors():
         by_file.setdefault(file, []).append(f'  [{code}] {text}')

@@ -1,8 +1,8 @@
-"""Foreign objects in checkpoints, which must not be built or run when a file is read."""
+"""Foreign objects in checkpoints. Reading a file must neither create them nor call them."""
 
 
 class Settings:
-    """A foreign class. It counts how often one is built, and how often `run_me` runs."""
+    """A foreign class that counts how many instances are created, and how often `run_me` is called."""
 
     built = 0
 

@@ -1,4 +1,4 @@
-"""Count the kernels and the bytes of operations without a device, on fake or meta tensors."""
+"""Count the kernels that operations launch and the bytes that they move, without a device, on fake or meta tensors."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def rows(views: int, count: int, dim: int = 4) -> dict[int, Tensor]:
-    """Return random embeddings of each view, not normalized, with gradients."""
+    """Return random embeddings of each view. They are not normalized, and require gradients."""
     return {view: torch.randn(count, dim, dtype=torch.float64).requires_grad_() for view in range(views)}
 
 
@@ -15,7 +15,7 @@ def units(side: dict[int, Tensor]) -> dict[int, Tensor]:
 
 
 def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
-    """Compare the values and their gradients."""
+    """Check that two losses have equal values and equal gradients."""
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
     for a, b in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)

@@ -1,4 +1,4 @@
-"""Parse a page like a browser, and check its structure."""
+"""Parse a page as a browser does, and check its structure."""
 
 import json
 import re
@@ -10,7 +10,7 @@ VOID = {'meta', 'img', 'br', 'path', 'use', 'rect', 'link'}
 
 
 class Outline(HTMLParser):
-    """Count a page's elements, collect its ids and references, and check that every tag is closed."""
+    """Count the elements of a page, collect its ids and references, and check that every tag is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -43,12 +43,15 @@ class Outline(HTMLParser):
 
 
 def charts(markup: str) -> list[dict]:
-    """Return the data of the charts in a page, or in a part of it."""
+    """Return the data of all charts in a page, or in a part of a page."""
     return [json.loads(unescape(text)) for text in re.findall(r'data-chart="([^"]+)"', markup)]
 
 
 def sound(text: str) -> Outline:
-    """Check that a page is well formed, needs no other file, and defines its colors for light and dark; return its outline."""
+    """Check that a page is well formed, loads no other file, and defines colors for light and dark mode.
+
+    Return its outline.
+    """
     outline = Outline(text)
     assert outline.open == []
     assert outline.counts['script'] == 1

@@ -20,22 +20,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / 'build' / 'test-all'
-PORTION = 300  # seconds of tests in one worker that a portion aims at
-UNKNOWN = 20  # seconds assumed for a file that has not been measured
-LIMIT = 900  # seconds after which a single test is stopped
+# Each portion should take about this number of seconds in one worker.
+PORTION = 300
+UNKNOWN = 20  # A file without a measured duration is assumed to take this number of seconds
+LIMIT = 900  # A single test is stopped after this number of seconds
 WORKERS = 2
-PASSED = 0  # exit statuses of pytest
+PASSED = 0  # These are exit statuses of pytest
 NO_TESTS = 5
 
 
 def files_of_tests() -> list[str]:
-    """Return all test files, relative to the root: those of the package, then those of projects."""
+    """Return all test files, relative to the root: first those of the package, then those of projects."""
     found = [*sorted(ROOT.glob('tests/**/test_*.py')), *sorted(ROOT.glob('projects/*/tests/**/test_*.py'))]
     return [str(path.relative_to(ROOT)) for path in found]
 
 
 def tree_hash() -> str:
-    """Return a hash of all files that git tracks or would add, as they are now."""
+    """Return a hash of all files that git tracks or would add, in their current state."""
     listed = subprocess.run(
         ['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'],
         cwd=ROOT,
@@ -52,7 +53,7 @@ def tree_hash() -> str:
 
 
 def portions_of(files: Iterable[str], seconds: dict[str, float]) -> list[list[str]]:
-    """Group files in order; a group ends before it exceeds `PORTION` seconds for each worker."""
+    """Group files in their order. A group ends before its time exceeds `PORTION` seconds for each worker."""
     groups = []
     total = float('inf')
     for file in files:
@@ -66,7 +67,7 @@ def portions_of(files: Iterable[str], seconds: dict[str, float]) -> list[list[st
 
 
 def durations(report: Path) -> dict[str, float]:
-    """Return the seconds of each test file in a JUnit report."""
+    """Return the duration of each test file in a JUnit report, in seconds."""
     seconds = Counter()
     for case in ElementTree.parse(report).iter('testcase'):
         file = case.get('file')

@@ -1,8 +1,8 @@
-"""Processes of tests: start ranks as torchrun would, wait for a condition, find a free port.
+"""Processes for tests: start ranks as torchrun would, wait for a condition, or find a free port.
 
-As a program (`python -m harness.processes`) it is a server of ranks. It imports everything once, which takes ten seconds,
-and forks the ranks. Each line of its standard input is a JSON request: the number of ranks, the file for their output, and
-the script with its arguments. It answers each request with the list of exit statuses.
+As a program (`python -m harness.processes`), this module is a server that starts ranks. It imports everything once,
+which takes ten seconds, and then forks the ranks. Each line of its input is a JSON request: the number of ranks, the
+file for their output, and the script with its arguments. The answer to a request is the list of exit statuses.
 """
 
 import json
@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT = 600  # seconds
+LIMIT = 600  # The unit is seconds
 
 
 def wait_for(
     condition: Callable[[], object], seconds: float = 120, what: str = '', progress: Callable[[], object] = bool
 ) -> None:
-    """Wait until `condition` is true; fail if `progress` has not changed for this many seconds."""
+    """Wait until `condition` is true. Fail if `progress` stays the same for this number of seconds."""
     seen = None
     deadline = time.monotonic() + seconds
     while not condition():
@@ -37,7 +37,10 @@ def wait_for(
 
 
 def ended(pid: int | str) -> bool:
-    """Return whether a process is gone, or is a zombie (a container's first process may never reap it)."""
+    """Return whether a process has ended.
+
+    A zombie counts as ended, since the first process of a container may never reap it.
+    """
     try:
         return 'State:\tZ' in Path(f'/proc/{pid}/status').read_text()
     except OSError:
@@ -45,7 +48,7 @@ def ended(pid: int | str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens now."""
+    """Return a port on which no program listens at the moment."""
     with socket.create_server(('127.0.0.1', 0)) as free:
         return free.getsockname()[1]
 
@@ -92,7 +95,8 @@ def run(ranks: int, output: str, command: list[str]) -> list[int]:
 
 def serve() -> None:
     answers = os.fdopen(os.dup(1), 'w')
-    os.dup2(2, 1)  # keep what libraries print on import out of the answers
+    # Libraries may print on import, which must not mix with the answers.
+    os.dup2(2, 1)
     if 'SOFTGPU' in os.environ:
         import softgpu  # noqa: F401  must precede torch
     from harness import toy  # noqa: F401  imports what the scripts need
@@ -108,17 +112,18 @@ def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Ite
     """Start a server of ranks.
 
     Args:
-        output: The file for what the ranks print.
-        environment: Variables to add.
+        output: The file to which the ranks print.
+        environment: Environment variables to add.
         folders: Folders to add to the import path.
 
     Yields:
-        A function that runs a script as a number of processes and returns what they print. It
-        raises AssertionError, with the end of that, if a process fails.
+        A function that runs a script in a number of processes and returns what they print. If a
+        process fails, it raises AssertionError with the last lines of the output.
     """
     tests = Path(__file__).parents[1]
     path = [str(tests.parent), str(tests), *folders, os.environ.get('PYTHONPATH', '')]
-    # By NVML, mmengine's search for GPUs on import does not start CUDA, which could not be used in forks then.
+    # With NVML, mmengine's search for GPUs on import does not initialize CUDA, which forked
+    # processes could not use afterwards.
     added = {'OMP_NUM_THREADS': '1', 'PYTORCH_NVML_BASED_CUDA_CHECK': '1', 'PYTHONPATH': os.pathsep.join(path)}
     command = [sys.executable, '-m', 'harness.processes']
     with (

@@ -1,4 +1,4 @@
-"""Small runs that are interrupted and resumed, with workers and real views."""
+"""Small runs that tests interrupt and resume, with data workers and real views."""
 
 import multiprocessing
 import os
@@ -18,10 +18,11 @@ from mmairl.engine.fork import Fork
 from mmairl.registry import HOOKS
 from mmairl.signals import Stopped, stop_processes
 from projects.faults.compare import different_runs
-from projects.faults.compare import differing as differing  # re-exported for tests
+from projects.faults.compare import differing as differing  # Tests import this name from here
 from projects.faults.small_run import VIEW as VIEW
 
-# Recipes with random numbers that a resume could miss: in workers, on the device, and in ShuffleBN.
+# Each recipe has random numbers that a resume could miss: in workers, on the device, or in
+# ShuffleBN.
 CASES = {
     'workers': dict(name='mocov2plus_r50_200e.py', workers=2),
     'no_queue': dict(name='byol_r50_200e.py', workers=1),
@@ -32,12 +33,12 @@ CASES = {
 
 
 class LeftInTheMiddle(Exception):
-    """Raised to interrupt a run."""
+    """Stop a run in the middle, as an error would."""
 
 
 @HOOKS.register_module(force=True)
 class LeaveAt(Hook):
-    """Interrupt the run after an iteration, like an error."""
+    """Interrupt the run after this iteration, as an error would."""
 
     priority = 'LOWEST'
 
@@ -51,7 +52,7 @@ class LeaveAt(Hook):
 
 @HOOKS.register_module(force=True)
 class SignalAt(Hook):
-    """Before an iteration, signal this process and its data workers twice, like a scheduler."""
+    """Before this iteration, send two signals to this process and its data workers, as a scheduler may do."""
 
     def __init__(self, iteration: int, number: int, rank: int = 0) -> None:
         self.iteration, self.number, self.rank = iteration, number, rank
@@ -65,7 +66,7 @@ class SignalAt(Hook):
 
 @HOOKS.register_module(force=True)
 class Spoil(Hook):
-    """Put a NaN into the batches of some iterations, in one process."""
+    """Put a NaN into the batches of some iterations, in one of the processes."""
 
     def __init__(self, iterations: list[int], rank: int = 0) -> None:
         self.iterations, self.rank = iterations, rank
@@ -89,7 +90,7 @@ def config(
     steps: int = 5,
     every: int = 4,
 ) -> Config:
-    """Return a config with short epochs and a checkpoint every few iterations, mostly inside an epoch."""
+    """Return a config with short epochs and a checkpoint every few iterations, usually in the middle of an epoch."""
     settings = {'workers': 0, 'accumulate': 1, 'in_batch': False, 'replicas': None, **CASES[case]}
     steps *= settings['accumulate']
     cfg = toy.config(settings['name'], work_dir, batch=batch * settings['accumulate'])
@@ -124,7 +125,7 @@ def config(
 
 
 def run(cfg: Config, launcher: str = 'none') -> Path:
-    """Train until the end or the interruption, and return the last checkpoint."""
+    """Train until the end or the interruption. Return the last checkpoint."""
     try:
         launch.train(cfg, launcher)
     except LeftInTheMiddle:
@@ -133,12 +134,14 @@ def run(cfg: Config, launcher: str = 'none') -> Path:
 
 
 def assert_the_same_run(one: Path, other: Path) -> None:
-    """Compare two checkpoints bit for bit: weights, statistics, queue, optimizer, schedules, generators and losses."""
+    """Check that two checkpoints agree bit for bit in weights, statistics, queue, optimizer, schedules, generators and
+    losses.
+    """
     assert different_runs(one, other) == []
 
 
 def main() -> None:
-    """Run the two processes of test_resume.py: uninterrupted, interrupted, and stopped by a signal to one process."""
+    """Run the two processes of test_resume.py: without interruption, with one, and with a signal that stops one process."""
     folder = sys.argv[1]
     launch.register()
     start_processes('pytorch')

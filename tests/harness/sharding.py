@@ -1,7 +1,7 @@
-"""Runs under DDP and under strategies in two processes, for the tests of strategies.
+"""Runs under DDP and under sharding strategies in two processes, for the tests of these strategies.
 
-Called as a script with the file for the outcomes, a folder and a suite: 'zero' or 'deepspeed'; or, to run until a process
-is killed and from there to the end, with a folder alone.
+The script takes a file for the results, a folder and a suite ('zero' or 'deepspeed'). With a folder alone, it runs
+until a process is killed, and finishes the run when it is started again.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from mmairl.registry import HOOKS
 from mmairl.signals import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
-# With the usual eps, Adam makes steps of the rounding errors in gradients that are 0.
+# With the usual eps, rounding errors in gradients that should be 0 would become steps of Adam.
 ADAMW = dict(type='AdamW', lr=1e-3, weight_decay=0.05, eps=1e-3, _delete_=True)
 ADAMW_STEPS = {
     'optim_wrapper.optimizer': ADAMW,
@@ -46,7 +46,7 @@ ADAMW_STEPS = {
 }
 HEALTH = {'default_hooks.health.interval': 1}
 PLAIN_IMAGES = dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3, _delete_=True)
-# A config and changes to it, by name.
+# Each name stands for a config and changes to it.
 CASES = {
     'mocov2plus': ('mocov2plus_r50_200e.py', HEALTH),
     'mocov2plus_lars': ('mocov2plus_lars_r50_200e.py', {'custom_hooks': [PROBE], **HEALTH}),
@@ -81,7 +81,7 @@ CASES = {
         },
     ),
 }
-# The cases that run under DDP and under a strategy.
+# These cases run under DDP and under a strategy, and are compared.
 EQUAL = {
     'zero': [
         ('mocov2plus_lars', 'zero1'),
@@ -107,14 +107,15 @@ BF16 = dict(type='ZeroStrategy', zero_optimization=dict(stage=3), bf16=dict(enab
 
 
 def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: int = 5, **options) -> Config:
-    """A framework at toy size, on batches of 16 images."""
+    """Return the toy config of a case, with batches of 16 images."""
     name, changes = CASES[case]
     cfg = toy.config(name, work_dir, steps=steps, batch=16, queue=32)
     if case != 'vit':
         cfg.model.backbone = dict(type='Small')
         cfg.model.projector.in_channels = 22
     cfg.default_hooks.checkpoint.interval = steps
-    options = copy.deepcopy({**changes, **options})  # mmengine takes `_delete_` out of them
+    # mmengine removes `_delete_` from the options, so a copy is merged.
+    options = copy.deepcopy({**changes, **options})
     cfg.total_batch_size *= options.get('optim_wrapper.accumulative_counts', 1)
     if strategy:
         cfg.strategy = run.strategy_named(strategy) if isinstance(strategy, str) else strategy
@@ -123,7 +124,7 @@ def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: 
 
 
 def outcome(runner: Runner) -> dict:
-    """Return what a run's last checkpoint holds, and its losses."""
+    """Return the content of a run's last checkpoint, and its losses."""
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0])
     if get_rank() != 0:
         return {}
@@ -132,14 +133,14 @@ def outcome(runner: Runner) -> dict:
     found = {part: saved[part] for part in parts if part in saved}
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
     health = {name: torch.tensor(values) for name, values in scalars.items() if name.startswith('health/')}
-    health.pop('health/data_share', None)  # a time
+    health.pop('health/data_share', None)  # This value is a time, which differs between runs
     found['knn'] = scalars.get('train/knn_accuracy', torch.zeros(0)).tolist()
     skipped = runner.message_hub.get_info('skipped_steps', 0)
     return dict(losses=losses, health=health, skipped=skipped, **found)
 
 
 def equal_runs(work_dir: str, suite: str) -> dict[str, dict]:
-    """Run each case of a suite under DDP and under its strategies."""
+    """Run each case of a suite under DDP and under its strategies. Return the results by case and strategy."""
     found = {}
     for case, strategy in dict.fromkeys([(case, None) for case, _ in EQUAL[suite]] + EQUAL[suite]):
         cfg = config(case, f'{work_dir}/{case}_{strategy}', strategy)
@@ -148,9 +149,10 @@ def equal_runs(work_dir: str, suite: str) -> dict[str, dict]:
 
 
 def assert_equal(found: dict, plain: dict) -> None:
-    """Compare weights, queue and optimizer to 1e-6, and losses, which are sums over images, to as many digits.
+    """Check that a run under a strategy equals the run under DDP.
 
-    Norms of gradients, weights and updates by stage, and the teacher's distance, are those of whole layers.
+    Weights, queue and optimizer must agree to 1e-6. Losses are sums over images, so they must agree to as many digits.
+    The norms per stage, and the teacher's distance, must be those of whole layers instead of shards.
     """
     torch.testing.assert_close(found['losses'], plain['losses'], atol=0, rtol=2e-6, equal_nan=True)
     assert found['skipped'] == plain['skipped']
@@ -165,7 +167,7 @@ def assert_equal(found: dict, plain: dict) -> None:
 
 
 def assert_close(found: object, plain: object) -> None:
-    """Compare trees leaf by leaf, tensors to 1e-6."""
+    """Check that two trees have equal leaves. Tensors must agree to 1e-6."""
     for one, other in zip(tree_leaves(found), tree_leaves(plain), strict=True):
         if isinstance(other, torch.Tensor):
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
@@ -174,20 +176,20 @@ def assert_close(found: object, plain: object) -> None:
 
 
 def load(path: Path) -> dict:
-    """Load outcomes or a checkpoint as anyone can."""
+    """Load a file as programs do that know only torch and mmengine."""
     trust_mmengine_checkpoints()
     return torch.load(path, weights_only=True)
 
 
 def overflow() -> list[tuple[bool, float, list[float]]]:
-    """Make a float16 step overflow in the second process's rows alone.
+    """Take a float16 step in which only the second process's part of the weights overflows.
 
-    Return for each process whether it stepped, its scale and its rows.
+    Return, for each process, whether it took the step, its loss scale and its part of the weights.
     """
     mesh = init_device_mesh('cpu', (2,))
     weight = nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))
     wrapper = AutocastOptimWrapper(torch.optim.SGD([weight], lr=1.0), dtype='float16')
-    # finite before they are scaled
+    # These factors are finite and overflow when the loss is scaled.
     factors = distribute_tensor(torch.tensor([1.0, 1.0, 1.0, 1e38]), mesh, [Shard(0)])
     wrapper.update_params((weight * factors).sum().full_tensor())
     own = (wrapper.stepped, wrapper.loss_scaler.get_scale(), weight.to_local().tolist())
@@ -197,7 +199,7 @@ def overflow() -> list[tuple[bool, float, list[float]]]:
 
 
 def resumed(work_dir: str, case: str, strategy: str) -> None:
-    """Run one whole run, and one that is interrupted and resumed."""
+    """Run a case twice: without interruption, and interrupted and resumed."""
     for leave_at in (None, 5):
         part = 'whole' if leave_at is None else 'interrupted'
         cfg = config(case, f'{work_dir}/{part}', strategy, 6)
@@ -212,7 +214,7 @@ def resumed(work_dir: str, case: str, strategy: str) -> None:
 
 
 def resume_alone(case: str, checkpoint: Path, work_dir: Path, strategy: str | None) -> dict:
-    """Restore a checkpoint in this process alone, and return what it would save."""
+    """Restore a checkpoint in this process alone, and return the checkpoint that it would save."""
     cfg = config(case, str(work_dir), strategy, 6)
     cfg.merge_from_dict(dict(resume=True, load_from=str(checkpoint)))
     run.complete_config(cfg, 'none')
@@ -223,12 +225,14 @@ def resume_alone(case: str, checkpoint: Path, work_dir: Path, strategy: str | No
         next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
         return runner.snapshot(dict(epoch=0, iter=6), True, True)
     finally:
-        if dist.is_initialized():  # by a strategy
+        if dist.is_initialized():  # A strategy may have joined a group
             dist.destroy_process_group()
 
 
 def held(work_dir: str, strategy: str) -> tuple[float, int]:
-    """Return this process's share of the weights, and how many of the blocks' are whole after the forward pass."""
+    """Return this process's fraction of all weights, and the number of weights of blocks that are whole after a forward
+    pass.
+    """
     cfg = config('byol', f'{work_dir}/held_{strategy}', strategy)
     run.share_batch(cfg, 2)
     runner = run.build_runner(cfg)
@@ -241,7 +245,7 @@ def held(work_dir: str, strategy: str) -> tuple[float, int]:
 
 
 def exchanges(work_dir: str, strategy: str) -> int:
-    """Count the exchanges of gradients of five batches, two of which make a step."""
+    """Return how often five batches exchange gradients. Two batches make an optimizer step."""
     cfg = config('adamw', f'{work_dir}/exchanges_{strategy}', strategy)
     with mock.patch.object(dist, 'reduce_scatter_tensor', wraps=dist.reduce_scatter_tensor) as calls:
         run.train(cfg, 'pytorch')
@@ -270,7 +274,7 @@ def deepspeed_suite(work_dir: str) -> dict:
 
 
 def switched(work_dir: str) -> None:
-    """Run eight iterations under DDP, and eight under one strategy after the other."""
+    """Run eight iterations under DDP. Run them again, with a change of strategy every two iterations."""
     cfg = config('vit', f'{work_dir}/ddp', None, 8)
     run.train(cfg, 'pytorch')
     for strategy, leave_at in (('deepspeed2', 3), ('zero2', 5), (None, 7), ('deepspeed1', None)):
@@ -284,7 +288,7 @@ def switched(work_dir: str) -> None:
 
 
 def save_folder(work_dir: Path, stage: int, half: bool) -> None:
-    """Save a folder as mmengine's DeepSpeedStrategy does, and the whole weights as DeepSpeed gathers them."""
+    """Save a folder as mmengine's DeepSpeedStrategy does, and a file with the whole weights, which DeepSpeed gathers."""
     import deepspeed
     from deepspeed.utils import safe_get_full_fp32_param
 
@@ -314,7 +318,7 @@ def save_folder(work_dir: Path, stage: int, half: bool) -> None:
 
 @HOOKS.register_module(force=True)
 class KillAt(Hook):
-    """Kill the second process before an iteration."""
+    """Kill the second process before this iteration."""
 
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
@@ -325,7 +329,7 @@ class KillAt(Hook):
 
 
 def killed(work_dir: str) -> None:
-    """Run until the second process is killed. After a restart, resume."""
+    """Run until the second process is killed. When the launcher restarts the processes, resume the run."""
     cfg = config('mocov2plus', work_dir, 'deepspeed2', 6)
     cfg.default_hooks.checkpoint.interval = 2
     if int(os.environ['TORCHELASTIC_RESTART_COUNT']):

@@ -1,4 +1,6 @@
-"""The repository's configs at toy size: the same network and recipe, ResNet-18, fixed random views, few steps."""
+"""The repository's configs at toy size: the same networks and recipes with a narrow ResNet-18, fixed random views and few
+steps.
+"""
 
 import contextlib
 import multiprocessing
@@ -15,16 +17,17 @@ from mmairl.config import load_config
 from mmairl.models.norm import SyncBN
 from mmairl.registry import DATASETS, MODELS
 
-# Skip mmengine's formatter, which takes longer than all steps of a toy run.
+# mmengine's formatter is skipped, because it takes longer than all steps of a toy run.
 config_file.FormatCode = lambda text, **_: (text, True)
-NARROW = {  # options that shrink a config of `suggest`
+# These options make a config of `suggest` small.
+NARROW = {
     'model.backbone.stem_channels': 8,
     'model.backbone.base_channels': 8,
     'model.projector.in_channels': 64,
     'model.projector.hidden_channels': 32,
     'model.predictor.hidden_channels': 32,
 }
-# The images of the online k-NN, instead of those in a config's `evaluation`.
+# The online k-NN uses these images instead of those in a config's `evaluation`.
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
 KNN['_delete_'] = True
 RUNS = count()
@@ -32,16 +35,17 @@ CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 def end_workers() -> None:
-    """End the data workers of interrupted runs, because torch would wait five seconds for each."""
+    """End the data workers of interrupted runs, since torch would wait five seconds for each."""
     for worker in multiprocessing.active_children():
-        with contextlib.suppress(RuntimeError):  # torch notices the end of its worker
+        # torch raises this error when it notices the end of its worker.
+        with contextlib.suppress(RuntimeError):
             worker.terminate()
             worker.join()
 
 
 @DATASETS.register_module(force=True)
 class FixedViews(Dataset):
-    """`count` images with random views that are always the same."""
+    """A data set with `count` images, whose random views are always the same."""
 
     def __init__(self, count: int = 32, size: int = 32, views: int = 2, dtype: str = 'float32') -> None:
         generator = torch.Generator().manual_seed(7)
@@ -56,7 +60,7 @@ class FixedViews(Dataset):
 
 @MODELS.register_module(force=True)
 class Small(nn.Module):
-    """A backbone of two blocks with SyncBN, and a frozen parameter outside the blocks."""
+    """A backbone with two blocks and SyncBN. A parameter outside the blocks is frozen."""
 
     def __init__(self, width: int = 11) -> None:
         super().__init__()
@@ -87,7 +91,7 @@ def config(
     width: int = 16,
     **options,
 ) -> Config:
-    """Return a config with a ResNet-18 of this width (usually 64) or a ViT of one layer."""
+    """Return a config with a ResNet-18 of this width (64 in the original), or with a ViT of one layer."""
     cfg = load_config(str(CONFIGS / name))
     views, features = len(cfg.train_dataloader.dataset.get('views') or [None, None]), 8 * width
     if any(name in cfg.model.backbone.type for name in ('VisionTransformer', 'MoCoV3ViT')):
@@ -116,14 +120,16 @@ def config(
         dataset=dict(type='FixedViews', count=steps * batch, views=views, dtype=dtype),
     )
     cfg.total_batch_size = batch
-    cfg.optim_wrapper.optimizer.lr *= batch / 1024  # the recipes' linear rule
+    # The recipes scale the rate linearly with the batch.
+    cfg.optim_wrapper.optimizer.lr *= batch / 1024
     cfg.train_cfg = dict(by_epoch=False, max_iters=steps)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=steps)]
     cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=1)
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = work_dir
-    # mmengine has one logger, hub and visualizer per name, and the default name is the time in seconds
+    # mmengine keeps one logger, hub and visualizer per name. Its default name is the time in
+    # seconds, so runs could share them.
     cfg.experiment_name = f'toy{next(RUNS)}'
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'

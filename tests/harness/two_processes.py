@@ -1,4 +1,4 @@
-"""Train toy configs for test_processes.py, in one process or two. Rank 0 saves the results."""
+"""Train toy configs for test_processes.py, in one process or in two. Rank 0 saves the results."""
 
 import copy
 import sys
@@ -21,7 +21,7 @@ from mmairl.models.norm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
 
-# Without MoCo v2, because the parts of ShuffleBN depend on the number of processes by design.
+# MoCo v2 is missing, because the parts of ShuffleBN depend on the number of processes by design.
 CASES = {
     'mocov2plus': {
         'custom_hooks': [
@@ -41,7 +41,7 @@ CASES = {
 
 
 def check_shuffle() -> None:
-    """ShuffleBN's permutation deals every image to one process, and the way back is exact."""
+    """ShuffleBN's permutation assigns each image to exactly one process, and undoing it is exact."""
     own = torch.arange(6) + 6 * get_rank()
     dealt, order = shuffle(own)
     assert gather(dealt).sort().values.equal(torch.arange(6 * get_world_size()))
@@ -49,7 +49,9 @@ def check_shuffle() -> None:
 
 
 def check_sync_bn() -> None:
-    """Outputs, gradients and running statistics are those of the joined batch; shares may differ, weights may lack."""
+    """Outputs, gradients and running statistics equal those of the joined batch, even for unequal shares of it and norms
+    without weights.
+    """
     rank = get_rank()
     for rows, affine in (((4, 4, 4, 4), True), ((5, 2, 3, 6), True), ((3, 4, 2, 2), False)):
         rows = rows[: get_world_size()]
@@ -69,7 +71,9 @@ def check_sync_bn() -> None:
 
 
 def check_views() -> None:
-    """Two views in one pass: as two passes of plain batch norm over all processes' images, with half of the exchanges."""
+    """Two views in one pass equal two passes of plain batch norm over the images of all processes, with half of the
+    exchanges.
+    """
     torch.manual_seed(3)
     ours, twin = (
         torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), norm(4), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3), norm(2))
@@ -92,7 +96,10 @@ def check_views() -> None:
 
 
 def check_groups() -> None:
-    """Statistics of a group of neighbours are those of its images; a size that does not divide is one sentence."""
+    """Statistics of a group of neighboring ranks are those of its images.
+
+    A group size that does not divide the ranks is an error.
+    """
     size = get_world_size() // 2
     torch.manual_seed(get_rank() // size)
     everyone, ours, plain = torch.randn(4 * size, 3, 2, 2), SyncBN(3, group=size), torch.nn.BatchNorm2d(3)
@@ -111,11 +118,13 @@ def check_groups() -> None:
 def train(case: str, work_dir: str, launcher: str) -> dict:
     options = copy.deepcopy({'name': f'{case}_r50_200e.py', **CASES[case]})
     cfg = toy.config(work_dir=work_dir, steps=3, batch=16, queue=32, dtype='float64', width=8, **options)
-    cfg.default_hooks.checkpoint.update(interval=100, save_last=False)  # what is compared is returned
+    # Results are returned, so no checkpoint is needed.
+    cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     runner = run.train(cfg, launcher)
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
-    kept = {name for name in scalars if name.startswith('health/') or 'knn' in name} - {'health/data_share'}  # a time
+    # The fraction of time spent on data differs between runs.
+    kept = {name for name in scalars if name.startswith('health/') or 'knn' in name} - {'health/data_share'}
     model = network_of(runner)
     return dict(
         weights=dict(model.state_dict()),

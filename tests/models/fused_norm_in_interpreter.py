@@ -1,4 +1,4 @@
-"""Script that runs the Triton kernels of batch norm in Triton's interpreter, in one process or several."""
+"""Script that runs the Triton kernels of batch norm in Triton's interpreter, in one process or in several."""
 
 import sys
 from itertools import product
@@ -15,12 +15,15 @@ from mmairl.models.processes import gather
 from mmairl.signals import stop_processes
 
 SHAPES = {'image': (12, 128, 5, 3), 'rows': (132, 64)}
-# Shape, views, residual, ReLU
+# A case has a shape, a number of views, and flags for the residual and the ReLU. A residual is
+# always followed by a ReLU.
 CASES = [case for case in product(SHAPES, (1, 2), (False, True), (False, True)) if not case[2] or case[3]]
 
 
 def seeded(kind: type, shape: str) -> tuple[torch.nn.Module, Tensor]:
-    """Return a layer with random weights, and its input, the residual and the gradient of the output."""
+    """Return a layer with random weights, and three random tensors: the input, the residual and the gradient of the
+    output.
+    """
     torch.manual_seed(1)
     layer = kind(SHAPES[shape][1])
     torch.nn.init.normal_(layer.weight)
@@ -39,9 +42,11 @@ def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor
     other.requires_grad_()
     with views_in_batch([layer], views):
         y = FusedBatchNorm.apply(x, layer.weight, layer.bias, other if residual else None, layer, relu)
-    y.backward(grad.mT.contiguous().mT)  # not contiguous
+    # The gradient is not contiguous in memory.
+    y.backward(grad.mT.contiguous().mT)
     found = {'y': y.detach(), 'x': x.grad, **({'residual': other.grad} if residual else {})}
-    # Sort the rows as one process would have them: by view, then by process.
+    # A single process has its rows sorted by view and then by process, so the gathered rows are
+    # sorted in the same way.
     joined = {
         name: gather(value.contiguous()).unflatten(0, (get_world_size(), views, -1)).transpose(0, 1)
         for name, value in found.items()

@@ -1,4 +1,4 @@
-"""The stages of backbones."""
+"""The stages that backbones return."""
 
 from torch import nn
 

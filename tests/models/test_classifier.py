@@ -1,4 +1,4 @@
-"""The classifier: stacked heads, a frozen backbone, and labels of several classes."""
+"""The classifier: several heads at once, a frozen backbone, and images with several classes."""
 
 import itertools
 

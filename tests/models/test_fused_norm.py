@@ -1,4 +1,4 @@
-"""The Triton kernels of batch norm, in Triton's interpreter, against float64."""
+"""The Triton kernels of batch norm, run in Triton's interpreter, equal a computation in float64."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Outputs of selected layers: stages of a ResNet, and blocks of both kinds of ViT."""
+"""Outputs of selected layers: the stages of a ResNet, and the blocks of both kinds of ViT."""
 
 import pytest
 import torch
@@ -48,7 +48,8 @@ def test_final_norm_applies_to_every_layer_of_a_vit(vit):
         tokens = vit.ln1(stored[number])
         torch.testing.assert_close(output.token, tokens[:, 0])
         cells = output.features.flatten(2).transpose(1, 2)
-        torch.testing.assert_close(cells, tokens[:, 3:])  # a class token and two registers
+        # The first three tokens are a class token and two registers.
+        torch.testing.assert_close(cells, tokens[:, 3:])
         assert output.features.shape == (2, 32, 3, 5)
 
 

@@ -36,7 +36,7 @@ def test_unequal_replicas_raise():
 @pytest.mark.parametrize(('dtype', 'close'), [(torch.float64, 1e-12), (torch.float32, 2e-5), (torch.bfloat16, 0.03)])
 @pytest.mark.parametrize('kernels', ['LocalBatchNorm', 'SharedBatchNorm'])
 def test_each_view_has_its_own_statistics(layout, dtype, close, kernels, monkeypatch):
-    """Crops of two sizes take two passes."""
+    """Crops of two sizes take two passes, one for each size."""
     monkeypatch.setattr(norm, 'LocalBatchNorm', getattr(norm, kernels))
     torch.manual_seed(0)
     views = [

@@ -1,4 +1,4 @@
-"""The queue against a list of keys."""
+"""The queue equals a plain list of keys."""
 
 import pytest
 import torch

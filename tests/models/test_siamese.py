@@ -1,4 +1,4 @@
-"""The model's modes, key names, key views and gradients."""
+"""The model's modes, the names of its weights, the selection of key views, and gradients."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,8 @@ def test_teacher_can_have_its_own_initial_weights(build):
     assert not torch.equal(model.backbone.conv1.weight, model.teacher.backbone.conv1.weight)
     assert not torch.equal(model.projector.mlp[0].weight, model.teacher.projector.mlp[0].weight)
     one, two = model.backbone.conv1.weight.std().item(), model.teacher.backbone.conv1.weight.std().item()
-    assert one == pytest.approx(two, rel=0.1)  # the same distribution
+    # Both weights come from the same distribution.
+    assert one == pytest.approx(two, rel=0.1)
 
 
 def test_backbone_has_torchvision_keys_and_is_pooled(build):
@@ -59,7 +60,7 @@ def test_teacher_has_no_drop_path():
 
 
 def test_key_views_select_the_keys(build):
-    """In a multi-crop, the teacher sees only the large crops, and small crops are compared with both."""
+    """With multi-crop views, the teacher sees only the large crops, and each small crop is compared with both of them."""
     model = build(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')})
     images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]
     found = model(images, mode='loss')

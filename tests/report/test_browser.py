@@ -1,4 +1,4 @@
-"""Every kind of page in a real browser, with hostile names."""
+"""Pages of every kind, with hostile names, in a real browser."""
 
 import json
 import re
@@ -54,17 +54,19 @@ sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be 
 axe = pytest.importorskip(
     'axe_playwright_python', reason='nothing checks a browser page (pip install axe-playwright-python)'
 )
-TIMEOUT = 600_000  # milliseconds, for busy machines
+# The unit is milliseconds. The limit is high because the machine may be busy.
+TIMEOUT = 600_000
 AXE = Path(axe.__file__).with_name('axe.min.js')
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='there is no browser on the path (apt-get install chromium)')
 
-TURNED = '\u202egnp.exe'  # appears to end in .png, because it is shown from right to left
+# This name seems to end in .png, because it is displayed from right to left.
+TURNED = '\u202egnp.exe'
 HOSTILE = f'<img src=x onerror=alert(1)>"\'</script><!--\n{{{{ 7 * 7 }}}} {TURNED} $x$ '
 LONG = HOSTILE + 'w' * 5000
 
 
 def hostile(value):
-    """Return the record with hostile names, which remain distinct."""
+    """Return a copy of the record with hostile names, which still differ from each other."""
     if isinstance(value, dict):
         return {
             key: hostile(part) if key in ('runs', 'rows', 'versions') else named(key, part)
@@ -120,7 +122,7 @@ def compare(folder: Path) -> Path:
 
 
 def image_map(folder: Path) -> Path:
-    """Write a map of thirty pictures and a copy of one, with the most hostile file and class names that a disk allows."""
+    """Write a map of thirty pictures and a copy of one. File and class names are as hostile as a file system allows."""
     random, kinds = np.random.default_rng(0), ('plain', HOSTILE.replace('/', '\u2215'))
     for i in range(30):
         (path := folder / 'images' / kinds[i % 2] / f'{i:02} <b> {TURNED}\n"\'.png').parent.mkdir(
@@ -141,7 +143,7 @@ def few_shapes() -> Config:
 
 
 def demo(folder: Path) -> Path:
-    """Write the page of the demo from random features."""
+    """Write the page of the demo for random features."""
     cfg = few_shapes()
     cfg.work_dir = str(write_scalars(folder / 'run', *(healthy(i, 0.9 / i) for i in (1, 2, 3))))
     data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
@@ -155,7 +157,7 @@ def demo(folder: Path) -> Path:
 
 
 def analysis(instrument: str, folder: Path) -> Path:
-    """Write a page of tools/analyze.py about two untrained networks."""
+    """Write the page of an instrument of tools/analyze.py about two untrained networks."""
     cfg, subjects = few_shapes(), {}
     for seed, name in enumerate((LONG, 'plain')):
         network = load_backbone(cfg, None, seed=seed)
@@ -189,7 +191,7 @@ def replay(folder: Path) -> Path:
     return write_replay_page(path, [record, record], LONG, per_image=True, views=parameters)
 
 
-# Functions that write a page of each kind into a folder.
+# Each function writes a page of one kind into a folder.
 KINDS = {
     'study': lambda folder: write_study_page(crossed(), folder / 'page.html'),
     'three rows': lambda folder: write_study_page(study(ladder()['rows'][:3]), folder / 'page.html'),
@@ -210,7 +212,7 @@ KINDS = {
 
 @pytest.fixture(scope='module')
 def page_of(tmp_path_factory):
-    """Return the page of a kind, which is written when the first test uses it."""
+    """Return a function that returns the page of a kind. The page is written when the first test asks for it."""
     return cache(lambda kind: KINDS[kind](tmp_path_factory.mktemp(kind)))
 
 
@@ -224,7 +226,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """Open a page that records its requests, errors and copied texts."""
+    """Return a function that opens a page and records its requests, errors and copied texts."""
     contexts = []
 
     def opened(path: Path, view: str = '', **options):
@@ -250,7 +252,8 @@ def open_page(browser):
         context.close()
 
 
-QUICK = ('map', 'demo', 'norms')  # they contain the parts of the other kinds; make test-all opens all kinds
+# These kinds contain every part of the other kinds. `make test-all` opens all kinds.
+QUICK = ('map', 'demo', 'norms')
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS])
@@ -260,7 +263,7 @@ def kind(request) -> str:
 
 @pytest.mark.parametrize('scheme, width', [('light', 1000), ('dark', 390)])
 def test_page_is_safe_and_accessible(page_of, open_page, kind, scheme, width):
-    """The page opens without an error, loads nothing, treats names as text, and passes axe."""
+    """The page opens without an error, loads no other file, shows names as text, and passes axe."""
     page = open_page(page_of(kind), color_scheme=scheme, viewport=dict(width=width, height=800))
     assert page.faults == []
     assert [url for url in page.asked if not url.startswith('data:')] == [page_of(kind).as_uri()]
@@ -276,7 +279,8 @@ def test_page_is_safe_and_accessible(page_of, open_page, kind, scheme, width):
 def test_page_fits_on_paper(page_of, open_page, kind):
     page = open_page(page_of(kind))
     page.emulate_media(media='print', color_scheme='light')
-    page.set_viewport_size(dict(width=688, height=1000))  # A4 without its margins, in CSS pixels
+    # This is the width of A4 without margins, in CSS pixels.
+    page.set_viewport_size(dict(width=688, height=1000))
     assert page.locator('.tools:visible').count() == 0
     assert page.evaluate('document.documentElement.scrollWidth') <= 688
 
@@ -297,7 +301,7 @@ def test_injected_script_does_not_run(page_of, open_page):
 
 
 def tip(chart) -> list[str]:
-    """Return the lines of the tip of a chart."""
+    """Return the lines of a chart's tooltip."""
     return chart.locator('.tip > span').all_inner_texts()
 
 

@@ -1,4 +1,4 @@
-"""The model card: the format of the hub, the settings of the checkpoint, and the scores of exactly these weights."""
+"""The model card: the format of the hub, the settings in the checkpoint, and scores that belong to exactly these weights."""
 
 import json
 

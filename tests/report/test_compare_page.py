@@ -1,4 +1,4 @@
-"""The comparison of runs: settings that differ, curves along three units, and final values."""
+"""The comparison of runs: settings that differ, curves over three units, and final values."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from mmairl.report.compare_page import write_compare_page
 
 
 def leave_run(folder, starts, **config):
-    """Write a work directory whose starts logged these steps. An epoch has four steps, and each step takes an hour."""
+    """Write a work dir with a log of these steps for each start. An epoch has four steps, and each step takes an hour."""
     for number, steps in enumerate(starts):
         (data := folder / f'2026010{number}_000000' / 'vis_data').mkdir(parents=True)
         rows = [dict(step=s, iter=s, epoch=(s - 1) // 4 + 1, time=3600.0, loss=8.0 / s, extra=1.0) for s in steps]
@@ -67,7 +67,8 @@ def test_stored_config_is_read_without_running_it(tmp_path):
 
 
 def test_page_lists_differences_and_final_values(runs, tmp_path):
-    for start, source in enumerate((None, 'run/iter_4.pth')):  # a resumed start has the checkpoint that it continued
+    # A resumed start records the checkpoint from which it continued.
+    for start, source in enumerate((None, 'run/iter_4.pth')):
         with open(runs[0] / f'2026010{start}_000000/vis_data/config.py', 'a') as file:
             file.write(f'load_from = {source!r}\n')
     with open(runs[1] / '20260100_000000/vis_data/config.py', 'a') as file:
@@ -107,7 +108,7 @@ def test_curves_have_epochs_images_and_hours(runs, tmp_path):
 
 @pytest.fixture
 def incomparable(runs, tmp_path) -> dict[str, tuple]:
-    """Work directories that cannot be compared, by the code of the error."""
+    """Return work dirs that cannot be compared, by the code of the error."""
     (tmp_path / 'no').mkdir()
     other = leave_run(tmp_path / 'other', [()])
     (other / '20260100_000000' / 'vis_data' / 'scalars.json').write_text('{"step": 1, "accuracy": 1.0}')

@@ -1,4 +1,4 @@
-"""The demo command on few images."""
+"""The demo command, run on few images."""
 
 import os
 import subprocess
@@ -34,6 +34,7 @@ def test_demo_writes_its_page(tmp_path):
     )
     checkpoint = tmp_path / 'epoch_1.pth'
     assert f'next: mmairl evaluate knn mmairl::demo/mocov2plus_shapes.py {checkpoint}\n' in done.stdout
-    assert counts['svg'] == 3 * 2 + page.count('class="curves')  # bars, and still pictures of maps and curves
+    # These are bars, and still pictures of maps and curves.
+    assert counts['svg'] == 3 * 2 + page.count('class="curves')
     assert page.count('class="curves') == 2 + 4 + len(CHANGES)
-    assert counts['img'] == 8 * 3 + 8 * (1 + 7)  # views and neighbors
+    assert counts['img'] == 8 * 3 + 8 * (1 + 7)  # These are views and neighbors

@@ -1,4 +1,4 @@
-"""The effects figure: its axis, its texts, and the files for papers."""
+"""The figure of effects: its axis, its texts, and its files for papers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The evaluation page: a table per data set, a row per network, and plots of one score against another."""
+"""The evaluation page: a table for each data set, a row for each network, and plots of one score against another."""
 
 import json
 import os
@@ -15,7 +15,7 @@ LINEAR = 'linear, top-1'
 
 
 def leave(folder: Path, name: str, subject: str, scores: dict, **more) -> None:
-    """Write a result file of tools/evaluate.py."""
+    """Write a result file as tools/evaluate.py does."""
     folder.mkdir(exist_ok=True)
     record = dict(
         protocol='knn',
@@ -31,7 +31,7 @@ def leave(folder: Path, name: str, subject: str, scores: dict, **more) -> None:
 
 
 def rows_in(folder: Path) -> list[Result]:
-    """Return the rows of the only table."""
+    """Return the rows of the page's only table."""
     [(_, _, rows)] = results(records_in(folder))
     return rows
 
@@ -106,7 +106,7 @@ def test_few_labeled_images_have_a_chart(tmp_path):
 
 @pytest.fixture
 def two_scores(tmp_path) -> list:
-    """The command that plots two scores of three networks, on different data."""
+    """Return the command that plots two scores of three networks. The scores belong to different data."""
     runs = tmp_path / 'runs'
     for number in range(3):
         subject = f'net{number}'

@@ -1,4 +1,4 @@
-"""All readers can distinguish the series of a chart, by color (also if color-blind) or by marker."""
+"""The series of a chart differ in color, even for color-blind readers, or in their markers."""
 
 import re
 from itertools import combinations
@@ -12,7 +12,8 @@ from mmairl.report.charts import chart
 from mmairl.report.figures import MARKERS, lines, save_figure, short
 from mmairl.report.page import COLORS
 
-# Matrices of Machado, Oliveira and Fernandes (2009) for linear RGB at full severity.
+# These matrices by Machado, Oliveira and Fernandes (2009) simulate full color blindness in linear
+# RGB.
 VISION = {
     'normal': np.eye(3),
     'without red': [
@@ -40,7 +41,7 @@ WHITE = [0.95047, 1, 1.08883]
 
 
 def lab(color: str, vision: object) -> np.ndarray:
-    """Return how a kind of vision perceives a color, in CIELAB."""
+    """Return a color as a person with this kind of vision perceives it, in CIELAB."""
     rgb = np.array(to_rgb(color))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     visible = np.clip(vision @ linear, 0, 1)

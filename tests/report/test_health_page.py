@@ -1,4 +1,4 @@
-"""The health page: states, charts, self-containment, and the command that writes it."""
+"""The health page: states of quantities, charts, independence from other files, and the command that writes the page."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def work_dir(tmp_path) -> Path:
 
 
 def states(text: str) -> dict[str, str]:
-    """Return the word on each tile by the label of the tile."""
+    """Return the word on each tile of the page, by the tile's label."""
     tile = r'<i aria-hidden="true">(.)</i> ([\w ]+)</span>\s*([^<]+)<b>'
     found = re.findall(tile, text)
     words = {'■': 'bad', '▲': 'watch', '●': 'good', '○': 'no range'}
@@ -52,7 +52,8 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     assert 'standard deviation of the keys is 0.02 times' in text
     assert 'At iteration 150, 2 of 4 quantities are in their normal ranges. To check: ' in text
     assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
-    # One chart per quantity, one of the gradients by stage, and those of the reference runs.
+    # There is a chart for each quantity, one for the gradients by stage, and those of the reference
+    # runs.
     sound(text)
     assert text.count('class="curves') == 6 + 1 + REFERENCE
     assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
@@ -79,7 +80,7 @@ def test_page_states_that_the_run_diverged(tmp_path):
     ]
     text = write_health_page(write_scalars(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
     assert states(text) | {'loss': 'bad', 'distance between student and teacher': 'bad'} == states(text)
-    # A browser draws no chart from JSON with NaN.
+    # A browser would draw no chart, since NaN is not valid JSON.
     assert 'NaN' not in ''.join(re.findall('data-chart="([^"]*)"', text))
     assert 'the run has diverged: loss is nan' in text
 

@@ -1,4 +1,4 @@
-"""The map of images: its numbers against brute force, its inputs, and its errors."""
+"""The map of images: its numbers equal those of plain loops. Tests also cover its input and its errors."""
 
 import base64
 import csv
@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-    """Forty images in two classes, a copy of one of them, and an unreadable file."""
+    """Return a folder of forty images in two classes, a copy of one of them, and an unreadable file."""
     root = tmp_path_factory.mktemp('images')
     random = np.random.default_rng(0)
     for i in range(40):
@@ -68,7 +68,7 @@ def test_map_names_readable_images_and_classes(page):
     assert data['names'][:2] == ['a/00.png', 'a/02.png']
     assert len(data['names']) == 41
     assert 'a/50.png' not in data['names']
-    assert 'a/50.png' in page.read_text()  # as unreadable
+    assert 'a/50.png' in page.read_text()  # The page lists it as unreadable
     assert data['classes'] == ['a', 'b']
     assert data['labels'] == [0] * 20 + [1] * 21
 
@@ -95,7 +95,7 @@ def test_sheet_shows_the_images_in_order(page):
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet)))).astype(float)
     assert pixels.shape == (SHEET * side, SHEET * side, 3)
     tiles = pixels.reshape(SHEET, side, SHEET, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
-    copy = tiles[40]  # b/99.png, a copy of a/00.png
+    copy = tiles[40]  # This tile is b/99.png, a copy of a/00.png
     assert np.abs(copy - tiles[0]).mean() < 1
     assert np.abs(copy - tiles[1]).mean() > 20
 
@@ -147,7 +147,7 @@ def test_few_files_have_a_map_without_groups(checkpoint, folder, tmp_path):
 
 @pytest.fixture
 def table(tmp_path):
-    """A CSV file with a kind and a depth for 19 images."""
+    """Write a CSV file with a kind and a depth for 19 images."""
     path = tmp_path / 'table.csv'
     rows = [('file', 'kind', 'depth')]
     rows += [(f'{number}.png', 'ab'[number % 2], number) for number in range(19)]

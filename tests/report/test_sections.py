@@ -1,4 +1,4 @@
-"""Parts of several pages: views, nearest neighbors, and tables."""
+"""Parts that several pages share: views, nearest neighbors, and tables."""
 
 import re
 
@@ -39,7 +39,7 @@ def test_neighbors_are_framed_by_class(tmp_path, shift, right):
 
 @pytest.fixture
 def results() -> list[Result]:
-    """Return results, of which the last one has no k-NN accuracy."""
+    """Return the results of four networks. The last one has no k-NN accuracy."""
     return [
         Result('raw pixels', {'k-NN, k = 20': 31.2, 'linear': 40.0}, 1.5),
         Result('random weights', {'k-NN, k = 20': 25.04, 'linear': 33.3}, 1.5),

@@ -1,4 +1,4 @@
-"""Tables as CSV, Markdown and LaTeX: untrusted names stay text on one line."""
+"""Tables as CSV, Markdown and LaTeX. Untrusted names stay text on one line."""
 
 import pytest
 

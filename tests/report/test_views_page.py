@@ -1,4 +1,4 @@
-"""The page of views: its parameters are those that created the views, in workers or on the device."""
+"""The page of views states the parameters that created each view, in a data worker or on the device."""
 
 import re
 
@@ -39,7 +39,7 @@ def config(workers: list | None, device: list | None) -> Config:
 
 
 def redone(image: torch.Tensor, steps: list[tuple[str, bool]]) -> torch.Tensor:
-    """Return the view as torchvision creates it from the words on the page alone."""
+    """Return the view that torchvision creates from the words on the page alone."""
     image = image / 255
     for words, done in steps:
         kind, *rest = re.split(r'[ ,]+', words)
@@ -70,7 +70,8 @@ def test_view_follows_from_the_stated_parameters(side):
         for place in chosen:
             steps, box = steps_of(heard, number, place)
             off = redone(dataset.raw(place), steps) - view[place] / 255
-            # The page has two decimals, so a pixel near the threshold may be solarized or not.
+            # Parameters on the page have two decimals, so pixels near the threshold may or may not
+            # be solarized.
             assert off.abs().quantile(0.9) < 0.03, steps
             for words, done in steps[1:]:
                 told[words.split()[0]].add(done)

@@ -1,4 +1,4 @@
-"""Build the libraries of the software GPU with gcc, against the headers in torch's and triton's wheels."""
+"""Build the libraries of the software GPU with gcc, using headers from torch's and triton's wheels."""
 
 import fcntl
 import hashlib
@@ -14,7 +14,8 @@ from mmairl import hardware
 HERE = Path(__file__).parent
 SITE = Path(torch.__file__).parents[1]
 HEADERS = [SITE / path for path in ('nvidia/cu13/include', 'triton/backends/nvidia/include', 'nvidia/nccl/include')]
-# The soname that torch links to, our source, the pattern of function names, and which functions may do nothing.
+# Each library has the soname to which torch links, our source, and patterns: of its functions, and
+# of those that may do nothing.
 LIBRARIES = (
     ('libcudart.so.13', 'cudart.c', '(?:__)?cuda', ''),
     ('libcuda.so.1', None, 'cu[A-Z]', ''),
@@ -25,7 +26,7 @@ MISSING = 'int {name}() {{ fprintf(stderr, "the software NCCL lacks {name}\\n");
 
 
 def missing() -> str | None:
-    """Return why the libraries cannot be built, or None."""
+    """Return the reason why the libraries cannot be built, or None."""
     if not (shutil.which('gcc') and shutil.which('nm')):
         return 'the software GPU requires gcc and nm'
     if not (torch.version.cuda or '').startswith('13.') or not all(path.is_dir() for path in HEADERS):
@@ -34,7 +35,7 @@ def missing() -> str | None:
 
 
 def software_gpu() -> Path:
-    """Return the folder of the libraries, built once for these sources and this torch."""
+    """Return the folder of the libraries. They are built once for these sources and this version of torch."""
     sources = b''.join((HERE / name).read_bytes() for name in ('build_runtime.py', 'cudart.c', 'nccl.c'))
     key = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
     folder = hardware.cache() / 'softgpu' / key
@@ -48,7 +49,7 @@ def software_gpu() -> Path:
 
 
 def build(folder: Path) -> None:
-    """Put the libraries into a folder."""
+    """Write the libraries to a folder."""
     wanted = _names('--undefined-only', *(SITE / 'torch/lib').glob('lib*.so'))
     for soname, source, pattern, idle in LIBRARIES:
         library, sources = folder / soname, [folder / f'{soname}.c']
@@ -60,7 +61,8 @@ def build(folder: Path) -> None:
             sources.append(HERE / source)
         versions = folder / f'{soname}.map'
         versions.write_text(f'{soname} {{ global: *; }};' if 'cudart' in soname else '{ global: *; };')
-        half = [f'-D__CUDA_{kind}_H__' for kind in ('FP16', 'BF16', 'FP8')]  # of C++, which nccl.h would include
+        # Nccl.h would include these headers, which are C++.
+        half = [f'-D__CUDA_{kind}_H__' for kind in ('FP16', 'BF16', 'FP8')]
         flags = ['-O1', '-fPIC', '-shared', '-w', f'-Wl,-soname,{soname}', f'-Wl,--version-script={versions}', *half]
         command = ['gcc', *flags, *(f'-I{path}' for path in HEADERS), '-o', library, *sources, '-lpthread', '-lrt']
         subprocess.run(command, check=True)

@@ -1,8 +1,7 @@
-"""Cases of the GPU tests. Each runs on a GPU if there is one, on the software GPU, or on the CPU for comparison.
+"""Cases of the GPU tests. Each runs on a real GPU, on the software GPU, or on the CPU for comparison.
 
-    python runs.py FOLDER CASE...
-
-The result of a case is saved as FOLDER/CASE.pth. A case that fails does not stop the next one.
+Usage: `python runs.py FOLDER CASE...`. The result of a case is saved as FOLDER/CASE.pth. If a case fails, the next one
+still runs.
 """
 
 import copy
@@ -47,7 +46,7 @@ from mmairl.signals import stop_processes
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 LAUNCHER = 'pytorch' if os.environ.get('WORLD_SIZE', '1') != '1' else 'none'
-EVERY = 4  # iterations between two log lines
+EVERY = 4  # A log line is written at every fourth iteration
 FAST = dict(precision='bfloat16', channels_last=True, fused=True)
 VIEW = [
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
@@ -95,7 +94,7 @@ MOCO_OPTIONS = {
     'optim_wrapper.clip_grad': dict(max_norm=0.5),
 }
 LARS_OPTIONS = {'optim_wrapper.accumulative_counts': 2}
-# Case -> its config and options
+# Each case has a config and options for it.
 RUNS = {
     'mocov1': ('mocov1_r50_200e.py', {}),
     'smocov2plus': ('smocov2plus_r50_200e.py', {'fast': dict(fused=True)}),
@@ -119,12 +118,15 @@ def set_sync_debug_mode(mode: str | int) -> None:
 
 @HOOKS.register_module()
 class RefuseWaits(Hook):
-    """From the third step on (DDP is set up then), have torch raise if the host waits between two log lines."""
+    """Make torch raise an error if the host waits for the device between two log lines.
+
+    The first two steps are excluded, because DDP is set up during them.
+    """
 
     priority = 'HIGHEST'
 
     def __init__(self) -> None:
-        self.work: list[dict[str, int]] = []  # at the beginning of each step
+        self.work: list[dict[str, int]] = []  # The entries are counts at the beginning of each step
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         step = runner.iter + 1
@@ -137,7 +139,7 @@ class RefuseWaits(Hook):
 
 @HOOKS.register_module()
 class Overflow(Hook):
-    """Scale the loss of the third step so that its float16 gradients overflow. Afterwards the scale is 1024."""
+    """Scale the loss of the third step so that its float16 gradients overflow. Afterwards, the scale is 1024."""
 
     priority = 'HIGHEST'
     before = after = ()
@@ -160,7 +162,7 @@ class Overflow(Hook):
         return [weight.detach().clone() for weight in own_parts(list(runner.model.parameters()))]
 
     def skipped(self, names: list[str]) -> bool:
-        """Return whether the step left the student unchanged. The teacher may move towards it."""
+        """Return whether the step left the student unchanged. The teacher may still move towards the student."""
         same = [torch.equal(*pair) for pair in zip(self.before, self.after)]
         return all(equal for name, equal in zip(names, same) if not name.startswith('teacher.'))
 
@@ -181,7 +183,7 @@ DEFECTS: dict[str, Callable[[torch.Tensor], object]] = {
 
 @HOOKS.register_module()
 class Plant(Hook):
-    """Add a defect to each step from the third on."""
+    """Add a defect to each step, starting with the third."""
 
     def __init__(self, kind: str) -> None:
         self.plant = DEFECTS[kind]
@@ -205,7 +207,7 @@ def config(name: str, work_dir: Path, options: dict, steps: int = 6) -> Config:
 
 
 def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
-    """Train, and return what the tests compare."""
+    """Train, and return the values that the tests compare."""
     try:
         runner = launch.train(cfg, launcher)
     finally:
@@ -225,7 +227,8 @@ def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
     return dict(
         losses=losses.cpu(),
         weights={name: weights[name].detach().cpu() for name in tensors if get_rank() == 0},
-        work={kind: after[kind] - before[kind] for kind in after},  # of a step between two log lines
+        # This is the work of one step between two log lines.
+        work={kind: after[kind] - before[kind] for kind in after},
         scaler=runner.optim_wrapper.loss_scaler.state_dict(),
         knn=[float(values.current()) for name, values in scalars.items() if 'knn' in name],
         skipped=overflow and overflow.skipped([name for name, _ in model.named_parameters()]),
@@ -236,7 +239,7 @@ def trained(case: str, folder: Path) -> dict:
     name, options = RUNS[case]
     launcher = LAUNCHER
     if DEVICE == 'cuda' and launcher == 'none' and case.startswith(('bfloat16', 'zero')):
-        # DDP, ZeRO and NCCL on one GPU
+        # These cases test DDP, ZeRO and NCCL on a single GPU.
         os.environ['LOCAL_RANK'] = '0'
         gpu = torch.device('cuda', 0)
         dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1, device_id=gpu)
@@ -245,7 +248,7 @@ def trained(case: str, folder: Path) -> dict:
 
 
 def planted(kind: str, folder: Path) -> dict:
-    """Run with a defect. Return the error that ends the run, or the work of a step."""
+    """Train with a defect. Return the error that ends the run, or else the counted work of a step."""
     options = {**ON_DEVICE, 'custom_hooks': [dict(type='Plant', kind=kind)]}
     try:
         return outcome(config('mocov2plus_r50_200e.py', folder / 'run' / kind, options))
@@ -254,7 +257,7 @@ def planted(kind: str, folder: Path) -> dict:
 
 
 def heads(folder: Path) -> dict:
-    """Return the loss and the gradients of each head. The second step must not wait."""
+    """Return the loss and the gradients of each head. The second step fails if it waits for the device."""
     import_module('projects.msbreg.msbreg')
     results = {}
     for name, settings in HEADS.items():
@@ -273,11 +276,13 @@ def heads(folder: Path) -> dict:
 
 
 def resumed(folder: Path) -> dict:
-    """MoCo v2 in float16, whose shuffling draws on the device: uninterrupted, and stopped and resumed."""
+    """Train MoCo v2 in float16, whose shuffling draws random numbers on the device: without interruption, and interrupted
+    and resumed.
+    """
 
     def run(name: str, hooks: list[dict], **options: object) -> dict:
         cfg = config('mocov2_r50_200e.py', folder / 'run' / name, {**FLOAT16, **options})
-        # No RefuseWaits: a checkpoint is copied to the host and may wait.
+        # RefuseWaits is left out, because saving a checkpoint copies it to the host and may wait.
         cfg.custom_hooks = [*cfg.custom_hooks[1:], *hooks]
         return outcome(cfg)
 
@@ -289,7 +294,7 @@ def resumed(folder: Path) -> dict:
 
 
 def evaluated(folder: Path) -> dict:
-    """Return features, k-NN and logistic regression of a fresh backbone."""
+    """Return features, k-NN accuracy and logistic regression of an untrained backbone."""
     torch.manual_seed(0)
     network = MODELS.build(dict(type='Small'))
     settings = Extraction((0.0,) * 3, (1.0,) * 3, batch_size=16, device=DEVICE)
@@ -302,7 +307,7 @@ def evaluated(folder: Path) -> dict:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         set_sync_debug_mode('warn')
-        train = features(64)  # four batches
+        train = features(64)  # The images are four batches
         set_sync_debug_mode('default')
     waits = sum('called a synchronizing' in str(warning.message) for warning in seen)
     fitted = logistic_regression(train, test, strengths=[1e-2, 1.0], device=DEVICE)
@@ -312,7 +317,7 @@ def evaluated(folder: Path) -> dict:
 
 
 def prefetched(folder: Path) -> dict:
-    """Return the memory that the allocator holds after each of several epochs of copied batches."""
+    """Return the memory that the allocator holds after each of several epochs in which batches are copied to the device."""
     views = [torch.zeros(8, 3, 224, 224, dtype=torch.uint8).pin_memory() for _ in range(2)]
     reserved = []
     for _ in range(12):
@@ -325,7 +330,7 @@ def prefetched(folder: Path) -> dict:
 
 
 def normalized(folder: Path) -> dict:
-    """Return the operations of SyncBN on two views in the default layout."""
+    """Return the number of launches of each operation when SyncBN normalizes two views in the default memory layout."""
     layer = SyncBN(8).to(DEVICE)
     x = torch.randn(4, 8, 6, 6).to(DEVICE)
     with Kernels(DEVICE) as seen, views_in_batch([layer], 2):
@@ -345,11 +350,13 @@ CASES: dict[str, Callable[[Path], dict]] = {
 
 
 def main(folder: Path, cases: list[str]) -> int:
-    """Run cases one after another. Return the number of failed cases."""
+    """Run cases one after another. Return the number of cases that failed."""
     if 'SOFTGPU' in os.environ:
-        enable_cuda_sanitizer()  # follows which streams have waited for each other
-    progress.SECONDS = float('inf')  # on a slow machine, a progress line, which waits, would come too early
-    torch.backends.cudnn.allow_tf32 = False  # the CPU computes in float32
+        enable_cuda_sanitizer()  # The sanitizer checks that streams wait for each other
+    # On a slow machine, a progress line (which waits for the device) could otherwise come between
+    # two log lines.
+    progress.SECONDS = float('inf')
+    torch.backends.cudnn.allow_tf32 = False  # The CPU computes in float32
     launch.register()
     trust_mmengine_checkpoints()
     start_processes(LAUNCHER)

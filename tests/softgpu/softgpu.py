@@ -1,10 +1,10 @@
-"""A GPU in software: torch's own CUDA code on a runtime without kernels, with numbers from the CPU's kernels.
+"""A GPU in software: torch's own CUDA code runs, but no kernel does; the CPU's kernels compute the numbers.
 
-Import it before torch. The environment variable SOFTGPU names the folder that build_runtime.py has filled. Devices,
-streams, events, the caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process group are torch's
-own code. Under `Numbers`, each operation on CUDA tensors runs twice: as it is, with its checks and allocations but without
-kernels, and on CPU tensors over the same memory, which computes the numbers. This finds wrong devices and waits, but says
-nothing about speed.
+Import this module before torch. The environment variable SOFTGPU names the folder that build_runtime.py has filled.
+Devices, streams, events, the caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process
+group are torch's own code. Within `Numbers`, each operation on CUDA tensors runs twice. The first run is unchanged,
+with its checks and allocations, but without kernels. The second run is on CPU tensors over the same memory and computes
+the numbers. This finds wrong devices and waits for the device, but does not measure speed.
 """
 
 import ctypes
@@ -28,13 +28,14 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten  # noqa: E402
 
 aten = torch.ops.aten
-# Operations that allocate memory or read it.
+# These operations only allocate memory or read values from it, so they run once.
 PLAIN = {
     *(aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided, aten.resize_, aten.set_),
     *(aten.detach, aten.alias, aten.record_stream, aten.is_pinned, aten.pin_memory, aten._pin_memory, aten.lift_fresh),
     *(aten._reshape_alias, aten._local_scalar_dense),
 }
-# Operations of cuBLAS, cuDNN or cuSOLVER: only the CPU's runs.
+# These operations use cuBLAS, cuDNN or cuSOLVER, which are missing, so only the CPU's operation
+# runs.
 LIBRARIES = {
     *('convolution', 'convolution_backward', 'mm', 'addmm', 'addmm_', '_addmm_activation', 'bmm', 'baddbmm', 'mv'),
     *(
@@ -50,19 +51,23 @@ LIBRARIES = {
 }
 SIZED = {'equal', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'unique_consecutive', 'bincount'}
 MASKED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
-ON_CUDA_ONLY: dict[str, Callable] = {}  # by name: operations that the CPU lacks
-launches = 0  # operations on the device so far
+# These functions stand in for operations that the CPU lacks, by name.
+ON_CUDA_ONLY: dict[str, Callable] = {}
+launches = 0  # The number of operations on the device so far
 
 
 class Numbers(TorchDispatchMode):
-    """Compute what kernels would have computed. The CPU's generator draws, so a run equals one on a CPU."""
+    """Compute what the kernels would have computed.
+
+    The CPU's generator draws random numbers, so a run equals one on a CPU.
+    """
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if any(one.__name__ == 'DTensor' for one in types):
-            return NotImplemented  # it calls the operation on its parts
+            return NotImplemented  # The tensor subclass calls the operation on its parts
         if any(one.__name__ == 'FakeTensor' for one in types):
-            return func(*args, **kwargs)  # it has no numbers
+            return func(*args, **kwargs)  # Tensors without numbers need no computation
         kind, name = func.overloadpacket, func.overloadpacket.__name__
         given = tree_leaves((args, kwargs))
         if not any(map(on_cuda, given)) or func.namespace not in ('aten', 'fsdp') or kind in PLAIN or is_view(func):
@@ -71,7 +76,8 @@ class Numbers(TorchDispatchMode):
         launches += 1
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         if has(func.name(), 'CompositeImplicitAutograd') and not has(func.name(), 'CUDA'):
-            with self:  # in inference mode operations come here whole
+            # In inference mode, composite operations arrive here undivided.
+            with self:
                 return func.decompose(*args, **kwargs)
         if kind is aten.copy_:
             return copy(*args, **kwargs)
@@ -89,7 +95,7 @@ class Numbers(TorchDispatchMode):
 
 
 def work() -> dict[str, int]:
-    """Return the number of operations so far, and of copies by kinds of memory."""
+    """Return the number of operations so far, and the number of copies by kinds of memory."""
     return dict(launches=launches) | {
         f'{source} to {to}': RUNTIME.softgpu_copies(number, other)
         for number, source in enumerate(MEMORY)
@@ -108,7 +114,7 @@ def is_view(func) -> bool:
 
 
 def wait() -> None:
-    """Warn or raise like torch if the host would wait for a number that decides a shape."""
+    """Warn or raise as torch does if the host would have to wait for a number that decides a shape."""
     mode = torch.cuda.get_sync_debug_mode()
     if mode == 2:
         raise RuntimeError('called a synchronizing CUDA operation')
@@ -117,16 +123,16 @@ def wait() -> None:
 
 
 def alias(tensor: Tensor) -> Tensor:
-    """Return a CPU tensor over a CUDA tensor's memory."""
+    """Return a CPU tensor over the memory of a CUDA tensor."""
     storage = tensor.untyped_storage()
-    if storage.nbytes() == 0:  # `fully_shard` gives memory back under its tensors
+    if storage.nbytes() == 0:  # `fully_shard` may have freed the memory of the tensor
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
     memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), torch.device('cpu'), storage.nbytes())
     return torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def host(leaf: Any) -> Any:
-    """Return an argument for the CPU's operation. The device's generator becomes the CPU's."""
+    """Return an argument for the CPU's operation. The device's generator is replaced with the CPU's."""
     if isinstance(leaf, Tensor):
         return alias(leaf) if leaf.device.type == 'cuda' else leaf
     if isinstance(leaf, torch.device):
@@ -141,11 +147,13 @@ def device(number: Tensor) -> Tensor:
 
 
 def fill(found: Any, right: Any) -> Any:
-    """Return the CUDA results with the CPU's numbers."""
+    """Return the CUDA results after the CPU's numbers were written to them."""
     results, structure = tree_flatten(found)
     filled = []
     for one, number in zip(results, tree_leaves(right)):
-        if number is None:  # a gradient that nobody wants, for which the device has made memory
+        # The device has allocated this gradient, but the CPU has not computed it because nobody
+        # needs it.
+        if number is None:
             filled.append(None)
             continue
         if isinstance(one, Tensor) and one.shape == number.shape and one.dtype == number.dtype:
@@ -161,7 +169,7 @@ def fill(found: Any, right: Any) -> Any:
 
 
 def on_host(func, args, kwargs):
-    """Run only the CPU's operation, and return its results in its layout."""
+    """Run only the CPU's operation. Return its results in its own memory layout."""
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and leaf.device.type == 'cpu' and leaf.ndim:
             raise RuntimeError(f'Expected all tensors to be on the same device, but got one on the CPU in {func}')
@@ -183,7 +191,7 @@ def copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def convert(func, args, kwargs):
-    """Copy to another device or type."""
+    """Copy a tensor to another device or dtype."""
     found = func(*args, **kwargs)
     host(found).copy_(host(args[0]))
     return found
@@ -214,7 +222,7 @@ def cudnn_batch_norm_backward(func, args, kwargs):
 
 
 def as_ours(func, args, kwargs):
-    """Run a kernel of batch norm over processes, with the numbers of our kernel for CPUs."""
+    """Run a kernel of synchronized batch norm, with the numbers of our kernel for CPUs."""
     from mmairl.models.sync_norm import CPUKernels
 
     found, there = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}
@@ -224,8 +232,9 @@ def as_ours(func, args, kwargs):
 
 KERNELS = ('stats', 'gather_stats_with_counts', 'elemt', 'backward_reduce', 'backward_elemt')
 ON_CUDA_ONLY.update({f'batch_norm_{kernel}': as_ours for kernel in KERNELS})
-# Stands for NVML, which counts GPUs without starting CUDA, so that a forked process can start it.
+# NVML would count GPUs without initializing CUDA, so that a forked process can still initialize it.
+# This replaces NVML.
 torch.cuda._device_count_nvml = lambda: int(os.environ.get('SOFTGPU_DEVICES', 1))
-torch.backends.cuda.enable_flash_sdp(False)  # the CPU has no such operations
+torch.backends.cuda.enable_flash_sdp(False)  # The CPU has no operations that match these
 torch.backends.cuda.enable_mem_efficient_sdp(False)
 torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,6 +1,6 @@
-"""Runs on a software GPU (softgpu.py), or on a real one: the CPU's numbers, and no wait for the device.
+"""Runs on the software GPU (softgpu.py) or a real one compute the CPU's numbers and do not wait for the device.
 
-Each case is a process of its own, so one that fails or hangs fails its own tests only.
+Each case has its own process, so a case that fails or hangs fails only its own tests.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ SLOW = [
     'zero3',
     'zero2_float16',
 ]
-# ZeRO runs are compared with runs of unsharded networks on the CPU.
+# A ZeRO run is compared with a run of the unsharded network on the CPU.
 TWINS = dict(
     zero1='views_on_device',
     zero2='mocov2plus',
@@ -41,7 +41,7 @@ TWINS = dict(
 
 @pytest.fixture(scope='module')
 def result(tmp_path_factory) -> Callable[..., dict]:
-    """Return a case's result on a device ('cuda' or 'cpu') with a number of processes; each runs once."""
+    """Return the result of a case on a device ('cuda' or 'cpu') with this number of processes. Each case runs once."""
     software = {} if REAL else {'SOFTGPU': str(build_runtime.software_gpu()), 'SOFTGPU_DEVICES': '2'}
     environments = {'cuda': software, 'cpu': {'CUDA_VISIBLE_DEVICES': ''}}
     folders = {device: tmp_path_factory.mktemp(device) for device in environments}
@@ -73,17 +73,18 @@ def result(tmp_path_factory) -> Callable[..., dict]:
 
 
 def assert_same_run(one: dict, other: dict, half: bool) -> None:
-    """In half precision, the CPU's kernels round between operations that the GPU's kernels join."""
+    """In half precision, the CPU's kernels round between operations that the GPU's kernels combine."""
     torch.testing.assert_close(one['losses'], other['losses'], rtol=2e-2 if half else 1e-5, atol=0)
     assert one['weights'].keys() == other['weights'].keys()
     for name, value in other['weights'].items():
-        if not half and name != 'queue.vectors':  # several processes fill its rows in another order
+        # Several processes fill the rows of the queue in another order.
+        if not half and name != 'queue.vectors':
             torch.testing.assert_close(one['weights'][name], value, rtol=1e-3, atol=2e-5, msg=name)
 
 
 @pytest.mark.parametrize('case', [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
 def test_run_equals_the_cpu_without_waits(result, case):
-    """A wait between two log lines would have ended the run (RefuseWaits)."""
+    """RefuseWaits would have ended the run if it had waited between two log lines."""
     one, other = result(case), result(TWINS.get(case, case), 'cpu')
     assert_same_run(one, other, half='16' in case)
     assert one['knn'] == pytest.approx(other['knn'])
@@ -127,7 +128,9 @@ PLANTED = [
 
 @pytest.mark.parametrize('kind', PLANTED)
 def test_planted_defect_is_found(result, kind):
-    """A wait, a number put on the device, a copy from pageable memory, many small kernels, a race of streams."""
+    """The defects are: a wait, a number put on the device, a copy from pageable memory, many small kernels, and a race of
+    streams.
+    """
     waits = kind in ('wait', 'host_scalar')
     if REAL and not waits:
         pytest.skip('only the software GPU counts and follows streams')

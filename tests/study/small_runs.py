@@ -1,4 +1,4 @@
-"""Runs of a study without training, rows of its record, and a scale at which every run takes seconds."""
+"""Runs of a study that need no training, rows of its record, and a scale at which every run takes seconds."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,16 +24,19 @@ def run_in(folder: Path, needs: tuple[Path, ...] = ()) -> Run:
 
 
 def recorded(name: str, scores: Iterable[float | None], start: dict | None = START, **more: Any) -> dict[str, Any]:
-    """Return a row of a study's record with the scores of seeds 0, 1, ...; None for a run that is missing."""
+    """Return a row of a study's record with the scores of seeds 0, 1, and so on.
+
+    A score of None stands for a missing run.
+    """
     done = [(seed, float(value)) for seed, value in enumerate(scores) if value is not None]
     runs = [dict(seed=seed, state='done', scores={'knn': value}, start=start) for seed, value in done]
     return dict(name=name, runs=runs, **more)
 
 
 def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
-    """Return the demo's scale with a narrower network and a number of images."""
+    """Return the demo's scale with a narrower network and this number of images."""
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
-    del scale['seeds']  # the seeds of the study are enough
+    del scale['seeds']  # Without `seeds`, the scale leaves those of the study
     data = dict(type='Shapes', split='train', count=images, size=24)
     for kind in ('mmpretrain.ResNet', 'ResNet'):
         scale['parts'][kind].update(stem_channels=8, base_channels=8)

@@ -1,4 +1,6 @@
-"""Claims: each form gives each of the four verdicts on planted results, and bad claims are errors at planning time."""
+"""Claims about rows of a study: each form can get each of the four verdicts, and invalid claims are errors when a study is
+planned.
+"""
 
 import json
 
@@ -24,7 +26,8 @@ RIVAL = '{{form: rival, row: a, numbers: {{linear: 55.0}}, of: Tab. 1, relation:
 TREND = '{{form: trend, over: [{}], shape: {}, scores: [linear]}}'
 GAIN = '{{form: interaction, gain: [a, b], than: [c, d], relation: {}, scores: [linear]}}'
 LARGEST = '{form: largest, pair: [d, c], among: [[b, a], [c, b]], scores: [linear]}'
-# Each form of a claim, with means of the rows a, b, c and d that support it, and means that contradict it.
+# Each form of a claim has means of the rows a, b, c and d that support it, and means that
+# contradict it.
 FORMS = {
     'difference': (DIFFERENCE, [60, 50], [50, 60]),
     'equivalence': (EQUIVALENCE, [60, 60.1], [60, 65]),
@@ -53,7 +56,7 @@ def planted(test, **fields):
 
 
 def record(means, seeds=8, noise=0.05, score='linear'):
-    """Return a study's record with these row means, as study.json has it. The row `null` is untrained."""
+    """Return a study's record with these row means, as study.json has it. The row `null` stands for an untrained network."""
     random = np.random.default_rng(0)
     rows = []
     for name, mean in means.items():
@@ -68,7 +71,7 @@ def judged(test, runs):
 
 
 def verdict_on(test, means, scale='in1k', **options):
-    """Return the verdict with its reason."""
+    """Return the verdict on a test, and the reason for it."""
     entry = judged(test, StudyRuns(record(means, **options), scale, lambda one, other: ['model.queue']))
     return entry['verdict'], entry['reason']
 
@@ -240,7 +243,7 @@ def test_hashes_do_not_depend_on_case_or_punctuation():
 
 
 def every_study():
-    """Return the studies with claims. Reading one checks its quotations, places, rows and scores."""
+    """Return all studies with claims. Reading a study checks its quotations, their places, rows and scores."""
     paths = [*home().glob('configs/studies/[a-z]*.yaml'), *home().glob('projects/*/studies/*.yaml')]
     return [study for study in map(read_study, sorted(paths)) if study.claims]
 
@@ -261,7 +264,7 @@ def test_untested_claims_quote_their_paper_and_say_why():
 
 
 def holds_in_print(test, printed):
-    """Return whether the printed numbers alone fulfill a test; None if one is missing."""
+    """Return whether the printed numbers alone fulfill a test, or None if a number is missing."""
     runs = StudyRuns(dict(rows=[], metrics=[]), 'in1k')
     if isinstance(test, Every):
         held = [holds_in_print(one, printed) for one in test.of]
@@ -282,7 +285,7 @@ def holds_within(part, effect):
 
 @pytest.mark.parametrize('study', every_study(), ids=lambda study: study.name)
 def test_stated_support_agrees_with_printed_numbers(study):
-    """`published` follows from the printed numbers if the paper has all of them."""
+    """If the paper prints all numbers of a claim, its field `published` must agree with them."""
     for claim in study.claims:
         held = holds_in_print(claim.test, printed_numbers(study))
         if held is None:

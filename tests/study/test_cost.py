@@ -1,4 +1,4 @@
-"""Plans are fast: counts are cached in the user's cache folder, and what plans do not need is not imported."""
+"""Planning a study is fast: counted work is cached in the user's cache folder, and unneeded packages are not imported."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from mmairl.study.spec import Row
 
 @pytest.fixture
 def cfg(tmp_path, monkeypatch) -> Config:
-    """A config at the demo scale, with an empty cache."""
+    """Return a config at the demo scale. The cache of counts is empty."""
     register()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     monkeypatch.setattr(module, 'COUNTS', {})
@@ -23,7 +23,7 @@ def cfg(tmp_path, monkeypatch) -> Config:
 
 
 def forget_process(monkeypatch) -> None:
-    """Continue as a new process that must not count."""
+    """Act as a new process, which must not count anything again."""
     monkeypatch.setattr(module, 'COUNTS', {})
     for name in ('_count_work', '_count_bytes'):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail('it was counted again'))

@@ -1,4 +1,4 @@
-"""Rows of external checkpoints: identity, stated and unknown factors, and `mmairl.compare`."""
+"""Rows of external checkpoints: the identity of models, stated and unknown factors, and `mmairl.compare`."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -125,7 +125,7 @@ def test_plain_timm_file_fills_a_wrapped_row(tmp_path):
 
 
 def saved(folder: Path, weights: dict, kind: str) -> str:
-    """Write the weights of one model in the format of another tool, or in another precision."""
+    """Write the weights of a model in another tool's format or in another precision. Return the path."""
     path = folder / f'{kind}.{"safetensors" if kind == "safetensors" else "pth"}'
     if kind in ('torchvision', 'timm'):
         write_backbone(read_backbone(saved(folder, weights, 'plain')), path, kind)
@@ -147,10 +147,10 @@ HALF = ('float16', 'bfloat16')
 
 @pytest.fixture(scope='module')
 def plain(tmp_path_factory) -> tuple[str, dict]:
-    """The file and the weights of a model that has seen images."""
+    """Return the file and the weights of a model after a forward pass in training mode."""
     torch.manual_seed(0)
     network = resnet18()
-    network(torch.randn(4, 3, 64, 64))  # changes its statistics and counters
+    network(torch.randn(4, 3, 64, 64))  # This changes batch-norm statistics and counters
     weights = {key: value for key, value in network.state_dict().items() if not key.startswith('fc.')}
     return saved(tmp_path_factory.mktemp('plain'), weights, 'plain'), weights
 
@@ -213,7 +213,7 @@ def test_external_row_cannot_become_a_trained_one(tmp_path, ours):
 
 
 def complete(runs: list[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
-    """Complete runs in this process, which saves imports."""
+    """Complete runs in this process. This saves the time to import packages in new ones."""
     for run in runs:
         if not run.done:
             worker.complete_run(run.folder)

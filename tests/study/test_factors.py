@@ -1,4 +1,4 @@
-"""Hidden factors: each stated fact agrees with the behavior of its component."""
+"""Hidden factors (properties that no config key states): each stated value agrees with the behavior of the component."""
 
 import pytest
 import torch
@@ -42,7 +42,8 @@ def test_no_logit_is_clamped(cfg):
     head = MODELS.build(dict(type='ContrastiveHead', temperature=1e-4))
     assert hidden_factors(cfg)['clamps in the loss'] == 'none'
     q, k = torch.eye(2, dtype=torch.float64)[[0]], torch.eye(2, dtype=torch.float64)[[1]]
-    assert head.pair(q, k, q)['loss'].item() == pytest.approx(1e4)  # e^10 000 overflows, so a clamp would show
+    # E^10 000 overflows, so clamped logits would be noticed.
+    assert head.pair(q, k, q)['loss'].item() == pytest.approx(1e4)
 
 
 @pytest.mark.parametrize('settings', [dict(type='LARS'), dict(type='LARS', inside=False), dict(type='SGD')], ids=str)

@@ -1,4 +1,4 @@
-"""Fork rows: branches that continue the runs of another row, from the study's YAML to the scores."""
+"""Fork rows: each run branches off from a run of another row (its trunk). Tests cover the whole way from YAML to scores."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ ROWS = [
 
 
 def prepare(folder: Path, rows: list[dict], epochs: float = 0.02, **more: object) -> PreparedStudy:
-    """Return a study of forks with runs of 200 * `epochs` epochs."""
+    """Prepare a study of forks whose runs last 200 * `epochs` epochs."""
     folder.mkdir(exist_ok=True)
     scale = toy_scale(32, epochs=epochs, tasks=['knn'], floor=[])
     for name, content in (('toy', scale), ('study', dict(title='Forks', rows=rows, **more))):
@@ -39,7 +39,7 @@ def prepare(folder: Path, rows: list[dict], epochs: float = 0.02, **more: object
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory) -> tuple[PreparedStudy, dict[str, Run]]:
-    """The study of forks, and its finished runs by row."""
+    """Return the study of forks, and its finished runs by row."""
     register()
     prepared = prepare(tmp_path_factory.mktemp('forks'), ROWS)
     runs = {run.row.name: run for run in prepared.laid_out_runs()}
@@ -73,7 +73,7 @@ def test_trunk_keeps_checkpoints_at_fork_points(finished):
 
 
 def test_plan_counts_remaining_epochs_and_fork_points(finished, capsys):
-    """The trunk keeps its last checkpoint and those after epochs 2 and 3."""
+    """The trunk keeps its last checkpoint and those after epochs 2 and 3, from which branches start."""
     costs = costs_of_rows(finished[0])
     assert [costs[row['name']].epochs for row in ROWS] == [4, 2, 1, 2]
     assert costs['warm'].hours == pytest.approx(costs['trunk'].hours / 2)
@@ -97,7 +97,7 @@ def test_scheduler_runs_trunks_before_branches(tmp_path):
 
 
 def copied(finished: tuple, folder: Path, name: str) -> tuple[Run, Run]:
-    """Return the trunk and a branch that has not started, in a copy of the finished study."""
+    """Copy the finished study, but remove one branch. Return the trunk and that branch, which has not started."""
     shutil.copytree(finished[0].out, folder / 'out')
     shutil.rmtree(folder / 'out' / 'runs' / name)
     runs = {run.row.name: run for run in replace(finished[0], out=folder / 'out').laid_out_runs()}

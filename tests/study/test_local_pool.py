@@ -1,4 +1,4 @@
-"""Parallel runs of a study. Small scripts replace the training command."""
+"""Runs of a study in parallel on one machine. Short scripts stand in for training commands."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from mmairl.study.runs import Run
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
-# A run that writes its process id when it trains, and saves when it is stopped.
+# This run writes its process id when it trains, and saves when it is stopped.
 TRAINS = """
 import os, signal, sys, time
 from mmairl.startup import prepare
@@ -46,7 +46,8 @@ KILLS_ITSELF = 'import os; os.kill(os.getpid(), {:d})'
     ([SAYS.format('one', 0), SAYS.format('two', 3), SAYS.format('three', 0)], 'failed: two', 'one\ntwo\n'),
     ([SAYS.format('one', 0), SAYS.format('three', 0)], 'done', 'one\nthree\n'),
     ([SAYS.format('one', 75), SAYS.format('two', 0)], 'stopped', 'one\n'),
-    ([KILLS_ITSELF.format(signal.SIGTERM)], 'stopped', ''),  # after training, nothing handles the signal
+    # After training, no handler is left for the signal.
+    ([KILLS_ITSELF.format(signal.SIGTERM)], 'stopped', ''),
     ([KILLS_ITSELF.format(signal.SIGKILL)], 'failed: exit code -9', ''),
 ])  # fmt: skip
 def test_commands_run_in_order_until_one_fails(tmp_path, monkeypatch, scripts, told, log):
@@ -110,7 +111,10 @@ def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='requires PR_SET_PDEATHSIG')
 def test_runs_of_a_killed_study_save_themselves(tmp_path):
-    """The kernel signals them, because a killed study cannot, and its terminal does not reach their sessions."""
+    """A killed study cannot signal its runs, and signals of its terminal do not reach them.
+
+    Therefore, the kernel sends the signal.
+    """
     study = (
         'import sys\nfrom pathlib import Path\nfrom mmairl.study import local_pool\nfrom mmairl.study.runs import Run\n'
         'from mmairl.study.spec import Row\n'

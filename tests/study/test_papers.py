@@ -1,4 +1,6 @@
-"""The three papers: each table and figure has a study that plans at every scale, a command, or a reason why it has none."""
+"""Each table and figure of the three papers has a study that can be planned at every scale, a command, or a reason why it
+has none.
+"""
 
 import copy
 import json
@@ -49,12 +51,12 @@ TREE |= dict(round=('disc', 'ring', 'square'), other=('crescent', 'bar', 'ell', 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Read each config file once for all tests."""
+    """Read each config file only once for all tests."""
     monkeypatch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read(path)))
 
 
 def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -> None:
-    """Check that each row that is left out would train like the row that its sentence names."""
+    """Check that each row that is left out would train exactly like the row that the message names."""
     rows = {row.name: row for row in study.rows}
     for sentence in left_out:
         if match := LEFT_OUT.fullmatch(sentence):
@@ -89,7 +91,8 @@ def test_every_study_plans_at_every_scale(quick, path, names):
         assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row that changes nothing'
         added = [kind for kind in scale.floor if kind == 'random' or name != 'in1k']
         assert [row.untrained for row in here.rows[len(rows) :]] == added
-        if name == 'cifar' and path.stem == 'byol_wide':  # the projector fits the features of its backbone
+        # The width of the projector must fit the features of its backbone.
+        if name == 'cifar' and path.stem == 'byol_wide':
             MODELS.build(configs['ResNet-50 (4x)'].model)([torch.zeros(2, 3, 32, 32)] * 2, None, mode='loss')
     for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
         assert is_local(task) or task in TASKS, task
@@ -98,7 +101,7 @@ def test_every_study_plans_at_every_scale(quick, path, names):
 
 
 def test_published_number_belongs_to_one_model(quick):
-    """In all studies at full size. Papers name the same score differently."""
+    """This holds over all studies at full size, although papers may use different names for the same score."""
     networks, numbers = {}, {}
     printed = [(study, row) for study in map(read_study, STUDIES) for row in study.rows if row.published is not None]
     for study, row in printed:
@@ -170,7 +173,7 @@ def test_regression_band_is_that_of_the_mean():
     found = stats.linregress(across, values)
     ends = [found.intercept, found.intercept + 3 * found.slope]
     assert along[0] == 0 and middle[[0, -1]].tolist() == pytest.approx(ends)
-    reach = stats.t.ppf(0.975, 2) * found.intercept_stderr  # at x = 0
+    reach = stats.t.ppf(0.975, 2) * found.intercept_stderr  # This is the standard error at x = 0
     assert (low[0], high[0]) == pytest.approx((found.intercept - reach, found.intercept + reach))
 
 
@@ -183,7 +186,7 @@ def test_uniformity_is_the_mean_over_pairs():
 
 
 def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
-    """Return a scale at which the longest row has 6 epochs."""
+    """Write a scale at which the longest row has 6 epochs. Return its path."""
     full = scales.read_scale('in1k')
     longest = max(epochs(scales.resolve(row, full), full.images) for row in study.rows)
     scale = toy_scale(192, epochs=6 / longest, tasks=tasks)
@@ -193,10 +196,10 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
 
 
 def first_rows(path: Path, folder: Path) -> Path:
-    """Return the study with its first three rows, one row that uses the weights of another, the rows of its instruments, and
-    all rows that those refer to.
+    """Write a study with only some of the rows, and return its path.
 
-    A design keeps all rows.
+    These are the first three rows, one that uses the weights of another, those of its instruments, and all rows to
+    which these refer. A study with a design keeps all rows.
     """
     study, described = read_study(path), yaml.safe_load(path.read_text())
     described.pop('unscaled', None)
@@ -220,7 +223,7 @@ def first_rows(path: Path, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize('path', [path for path in STUDIES if path.stem != 'judge_example'], ids=lambda path: path.stem)
 def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_tool):
-    """Studies run on drawn images, without the tasks on mmdet and mmseg, which have tests of their own."""
+    """The runs use synthetic images. Tasks of mmdet and mmseg are left out, because they have their own tests."""
     if path.stem == 'byol_wide':
         pytest.skip('its rows differ in width, which the small scale sets')
     if path.stem == 'release':

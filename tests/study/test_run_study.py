@@ -1,4 +1,4 @@
-"""Progress of a study's runs."""
+"""The progress that a study prints about its runs."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Folders of runs that were set aside."""
+"""Folders of runs: links, logs, locks, and folders that were set aside because their results no longer apply."""
 
 import pytest
 from harness.errors import raises_code
@@ -50,7 +50,8 @@ def test_failure_in_another_encoding_is_shown(tmp_path):
 def test_only_the_end_of_a_long_log_is_read(tmp_path):
     run = run_in(tmp_path / 'a')
     with (run.folder / 'log.txt').open('wb') as log:
-        log.truncate(2**40)  # a sparse file
+        # The file is sparse, so it takes no space on disk.
+        log.truncate(2**40)
         log.seek(0, 2)
         log.write(b'first\nlast')
     assert status(run) == ('stopped', 'last')

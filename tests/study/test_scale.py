@@ -1,4 +1,4 @@
-"""Scales change all rows in the same way, test the paper's factor, and leave small configs as they are."""
+"""Scales change all rows in the same way, keep the factor that a study tests, and leave small configs unchanged."""
 
 from pathlib import Path
 
@@ -114,7 +114,8 @@ def test_plan_reads_each_config_once(monkeypatch):
     read = []
     monkeypatch.setattr(scales, 'load_config', lambda path: read.append(Path(path).name) or load_config(path))
     study = read_study(ROOT / 'configs/studies/attribution.yaml')
-    for plans in (1, 2):  # a second plan reads the files again, which may have changed
+    # A second plan reads the files again, since they may have changed in the meantime.
+    for plans in (1, 2):
         at_scale(study, read_scale('in100'), ['knn'])
         assert read == ['mocov2_r50_200e.py'] * plans
 

@@ -1,4 +1,6 @@
-"""Searches: points that all rows share, trials by budget, choices without test images, and invalid input."""
+"""Searches: all rows share the same points, the budget limits trials, test images are never used for a choice, and invalid
+input is an error.
+"""
 
 import math
 import sys
@@ -121,12 +123,13 @@ def test_invalid_search_is_an_error(tmp_path, code, changes):
 
 def test_key_with_a_longer_name_is_not_a_part(tmp_path):
     near = searching(key='optim_wrapper.optimizer.lr_decay', values=[1, 2])
-    read_study(written(tmp_path, seeds=[0, 1], **near))  # seeds that equal the searches are accepted
+    # The study may state seeds that equal those of the searches.
+    read_study(written(tmp_path, seeds=[0, 1], **near))
 
 
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
-    """A study that was planned without a search and now has one. No run is trained."""
+    """Return a study that was first planned without a search and then with one. No run is trained."""
     folder = tmp_path_factory.mktemp('searched')
     (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(64, epochs=0.005, tasks=['knn'])))
     register()
@@ -141,7 +144,10 @@ def searched(tmp_path_factory):
 
 @pytest.fixture
 def trained(monkeypatch) -> list[tuple[Path, float, int]]:
-    """The runs whose training was replaced, each with its rate and seed. Trials score 50, 60, 55 and 90, others 70."""
+    """Replace training, and return a list of the calls: folder, rate and seed.
+
+    Trials score 50, 60, 55 and 90, other runs 70.
+    """
     calls = []
     scores = {'0': 50.0, '1': 60.0, '2': 55.0, '3': 90.0}
 
@@ -213,7 +219,7 @@ def test_best_trial_is_retrained_from_a_fresh_seed(searched, trained, monkeypatc
 
 
 def planted_trials(values: dict[str, list], scores: list[float]) -> list[dict]:
-    """Return the described runs of one search of a row that has ended; the first trial is as published."""
+    """Return the described runs of a finished search of one row. The first trial is the row as published."""
     done = dict(state='done', seed=FIRST)
     trials = [dict(done, folder='0/0', trial={}, scores=dict(knn=scores[0]))]
     for at, score in enumerate(scores[1:]):
@@ -298,7 +304,7 @@ def test_winner_with_another_choice_is_set_aside(tmp_path):
     (run / 'asked').mkdir()
     for name in {'asked/config.yaml', *request, *files} - {'asked'}:
         (run / name).write_text(name)
-    for number, winner in enumerate('cd', 1):  # as after two larger budgets
+    for number, winner in enumerate('cd', 1):  # This is the state after two larger budgets
         chosen = plant_trials(tmp_path, a=1.0, b=2.0, **{winner: 2.0 + number})
         assert take_best(run, chosen) == {'x': winner}
         assert read_json(run / 'chosen.json', Choice).options == {'x': winner}
@@ -439,7 +445,7 @@ def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
 
 
 def leaking(folder: Path, **changes) -> Scale:
-    """Return a small scale with changed evaluation data."""
+    """Return a small scale in which parts of the evaluation data are replaced."""
     scale = toy_scale(64, epochs=0.005, tasks=['knn'])
     data = scale['replace']['evaluation']
     data |= {part: value(data) if callable(value) else value for part, value in changes.items()}
@@ -467,7 +473,8 @@ def test_search_on_test_images_is_an_error(tmp_path, changes, code):
     for asked, task in ((dict(search=SEARCH), 'knn'), (dict(tune=dict(finetune=TUNE)), 'finetune')):
         with raises_code(code):
             at_scale(read_study(written(tmp_path, **asked)), scale, [task])
-    at_scale(read_study(written(tmp_path)), scale, ['knn'])  # chooses nothing
+    # Without a search, the study chooses nothing.
+    at_scale(read_study(written(tmp_path)), scale, ['knn'])
 
 
 def test_sweep_on_test_images_is_an_error(tmp_path):
@@ -476,11 +483,12 @@ def test_sweep_on_test_images_is_an_error(tmp_path):
     for task in ('linear', 'linear#1', 'logreg'):
         with raises_code('val-is-test'):
             at_scale(study, scale, [task])
-    at_scale(study, scale, ['knn', 'svm'])  # choose nothing by these images
+    at_scale(study, scale, ['knn', 'svm'])  # These tasks choose nothing on these images
 
 
 def test_trial_compares_its_images_with_test_images(tmp_path, monkeypatch):
-    scale = leaking(tmp_path, val=lambda data: dict(data['test'], count=12))  # some test images
+    # The validation images are some of the test images.
+    scale = leaking(tmp_path, val=lambda data: dict(data['test'], count=12))
     study = read_study(written(tmp_path, search={**SEARCH, 'budget': 2}))
     study, configs, _ = at_scale(study, scale, ['knn'])
     runs = prepare_runs(study, configs, (0,), ('knn',), tmp_path)

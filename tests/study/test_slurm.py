@@ -1,4 +1,4 @@
-"""Slurm jobs of a study, without Slurm; `tests/cluster/` tests them with it. Bash commands replace the training."""
+"""Slurm jobs of a study, tested without Slurm. Bash commands stand in for training. `tests/cluster/` uses a real Slurm."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from mmairl.study.slurm import Cluster, read_cluster
 ROOT = Path(__file__).parents[2]
 
 
-# A shell that sources signals.sh and runs a command. Functions replace Slurm's commands.
+# This shell sources signals.sh and runs a command. Its functions replace Slurm's commands.
 SHELL = """
 squeue() { echo "$REASON"; }
 scontrol() { echo "$@"; }
@@ -30,22 +30,27 @@ start bash -c "$1"
 exit $code
 """
 LISTENS = "trap 'echo > saved; sleep 0.5; exit {}' USR1; echo > ready; for i in {{1..600}}; do sleep 0.1; done"
-DEAF = 'echo > ready; exec sleep 60'  # torchrun, before it starts its workers
-OUTLIVED = "flock .lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"  # a worker outlives its launcher
+DEAF = 'echo > ready; exec sleep 60'  # This is torchrun before it starts its workers
+# Here, a worker outlives its launcher.
+OUTLIVED = "flock .lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"
 AT_ONCE = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
 ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is requeued\nrequeue 12_3\n')
 
 
 @pytest.mark.parametrize('command, signals, reason, expected', [
-    (LISTENS.format(1), [USR1], '', GOES_ON),  # torchrun, whatever its workers exit with
-    (LISTENS.format(0), [USR1], '', (0, '')),  # it was in its last step
-    (LISTENS.format(75), [TERM], '', ENDS),  # scancel, or a preemption after which Slurm itself requeues
-    (LISTENS.format(75), [USR1, TERM], '', ENDS),  # cancelled while it saved
-    (LISTENS.format(75), [USR1, TERM], 'TimeLimit', GOES_ON),  # its time was up while it saved
+    # This is torchrun, which exits with 1 whatever its workers return.
+    (LISTENS.format(1), [USR1], '', GOES_ON),
+    (LISTENS.format(0), [USR1], '', (0, '')),  # The signal arrives in the last step of the run
+    # Scancel ends a job in this way, and so does a preemption after which Slurm itself requeues.
+    (LISTENS.format(75), [TERM], '', ENDS),
+    (LISTENS.format(75), [USR1, TERM], '', ENDS),  # The job is canceled while it saves
+    # The job reaches its time limit while it saves.
+    (LISTENS.format(75), [USR1, TERM], 'TimeLimit', GOES_ON),
     (DEAF, [USR1], '', GOES_ON),
     (OUTLIVED, [TERM], '', ENDS),
-    *[(AT_ONCE, [], '', GOES_ON)] * 15,  # a race: the shell may not know its child yet
+    # This is a race: the signal may arrive before the shell knows the process id of its child.
+    *[(AT_ONCE, [], '', GOES_ON)] * 15,
 ])  # fmt: skip
 def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reason, expected):
     task = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3', SLURM_JOB_ID='17', REASON=reason)
@@ -54,7 +59,7 @@ def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reas
     for number in signals:
         wait_for((tmp_path / 'ready').is_file)
         process.send_signal(number)
-        time.sleep(0.2)  # bash loses one of two simultaneous signals
+        time.sleep(0.2)  # bash would lose one of two simultaneous signals
     said, _ = process.communicate(timeout=600)
     assert (process.returncode, said) == expected
     assert (tmp_path / 'saved').is_file() == ('saved' in command)
@@ -88,7 +93,7 @@ def test_machine_without_slurm_is_an_error(tmp_path, monkeypatch):
 
 
 def test_plain_commands_run_in_a_shell(tmp_path, monkeypatch):
-    """Each command runs after the commands of the runs that its line names."""
+    """Each line names other runs. Its command must run after their commands."""
     monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])
     source, anchor = run_in(tmp_path / 'a b' / 'source'), run_in(tmp_path / 'anchor')
     rescaled = run_in(tmp_path / 'rescaled', (source.folder, anchor.folder))
@@ -108,7 +113,8 @@ def test_state_of_a_run_is_read_from_its_folder(tmp_path):
     assert status(run) == ('not begun', '') and status(needs) == ('waiting', '')
     (run.folder / 'log.txt').write_text('training 12%  loss 3.2  0:10:00 left\n\n')
     assert status(run) == ('stopped', 'training 12%  loss 3.2  0:10:00 left')
-    os.utime(run.folder / 'log.txt', (time.time() + 100,) * 2)  # the clock of the node is ahead
+    # The clock of the node is ahead of ours.
+    os.utime(run.folder / 'log.txt', (time.time() + 100,) * 2)
     with FileLock(run.folder / '.lock_0'):
         what, said = status(run)
         on_page = describe(run, tmp_path)

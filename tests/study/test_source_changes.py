@@ -1,4 +1,7 @@
-"""Changes of source code: modules outside the package, protocols, and results of versions that recorded no sources."""
+"""Changes in source code: of modules outside the package and of protocols.
+
+Earlier versions did not record any source code.
+"""
 
 import json
 import shutil
@@ -82,7 +85,7 @@ def find_modules_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory) -> tuple[Path, Path]:
-    """A folder with finished runs, and a copy of it."""
+    """Return a folder with finished runs, and a copy of the folder."""
     folder = tmp_path_factory.mktemp('sources') / 'study'
     folder.mkdir()
     (folder / 'outside_method.py').write_text('import outside_helper\n')
@@ -100,7 +103,7 @@ def finished(tmp_path_factory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def planned(finished, monkeypatch) -> Planned:
-    """The finished study, at the same path in each test, because requests hold absolute paths."""
+    """Return the finished study. Its path is the same in each test, because the requests in it hold absolute paths."""
     folder, copy = finished
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
@@ -142,7 +145,7 @@ def test_half_trained_run_of_other_source_is_stale(planned):
     (planned.folder / 'outside_method.py').write_text('import outside_helper\nvalue = 2\n')
     assert status(planned()[1]) == ('stale', 'the source of outside_method')
     with raises_code('source-changed'):
-        worker.complete_run(own.folder)  # like a requeued job
+        worker.complete_run(own.folder)  # This is what a requeued job does
 
 
 def test_running_run_is_not_set_aside(planned):
@@ -186,7 +189,7 @@ def test_scores_are_replaced_by_remeasure(planned):
 
 
 def as_earlier(run: Run) -> None:
-    """Rewrite the files of a run as a version wrote them that recorded no sources and no identity of the model."""
+    """Rewrite the files of a run as an earlier version wrote them, without sources and the identity of the model."""
     weights = {run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)}
     if run.row.along:
         source = read_backbone(run.folder.parents[1] / 'own/seed_0/iter_4.pth')

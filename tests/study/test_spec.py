@@ -1,4 +1,4 @@
-"""Studies in YAML files, invalid content, and the built-in studies."""
+"""Studies in YAML files: valid and invalid content, and the studies that come with the package."""
 
 import copy
 import json
@@ -33,11 +33,12 @@ ROWS = (
 
 
 def written(folder: Path, *changes: dict, **others) -> Path:
-    """Write a study of two rows with a change for each row, and with other keys."""
+    """Write a study of two rows. Each positional argument changes a row; the other arguments are keys of the study."""
     rows = [{**row, **change} for row, change in zip_longest(ROWS, changes, fillvalue={})]
     path = folder / 'two.yaml'
     usual = {} if 'cross' in others else dict(rows=rows)
-    usual |= {} if 'search' in others else dict(seeds=[0, 1])  # a search has `searches`
+    # A study with a search states `searches` instead of `seeds`.
+    usual |= {} if 'search' in others else dict(seeds=[0, 1])
     study = {'title': 'Two rows', **usual, **others}
     path.write_text(yaml.safe_dump(study, sort_keys=False))
     return path
@@ -54,7 +55,7 @@ def resolved(study: Study, scale: str = 'in1k') -> dict[str, Config]:
 
 @cache
 def at(name: str, scale: str, folder: str = 'configs') -> tuple[Study, dict[str, Config]]:
-    """Return a built-in study and the configs of its rows at a scale."""
+    """Return a built-in study at a scale, with the configs of its rows."""
     study = read_study(ROOT / folder / f'studies/{name}.yaml')
     return study, resolved(study, scale)
 
@@ -76,7 +77,7 @@ def test_smaller_scale_keeps_factors_and_adds_none():
 
 
 def test_rate_follows_the_batch_size_of_a_scale():
-    """Rates are linear in the batch size, whatever the batch size of the config."""
+    """Learning rates are linear in the batch size, whatever the batch size of the config is."""
     (study, full), (_, small) = (at('msbreg', scale, 'projects/msbreg') for scale in ('in1k', 'in100'))
     for row in study.rows:
         cfgs = full[row.name], small[row.name]
@@ -129,9 +130,9 @@ TWO_KEYS = {'total_batch_size': 512, 'model.head.temperature': 0.1}
     [
         (dict(options=TWO_KEYS), 'model.head.temperature, total_batch_size'),
         (dict(options={'custom_hooks': [{'type': 'EMAHook'}]}), 'custom_hooks'),
-        (dict(declares=[]), 'optim_wrapper'),  # without declarations, the rows must be equal
+        (dict(declares=[]), 'optim_wrapper'),  # Without declarations, the rows must be equal
         (dict(declares=[], against=None), 'optim_wrapper'),
-        (dict(declares=['optim']), 'optim_wrapper'),  # a prefix declares only whole keys
+        (dict(declares=['optim']), 'optim_wrapper'),  # A declared prefix must consist of whole keys
     ],
 )
 def test_undeclared_difference_is_an_error(tmp_path, second, found):
@@ -179,14 +180,16 @@ def test_factors_are_crossed_into_a_design(tmp_path):
 
 
 def test_head_that_reads_values_is_not_counted():
-    """Without a teacher, each view takes three passes instead of four."""
+    """VICReg has no teacher, so each view takes three passes instead of four."""
     vicreg = Row('a', 'configs/methods/vicreg_r50_1000e.py')
     costs = [flops_per_image(resolve(row, read_scale('in1k'))) for row in (vicreg, Row('b', 'mocov2plus_r50_200e.py'))]
     assert costs[0] / costs[1] == pytest.approx(3 / 4, abs=0.04)
 
 
 def test_attribution_ends_are_rows_of_the_ladder(tmp_path):
-    """At full size, they differ from the ladder's only in the width of the projector, which is the same in all rows."""
+    """At full size, these rows differ from the ladder's rows only in the width of the projector, which is the same in all
+    of them.
+    """
     found = yaml.safe_load((STUDIES / 'attribution.yaml').read_text())
     assert read_study(STUDIES / 'attribution.yaml').design.resolution == 5
     del found['cross']['fraction']
@@ -194,7 +197,8 @@ def test_attribution_ends_are_rows_of_the_ladder(tmp_path):
     rows, ladder = read_study(tmp_path / 'whole.yaml').rows, read_study(STUDIES / 'ladder.yaml').rows
     for scale, widths in (('in1k', ['model.projector.hidden_channels', 'model.projector.out_channels']), ('demo', [])):
         ends = [resolve(row, read_scale(scale)) for row in (rows[0], ladder[0], rows[-1], ladder[5])]
-        ends = [Config(json.loads(json.dumps(cfg.to_dict()))) for cfg in ends]  # a tuple and a list are the same here
+        # A tuple equals a list after this conversion.
+        ends = [Config(json.loads(json.dumps(cfg.to_dict()))) for cfg in ends]
         assert (changed(*ends[:2]), changed(*ends[2:])) == (widths, [])
 
 

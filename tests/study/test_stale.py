@@ -1,4 +1,4 @@
-"""Stale scores: after an edit of any field of a study, row or scale, no old score is shown."""
+"""Stale scores: after any field of a study, row or scale is edited, no outdated score is shown."""
 
 import copy
 from collections.abc import Callable
@@ -42,7 +42,7 @@ STUDY = dict(
 )
 SCALE = toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])
 RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
-# An edit of each field, for rows with the name of the row.
+# Each field has an edited value. For fields of rows, the first entry is the name of the row.
 STUDY_EDITS = dict(
     title='another', seeds=[1], tasks={'toy': ['logreg']}, question='why?', paper=dict(where='Tab. 1'),
     figure=dict(kind='lines'), reading={'toy': 'so'}, measured={}, look=[dict(instrument='norms', rows=['base'])],
@@ -80,7 +80,10 @@ SAME = {
 
 @pytest.fixture(scope='module')
 def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
-    """Plan a study in a folder where the runs of STUDY are finished. Planted checkpoints take the place of training."""
+    """Return a function that plans a study in a folder where the runs of STUDY are finished.
+
+    Checkpoints are planted instead of trained.
+    """
     folder, read = tmp_path_factory.mktemp('stale'), cache(load_config)
     register()
 
@@ -103,7 +106,7 @@ def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
 
 
 def leave_weights(folder: Path, seed: int) -> None:
-    """Write the checkpoints of a finished run, after half of it and at its end."""
+    """Write the checkpoints of a finished run: one from the middle of the run, and the last one."""
     network = load_backbone(load_config(str(folder / 'asked/config.yaml')), seed=seed)
     for step, grown in ((8, 1.0), (4, 0.5)):
         weights = {name: value * grown for name, value in network.state_dict().items()}
@@ -125,7 +128,8 @@ def edits():
 
 
 def test_each_field_is_edited():
-    elsewhere = {'weights', 'trained', 'claims', 'fork'}  # other files test these fields, e.g. test_external.py
+    # Other files, such as test_external.py, test these fields.
+    elsewhere = {'weights', 'trained', 'claims', 'fork'}
     for kind, made in ((Study, STUDY_EDITS), (Row, ROW_EDITS), (Scale, SCALE_EDITS)):
         assert made.keys() == set(kind.__struct_fields__) - elsewhere
 

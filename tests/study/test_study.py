@@ -1,4 +1,4 @@
-"""A toy study from its YAML file to its page, and studies that are killed or stopped and resumed."""
+"""A toy study, run from its YAML file to its page. Studies that are killed or stopped continue with the same command."""
 
 import json
 import os
@@ -41,7 +41,8 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
 TOY = toy_scale(64, epochs=0.015, tasks=['knn'])
 TOY['merge']['default_hooks.logger.interval'] = 2
-TRAINED = {**TOY, 'epochs': 0.05, 'floor': []}  # long enough to be stopped, and without null rows
+# Training takes long enough to be stopped, and there are no rows of untrained networks.
+TRAINED = {**TOY, 'epochs': 0.05, 'floor': []}
 STUDY = dict(
     title='A toy',
     paper=dict(where='Tab. 2', table='revisit_airl.table2_optimizer_crossover'),
@@ -54,7 +55,8 @@ STUDY = dict(
 )
 
 
-# A checkpoint from the middle of a run, and instruments that compare it with the last one.
+# A row may evaluate a checkpoint from the middle of a run. Instruments compare this checkpoint with
+# the last one.
 LONGER = dict(config='longer/mocov2plus_r50_300e.py', declares=['train_cfg', 'param_scheduler', 'default_hooks'])
 ALONG = [
     dict(LONGER, name='end', against='SGD'),
@@ -64,7 +66,7 @@ LOOK = [dict(instrument=name, rows=['half-way', 'end']) for name in ('norms', 'c
 
 
 def written(folder: Path, study: dict, scale: dict) -> list[str]:
-    """Write a study and its scale to a folder, and return the command that runs it there."""
+    """Write a study and its scale to a folder. Return the command that runs the study there."""
     for name, content in (('toy.yaml', scale), ('study.yaml', study)):
         (folder / name).write_text(yaml.safe_dump(content))
     paths = [str(folder / 'study.yaml'), '--scale', str(folder / 'toy.yaml'), '--out', str(folder / 'out')]
@@ -76,9 +78,9 @@ def run(command: list[str]) -> subprocess.CompletedProcess:
 
 
 def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Popen:
-    """Start a study, and send a signal to its process group once the run in `folder` has trained a step."""
+    """Start a study. As soon as the run in `folder` has trained a step, send a signal to the process group of the study."""
 
-    def accept_sigint() -> None:  # a background job of a shell ignores it
+    def accept_sigint() -> None:  # A background job of a shell would ignore SIGINT
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     outputs = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -93,7 +95,10 @@ def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Pop
 
 @pytest.fixture(scope='module')
 def out(tmp_path_factory) -> Path:
-    """A finished study. Only its first run has a process of its own, which saves imports."""
+    """Return the folder of a finished study.
+
+    Only its first run has its own process; the others save the time for imports.
+    """
     folder = tmp_path_factory.mktemp('study')
     command = written(folder, {**STUDY, 'seeds': [0], 'rows': [*STUDY['rows'], *ALONG], 'look': LOOK}, TOY)
     register()
@@ -131,7 +136,9 @@ def test_record_states_the_origin_of_each_number(out):
     unequal = [check['check'] for check in fairness['after'] if not check['equal'] and check['check'] != 'code']
     assert unequal == ['images seen', 'optimizer steps']
     assert [check['check'] for check in fairness['hidden'] if not check['equal']] == ['rate']
-    (dearer,) = record['cost']['equal']['knn']  # four epochs, with checkpoints after 2 and 4, against three
+    # Row 'end' trains for four epochs and has checkpoints after 2 and 4. Its base row trains for
+    # three.
+    (dearer,) = record['cost']['equal']['knn']
     score = {row['name']: row['runs'][0]['scores']['knn'] for row in record['rows']}
     assert dearer['ratio'] == 4 / 3 and dearer['row'] == 'end'
     assert dearer['scores'] == pytest.approx([(score['half-way'] + score['end']) / 2, score['SGD']])
@@ -139,14 +146,15 @@ def test_record_states_the_origin_of_each_number(out):
     assert 0 < 2 * spent['half-way']['device_seconds'] == pytest.approx(spent['end']['device_seconds'])
     share = score['SGD'] / 100
     images = [noise['images'] for noise in record['noise']['knn'] if noise['row'] == 'SGD']
-    assert images == pytest.approx([100 * (share * (1 - share) / 63) ** 0.5])  # of one run
+    # This is the error due to images of one run.
+    assert images == pytest.approx([100 * (share * (1 - share) / 63) ** 0.5])
     assert 'LARS' in (page := (out / 'page.html').read_text()) and 'id="assumptions"' in page
     assert list(out.glob('norms_0/*.html')) and list(out.glob('cka_1/*.html'))
     assert '72.0' in (out / 'table.md').read_text() and '\\toprule' in (out / 'table.tex').read_text()
 
 
 def test_rescaled_weights_have_fresh_statistics(out):
-    """With the old statistics, all images would have the same features."""
+    """The old statistics do not fit the rescaled weights: all images would have the same features."""
     source = out / 'runs/lars/seed_0'
     before = read_backbone(str(source / Path((source / 'last_checkpoint').read_text().strip()).name)).weights
     weights = read_backbone(str(out / 'runs/rescaled/seed_0/derived.pth')).weights
@@ -164,11 +172,12 @@ def test_rescaling_requires_a_finished_run(tmp_path):
 
 
 def test_locked_run_asks_for_another_start(tmp_path, monkeypatch, capsys):
-    """Slurm can start a run on another node while an unreachable node still executes it."""
+    """A node can be unreachable while it still executes a run. Slurm may then start this run on another node."""
     monkeypatch.setattr(worker, 'PATIENCE', 0)
     monkeypatch.setattr(sys, 'argv', ['worker', str(tmp_path)])
     monkeypatch.setenv('SLURM_PROCID', '1')
-    with FileLock(tmp_path / '.lock_1'), pytest.raises(SystemExit) as exit_:  # the lock of this rank
+    # Another process holds the lock of this rank.
+    with FileLock(tmp_path / '.lock_1'), pytest.raises(SystemExit) as exit_:
         worker.run_worker()
     assert exit_.value.code == 75 and f'{tmp_path} is locked by another process' in capsys.readouterr().err
 
@@ -197,7 +206,7 @@ def test_further_score_is_next_to_its_published_one(tmp_path):
 
 
 def test_replaced_checkpoint_or_data_hides_a_score(out, tmp_path):
-    """Each change is detected once, and then measured into a new file."""
+    """Each change is detected once. The score is then measured again, into a new file."""
     folder, images = shutil.copytree(out / 'runs/sgd/seed_0', tmp_path / 'seed_0'), tmp_path / 'images'
     for number in range(8):
         (kind := images / 'ab'[number % 2]).mkdir(parents=True, exist_ok=True)
@@ -216,7 +225,7 @@ def test_replaced_checkpoint_or_data_hides_a_score(out, tmp_path):
 
     def image() -> None:
         Image.new('RGB', (24, 24)).save(images / 'a/0.png')
-        reuse.KNOWN_DATA.clear()  # as in another process
+        reuse.KNOWN_DATA.clear()  # This makes the test act as a new process
 
     worker.complete_run(folder)
     for change in (checkpoint, image):
@@ -246,7 +255,7 @@ def test_other_config_in_same_folder_is_an_error(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_or_stopped_study_resumes(tmp_path, number):
-    """The first run has finished. The second one is in progress and saves its state."""
+    """The first run has finished. The second one is in progress, so it saves its state."""
     command = written(tmp_path, {**STUDY, 'seeds': [0], 'rows': STUDY['rows'][:2]}, TRAINED)
     folder = tmp_path / 'out/runs/lars/seed_0'
     process = interrupted(command, folder, number)
@@ -272,7 +281,7 @@ def test_killed_or_stopped_study_resumes(tmp_path, number):
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 @pytest.mark.parametrize('nodes', [1, 2])
 def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
-    """A run is requeued while it trains, and another run waits for it. With two nodes, each has one process."""
+    """A run is requeued while it trains, and another run waits for it. With two nodes, each node has one process."""
     folders = {name: tmp_path / name for name in ('here', 'slurm')}
     commands = {}
     for name, folder in folders.items():
@@ -284,7 +293,7 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
     assert here.returncode == 0, here.stdout + here.stderr
     (profile := tmp_path / 'site.yaml').write_text(
         f'partition: {"all" if nodes > 1 else "cpu"}\nper_node: 1\ncpus: 1\ngres: none\n'
-        'environment: [export MASTER_ADDR=127.0.0.1]\n'  # these nodes have no host names
+        'environment: [export MASTER_ADDR=127.0.0.1]\n'  # These nodes have no host names
     )
     runs = folders['slurm'] / 'out/runs'
     (daemons := tmp_path / 'daemons').mkdir()
@@ -297,7 +306,8 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
         ends = {name: slurm.ends(number, 500) for name, number in numbers.items()}
         assert ends == {name: ('COMPLETED', int(name == 'sgd')) for name in numbers} and len(ends) == 3, said
     assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'it was resumed'
-    before = {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')}  # all but locks and folders
+    # Locks and folders are left out.
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')}
     assert run([*commands['slurm'], '--status']).stdout.endswith('3 done\n')
     unmeasured = run([*commands['slurm'], '--status', '--tasks', 'svm']).stdout
     assert unmeasured.endswith('not measured: svm\n3 not measured\n')

@@ -1,4 +1,4 @@
-"""The hours of tasks in the plan of a study."""
+"""The hours of evaluation and transfer tasks in the plan of a study."""
 
 import pytest
 from mmengine.config import Config
@@ -24,16 +24,21 @@ def hours(scale: str, *tasks: str) -> tuple[dict, float]:
 def test_linear_task_costs_forward_passes():
     tasks, training = hours('in100', 'knn', 'logreg', 'linear')
     assert tasks['linear'] == pytest.approx(100 * tasks['knn'])
-    assert tasks['logreg'] == 0  # uses the features of k-NN
-    assert tasks['linear'] / training == pytest.approx(100 / (200 * 8), rel=0.05)  # a step has about eight passes' work
+    assert tasks['logreg'] == 0  # This task reuses the features of k-NN
+    # A training step costs about as much as eight forward passes.
+    assert tasks['linear'] / training == pytest.approx(100 / (200 * 8), rel=0.05)
 
 
 def test_hours_of_unknown_data_are_unknown():
-    """The size of other data sets and of a part of one is unknown, as is the rate of Cityscapes."""
+    """The plan does not know the size of other data sets, or of a part of a data set.
+
+    The rate of Cityscapes is unknown, too.
+    """
     unknown = ('svm@voc2007_r50', 'cityscapes', 'finetune@imagenet_1pct_r50', 'knn@digits_r18')
     tasks, _ = hours('in100', 'knn', *unknown)
     assert tasks['knn'] and not any(tasks[task] for task in unknown)
-    tasks, _ = hours('demo', 'knn@digits_r18')  # Digits and the Shapes of this scale have no root to compare
+    # Digits and the Shapes of this scale have no folder by which data sets could be compared.
+    tasks, _ = hours('demo', 'knn@digits_r18')
     assert tasks == {'knn@digits_r18': None}
 
 
@@ -41,7 +46,7 @@ def test_transfer_task_costs_its_steps():
     tasks, _ = hours('in1k', 'voc07', 'coco_c4', 'cityscapes')
     assert tasks['voc07'] == pytest.approx(9000 * 8 * 0.537 / 3600)
     assert tasks['coco_c4'] == pytest.approx(90_000 * 8 * 0.584 / 3600)
-    assert tasks['cityscapes'] is None  # the scale does not state its rate
+    assert tasks['cityscapes'] is None  # The scale states no rate for this task
 
 
 def test_second_process_reads_no_transfer_config(tmp_path, monkeypatch):
@@ -51,7 +56,8 @@ def test_second_process_reads_no_transfer_config(tmp_path, monkeypatch):
     monkeypatch.setattr(cost_module, 'COUNTS', {})
     monkeypatch.setattr(module, 'recipe', lambda *_: pytest.fail('the config was read again'))
     assert transfer_hours(Config(), 'voc07', read_scale('in1k')) == first
-    assert transfer_hours(Config(), 'voc07', read_scale('demo')) is None  # this scale states no `step_seconds`
+    # This scale states no `step_seconds`.
+    assert transfer_hours(Config(), 'voc07', read_scale('demo')) is None
 
 
 def test_measured_rate_replaces_the_stated_one(tmp_path):
@@ -65,7 +71,7 @@ def test_measured_rate_replaces_the_stated_one(tmp_path):
 def test_external_and_tuned_tasks_are_counted():
     register()
     scale = read_scale('demo')
-    cfg = load_config('mmairl::evaluation/shapes_r18.py')  # without a data set to train on
+    cfg = load_config('mmairl::evaluation/shapes_r18.py')  # This config has no data set to train on
     (plain,), (tuned,) = (task_hours(cfg, ['finetune'], scale, trials).values() for trials in ({}, {'finetune': 6}))
     assert tuned == pytest.approx(7 * plain)
     study = Study(title='', rows=(Row('a', ''), Row('b', '', untrained='pixels')), tune={})

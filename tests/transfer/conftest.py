@@ -1,4 +1,4 @@
-"""Tests of detection and segmentation, which are skipped without mmdet."""
+"""Fixtures for tests of detection and segmentation. These tests are skipped if mmdet or mmseg is missing."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +11,7 @@ from mmairl.engine import run
 from projects.benchmark.drawn_sets import write_coco, write_voc
 
 collect_ignore_glob = [] if find_spec('mmdet') and find_spec('mmseg') else ['test_*.py']
-use_torchvision_ops()  # before any test imports mmdet
+use_torchvision_ops()  # This must happen before a test imports mmdet
 
 
 @pytest.fixture(scope='session')
@@ -25,6 +25,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='session')
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of a ResNet-18."""
+    """Return a checkpoint of a ResNet-18."""
     run.register()
     return write_pretrained(tmp_path_factory.mktemp('pretrained') / 'r18.pth', 18)

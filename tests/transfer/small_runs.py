@@ -1,4 +1,4 @@
-"""Synthetic data sets in the published layouts, and transfer configs with few pixels and steps for a CPU."""
+"""Synthetic data sets in their published layouts, and transfer configs with few pixels and steps, for tests on a CPU."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ SIZES = dict(cityscapes=(64, 32), voc2012=(48, 48), nyuv2=(80, 60))
 
 
 def drawn(generator: np.random.Generator, size: tuple[int, int], ids: list[int]) -> tuple[Image.Image, np.ndarray]:
-    """Return an image and its label map. Each class has a color and an id; the background is 0."""
+    """Return an image and its label map. Each class has a color and an id. The background has the id 0."""
     image, _ = scene(generator, size)
     mask = np.zeros(size[::-1], np.uint8)
     for number, (_, colour) in zip(ids, KINDS.values()):
@@ -27,12 +27,14 @@ def drawn(generator: np.random.Generator, size: tuple[int, int], ids: list[int])
 
 
 def write_masks(root: Path) -> None:
-    """Write Cityscapes with one city, VOC2012 with its three lists, and NYU with depth in millimeters before a wall."""
+    """Write three data sets: Cityscapes with one city, VOC2012 with its three lists, and NYU with objects before a wall
+    and depth in millimeters.
+    """
     generator = np.random.default_rng(0)
     files: dict[str, Image.Image] = {}
     for split, number in (('train/town', 0), ('train/town', 1), ('val/town', 0)):
         image, mask = drawn(generator, (128, 64), [15, 13, 16, 5, 11, 8])
-        mask[:4] = 255  # the hood of the car, which is ignored
+        mask[:4] = 255  # The hood of the car is ignored
         name = f'{split}/town_{number:06d}_000019'
         files[f'cityscapes/leftImg8bit/{name}_leftImg8bit.png'] = image
         files[f'cityscapes/gtFine/{name}_gtFine_labelTrainIds.png'] = Image.fromarray(mask)
@@ -45,7 +47,7 @@ def write_masks(root: Path) -> None:
     for split in ('train/kitchen_00000', 'train/kitchen_00001', 'test/kitchen_00000'):
         image, metres = drawn(generator, (320, 240), [1, 2, 3, 4, 5, 6])
         depth = np.where(metres > 0, 1000 * metres.astype(int), 8000).astype(np.uint16)
-        depth[:8] = 0  # no depth measured
+        depth[:8] = 0  # A depth of 0 means not measured
         files[f'nyuv2/images/{split}.jpg'], files[f'nyuv2/annotations/{split}.png'] = image, Image.fromarray(depth)
     for name, image in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +55,7 @@ def write_masks(root: Path) -> None:
 
 
 def write_pretrained(path: Path, depth: int) -> Path:
-    """Write a pre-training checkpoint of a new network of this depth."""
+    """Write a pre-training checkpoint of a new network with this depth. Return its path."""
     options = {'model.backbone.depth': depth, 'model.projector.in_channels': 512 if depth == 18 else 2048}
     model = MODELS.build(toy.config('mocov2plus_r50_200e.py', str(path.parent), width=64, **options).model)
     student = {key: value for key, value in model.state_dict().items() if key.startswith('backbone.')}
@@ -62,7 +64,7 @@ def write_pretrained(path: Path, depth: int) -> Path:
 
 
 def overlap(first: Sequence[float], second: Sequence[float], offset: int = 1) -> float:
-    """Return the IoU of two boxes. With an offset of 1, corners are pixels inside the box."""
+    """Return the IoU of two boxes. With an offset of 1, corners are pixels that belong to the box."""
     wide = max(0, min(first[2], second[2]) - max(first[0], second[0]) + offset)
     high = max(0, min(first[3], second[3]) - max(first[1], second[1]) + offset)
     areas = [(box[2] - box[0] + offset) * (box[3] - box[1] + offset) for box in (first, second)]
@@ -70,7 +72,7 @@ def overlap(first: Sequence[float], second: Sequence[float], offset: int = 1) ->
 
 
 def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 2) -> Config:
-    """Return a config with fewer pixels, regions and channels, which saves nothing."""
+    """Return a config with fewer pixels, regions and channels, which saves no checkpoint."""
     cfg = start_from(load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py')), str(checkpoint))
     task = name.split('_')[0].replace('0712', '').replace('07', '')
     size = SIZES.get(task, (160, 96))
@@ -91,7 +93,8 @@ def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 
         depth = task == 'nyuv2'
         cfg.model.data_preprocessor.size = (48, 64) if depth else size[::-1]
         cfg.model.decode_head.channels = (32, 16, 8, 8) if depth else 16
-        cfg.optim_wrapper.optimizer.lr *= 2 / 256 if depth else 1  # the recipe's rate is for its batch
+        # The recipe states the learning rate for its full batch size.
+        cfg.optim_wrapper.optimizer.lr *= 2 / 256 if depth else 1
         if cfg.model.get('auxiliary_head'):
             cfg.model.auxiliary_head.channels = 8
         cfg.train_dataloader.batch_size = 2

@@ -1,4 +1,4 @@
-"""The C4 shared head equals torchvision's layer4 and a batch norm."""
+"""The C4 shared head equals torchvision's layer4, followed by a batch norm."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The depth components equal independent implementations."""
+"""The components for depth estimation equal independent implementations."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,8 @@ def test_up_projection_equals_an_independent_assembly():
     right = bn(F.conv2d(big, block.shortcut[0].weight, padding=2), block.shortcut[1])
     torch.testing.assert_close(block(x), F.relu(left + right))
     head = UpProjectionHead(32, (16, 8, 8, 4), norm_cfg=BN)
-    assert head((None, torch.randn(2, 32, 2, 3))).shape == (2, 1, 32, 48)  # sixteen times as large
+    # The head enlarges its input sixteen times.
+    assert head((None, torch.randn(2, 32, 2, 3))).shape == (2, 1, 32, 48)
 
 
 def test_reverse_huber_equals_its_formula():
@@ -58,6 +59,7 @@ def test_views_keep_image_and_depth_together():
         assert out['img'].shape == (228, 304, 3) and out['gt_depth_map'].shape == (228, 304)
         flipped = out['gt_depth_map'][0, 0] > out['gt_depth_map'][0, -1]
         flips += flipped
-        assert sorted({out['gt_depth_map'][0, 0], out['gt_depth_map'][0, -1]}) == [9.0, 312.0]  # the middle columns
+        # The sides are the middle 304 of the 320 columns.
+        assert sorted({out['gt_depth_map'][0, 0], out['gt_depth_map'][0, -1]}) == [9.0, 312.0]
         greys += np.ptp(out['img'].astype(int), axis=2).max() == 0
     assert 8 < flips < 32 and 4 < greys < 24

@@ -1,4 +1,4 @@
-"""`mmairl transfer`: the choice of tasks, their start, and the table of real runs that resume."""
+"""`mmairl transfer`: which tasks are chosen, how they start, and the table of real runs that are resumed."""
 
 import dataclasses
 import os
@@ -37,7 +37,8 @@ def test_task_names_its_configs_columns_and_data(tmp_path):
     (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
     assert lacking(TASKS['voc07'], tmp_path) == []
     assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
-    # a rescaled network has outdated statistics
+    # The batch-norm statistics of a rescaled network are outdated, so protocols on frozen features
+    # are left out.
     assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(chosen(None, rescaled=True))
     with raises_code('rescaled-frozen'):
         chosen('knn,voc07', rescaled=True)
@@ -122,5 +123,6 @@ def test_imagenet_protocols_take_depth_from_checkpoint(tmp_path, monkeypatch, ca
     assert f'voc07: skipped, because {tmp_path}/data/VOCdevkit/VOC2007 is missing' in capfd.readouterr().out
     lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()
     table = {line.split(',')[0]: line.split(',')[1:] for line in lines[1:]}
-    assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''  # chance is 25; the paper prints none
+    # Chance is 25, and the paper prints no number.
+    assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''
     assert table['voc07_ap50'] == ['', '77.1']

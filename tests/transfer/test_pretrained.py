@@ -1,4 +1,4 @@
-"""The parts of a detector start from all pre-trained weights, or an error is raised."""
+"""All parts of a detector start from pre-trained weights. If some weights do not fit, an error is raised."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Part(BaseModule):
-    """A C4 detector's backbone, which ends before the last stage, or its last stage."""
+    """A part of a C4 detector: its backbone, which ends before the last stage, or that last stage (without a stem)."""
 
     def __init__(self, init_cfg: dict | None = None, stem: bool = True) -> None:
         super().__init__(init_cfg)
@@ -30,7 +30,7 @@ class Detector(BaseModule):
 
 @pytest.fixture
 def weights() -> dict[str, Tensor]:
-    """The weights of a pre-training checkpoint of ours, student and teacher."""
+    """Return the weights of a pre-training checkpoint of mmairl, with student and teacher."""
     backbone = Part()
     backbone.layer4 = Part(stem=False)
     found = {'projector.w': torch.ones(3)}

@@ -1,4 +1,4 @@
-"""Each detection, segmentation and depth config trains and evaluates from a checkpoint, with few pixels and steps."""
+"""Each config for detection, segmentation and depth trains and evaluates from a checkpoint, with few pixels and steps."""
 
 from pathlib import Path
 
@@ -13,13 +13,14 @@ from mmairl.engine import run
 from mmairl.transfer.execute import dicts
 from mmairl.transfer.tasks import TASKS
 
-# Synthetic scenes have their own tests.
+# This pattern leaves out configs for synthetic scenes, which have their own tests.
 CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*_r*.py'))
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
-UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` takes all
-# The scores that `mmairl transfer` reads, by the first word of the config.
+UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` runs all of them
+# Each config has the scores that `mmairl transfer` reads. The key is the first word of its name.
 METRICS = {Path(task.config).name.split('_')[0]: task.scores.values() for task in TASKS.values()}
-MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)  # upper bounds; 1 for other metrics
+# These are upper bounds. Other metrics are at most 1.
+MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)
 
 
 def named(name: str, *unmarked: str) -> object:
@@ -32,7 +33,9 @@ def depth_of(name: str) -> int:
 
 @pytest.mark.parametrize('name', [named(name, *UNMARKED) for name in CONFIGS])
 def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
-    """All backbone weights move from the checkpoint's values, norms are SyncBN, and metrics are in their ranges."""
+    """All weights of the backbone change a little from the checkpoint's, norms are SyncBN, and metrics are within their
+    ranges.
+    """
     depth, task = depth_of(name), name.split('_')[0]
     checkpoint = pretrained if depth == 18 else write_pretrained(tmp_path / 'start.pth', depth)
     runner = run.train(small(name, data, checkpoint, tmp_path))
@@ -48,7 +51,9 @@ def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
         assert 0 < (parameter - start).norm() < 2 * start.norm() + 1, key
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     assert norms and all(type(norm).__name__ == 'SyncBN' for norm in norms)
-    counts = dict(voc07=6, voc0712=9, voc2012=2)  # trainval2007; and trainval2012; train and aug
+    # The images are those of trainval2007, with trainval2012 in the second, and of train and aug in
+    # the third.
+    counts = dict(voc07=6, voc0712=9, voc2012=2)
     assert len(runner.train_dataloader.dataset) == counts.get(task, len(runner.train_dataloader.dataset))
     if task in OF_TASK:
         OF_TASK[task](runner, name)
@@ -59,11 +64,12 @@ def cityscapes(runner, name):
     assert 64 // stages[-1].shape[-1] == (16 if 'os16' in name else 8)
     if 'mg124' in name:
         last = [block.conv2.dilation[0] for block in runner.model.backbone.layer4]
-        assert last == [2, 4, 8]  # multi-grid 1, 2, 4 times the stage's 2
+        # The multi-grid factors 1, 2 and 4 multiply the dilation 2 of the stage.
+        assert last == [2, 4, 8]
 
 
 def voc2012(runner, name):
-    """BYOL's head."""
+    """The head is that of BYOL's paper."""
     head, conv5 = runner.model.decode_head, [block.conv2 for block in runner.model.backbone.layer4]
     assert [(c.conv.kernel_size, c.conv.dilation) for c in head.convs] == [((3, 3), (6, 6))] * 2
     assert (head.conv_seg.kernel_size, head.conv_seg.out_channels) == ((1, 1), 21)
@@ -72,7 +78,7 @@ def voc2012(runner, name):
 
 
 def nyuv2(runner, name):
-    """Depth is in meters and has the image's size."""
+    """Depth is in meters and has the size of the image."""
     sample = runner.train_dataloader.dataset[0]
     assert sample['inputs'].shape[1:] == (48, 64) == sample['data_samples'].gt_depth_map.shape[-2:]
     assert 0.9 < sample['data_samples'].gt_depth_map.data.max() <= 8

@@ -11,7 +11,10 @@ CLASSES = ('bus', 'car', 'boat')
 
 
 def sample(truth: list, found: list) -> dict:
-    """`truth`: (label, box, difficult); `found`: (label, box, score)."""
+    """Return a sample of mmdet.
+
+    An entry of `truth` is (label, box, difficult); an entry of `found` is (label, box, score).
+    """
 
     def instances(rows: list) -> dict[str, torch.Tensor]:
         boxes = torch.tensor([row[1] for row in rows], dtype=torch.float32).reshape(-1, 4)
@@ -30,7 +33,10 @@ def measured(samples: list[dict], **options) -> dict[str, float]:
 
 
 def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> float | None:
-    """Return the AP by a loop: in the order of scores, each detection claims its best box, which can be claimed once."""
+    """Return the AP by a plain loop.
+
+    In the order of scores, each detection claims its best box, which can be claimed only once.
+    """
     wanted = sum(row[0] == label and not row[2] for truth, _ in images for row in truth)
     if not wanted:
         return None
@@ -49,12 +55,13 @@ def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> f
         else:
             wrong += 1
         curve.append((right / wanted, right / (right + wrong)))
-    # The protocol uses level * 0.1 instead of level / 10: a recall of 3/10 does not reach 0.30000000000000004.
+    # The protocol uses level * 0.1 instead of level / 10. Therefore, a recall of 3/10 does not
+    # reach level 3, which is 0.30000000000000004.
     return sum(max((p for r, p in curve if r >= level * 0.1), default=0) for level in range(11)) / 11
 
 
 def random_images(seed: int, count: int, digits: int) -> list[tuple[list, list]]:
-    """Return images with three objects each. With few digits, scores are often equal."""
+    """Return images with three objects each. With few digits, many scores are equal."""
     generator = np.random.default_rng(seed)
 
     def box() -> np.ndarray:
@@ -87,7 +94,10 @@ def test_ap_equals_a_plain_implementation(seed: int, digits: int) -> None:
 
 
 def test_known_detections_have_their_ap() -> None:
-    """An IoU of 0.8 passes seven thresholds, half of the objects give six of eleven points, and no detection gives 0."""
+    """An IoU of 0.8 exceeds seven of ten thresholds.
+
+    One of two objects gives six of eleven points. Without a detection, the AP is 0.
+    """
     box, other = (0, 0, 9, 9), (20, 20, 39, 39)
     found = measured([sample([(0, box, False)], [(0, (0, 0, 9, 7), 0.9)])])
     assert found == pytest.approx({'pascal_voc/AP': 0.7, 'pascal_voc/AP50': 1.0, 'pascal_voc/AP75': 1.0})
@@ -97,14 +107,16 @@ def test_known_detections_have_their_ap() -> None:
 
 
 def test_detectron2_rounding_changes_the_ap() -> None:
-    """Two detections change places, and a third passes its threshold."""
+    """Rounding exchanges the order of two detections, and lets a third one reach the threshold."""
     box = (0, 0, 9, 9)
     truth = [(0, box, False)]
     better_second = [(0, (40, 40, 49, 49), 0.9001), (0, box, 0.90049)]
     assert measured([sample(truth, better_second)])['pascal_voc/AP50'] == 1
     assert measured([sample(truth, better_second)], detectron2_rounding=True)['pascal_voc/AP50'] == 0.5
-    just_half = [(0, (0, 0, 9, 4.04), 0.9)]  # 50.4 of 100 pixels, 50 when rounded
-    shifted = [(0, (0, 0, 9, 3.96), 0.9)]  # 49.6 of 100, 50 when rounded
+    # The overlap is 50.4 of 100 pixels, or 50 when rounded.
+    just_half = [(0, (0, 0, 9, 4.04), 0.9)]
+    # The overlap is 49.6 of 100 pixels, or 50 when rounded.
+    shifted = [(0, (0, 0, 9, 3.96), 0.9)]
     for found, plain, rounded in ((just_half, 1, 1), (shifted, 0, 1)):
         assert measured([sample(truth, found)])['pascal_voc/AP50'] == plain
         assert measured([sample(truth, found)], detectron2_rounding=True)['pascal_voc/AP50'] == rounded

@@ -35,9 +35,11 @@ class MomentumHook(Hook):
     """After each optimizer step, update the teacher and add keys to the queue, by the model's `after_step`.
 
     The hook acts on models with a `Teacher` or a `KeyQueue`. With gradient accumulation, it acts once per optimizer step,
-    and the keys of all accumulated batches enter the queue. A skipped step does not change the teacher, and a step with a
-    non-finite loss adds no keys. The keys of one view per batch enter the queue. The view is chosen at random, but the choice
-    depends only on seed and iteration, so it is the same in all processes and after a resume.
+    and the keys of all accumulated batches enter the queue. If the optimizer wrapper reports that it did not call the
+    optimizer, the teacher does not change. A step with a non-finite loss adds no keys.
+
+    The keys of one view per batch enter the queue. The view is chosen at random, but the choice depends only on seed and
+    iteration, so it is the same in all processes and after a resume.
 
     Args:
         base: Initial momentum, from 0 to 1.

@@ -27,8 +27,8 @@ class HealthHook(Hook):
     """Measure the health of a run, log it as the curves `health_...`, and warn when a quantity turns bad.
 
     A second warning about a quantity is given only if the quantity was good in between. The measured embeddings are those
-    that enter the head, in all processes. With gradient accumulation, the hook measures the last optimizer step that is
-    complete at a multiple of `interval`, using the embeddings of its last batch. Training is bit for bit the same as without
+    that enter the head, in all processes. With gradient accumulation, the hook measures the last optimizer step that ends at
+    or before a multiple of `interval`, using the embeddings of its last batch. Training is bit for bit the same as without
     the hook.
 
     Args:
@@ -69,7 +69,7 @@ class HealthHook(Hook):
         }
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
-        # The values go to the visualizer but not to the log, because they would make its lines three dozen values longer.
+        # The values go to the visualizer but not to the log, because they would add three dozen values to each line.
         runner.visualizer.add_scalars(
             {f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1
         )

@@ -35,14 +35,13 @@ class PreciseBNHook(Hook):
     regions as in training.
 
     mmpretrain has a hook of the same name, which does not suit mmdet. It uses `mode='tensor'`, in which mmdet's heads receive
-    other regions. It also requires a loader with a `batch_size`, which mmdet's loaders that group images by aspect ratio do
-    not have.
+    other regions. It also requires a loader with a `batch_size`. Loaders of mmdet that group images by aspect ratio have none.
 
     Args:
         batches: Number of batches to average over. Default: 200.
     """
 
-    # The hook runs before the checkpoint hook (VERY_LOW), so that a checkpoint holds the statistics that are validated.
+    # The hook runs before the checkpoint hook (VERY_LOW), so that a checkpoint holds the new statistics.
     priority = 'LOW'
 
     def __init__(self, batches: int = 200) -> None:

@@ -62,8 +62,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
     mmengine's AmpOptimWrapper does not accept CPUs, and it scales the loss for bfloat16, which is not necessary. This class
     accepts CPUs and scales the loss only for float16. Gradient accumulation and clipping work as in mmengine.
 
-    The optimizer step is skipped if the loss is not finite in some process. The check does not block the device: its result
-    is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
+    The optimizer step is skipped if the loss is not finite in one process or more. The check does not block the device: its
+    result is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
     gradient is not, the step is skipped on a CPU, too. On a GPU, the gradients are set to zero instead, and `dropped` is
     True at the next step.
 
@@ -141,7 +141,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     @property
     def stepped(self) -> bool:
-        """Whether the last call of `update_params` changed the weights."""
+        """Whether the last call of `update_params` called the optimizer."""
         return self.finite and self._applied and self.should_update()
 
     def update_params(

@@ -49,7 +49,7 @@ class LARS(Optimizer):
         weight_decay: Weight decay ``wd`` of the adapted tensors.
         eta: Trust coefficient.
         inside: Apply the learning rate inside the momentum buffer.
-        trust: Adapt learning rates. If False, the optimizer is SGD without weight decay for excluded tensors.
+        trust: Adapt learning rates. If False, the optimizer is SGD that applies no weight decay to excluded tensors.
         exclude: Exclude tensors with at most one axis (biases, gains) from adaptation and weight decay.
 
     Raises:
@@ -187,7 +187,7 @@ def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
 
 @cache
 def block_owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Divide tensors of these sizes into blocks of BLOCK elements, and return the index of the tensor of each block.
+    """Divide tensors of these sizes into blocks of BLOCK elements. For each block, return the index of its tensor.
 
     The result is cached, because copying it to a GPU would block each step.
     """

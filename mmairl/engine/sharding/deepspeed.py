@@ -142,7 +142,7 @@ class DeepSpeedStrategy(Strategy):
 class DeepSpeedOptimWrapper(AutocastOptimWrapper):
     """An AutocastOptimWrapper that uses DeepSpeed's backward pass and step. `DeepSpeedStrategy` sets it in the config.
 
-    As without DeepSpeed, a step is skipped if the loss or a gradient is not finite in some process.
+    A step is skipped if the loss or a gradient is not finite in one process or more.
 
     Example:
         >>> optim_wrapper = dict(type='DeepSpeedOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3))
@@ -320,6 +320,6 @@ def start_engine(model: nn.Module, optimizer: Optimizer, config: dict[str, Any])
     import deepspeed
 
     logging.getLogger('DeepSpeed').setLevel(logging.WARNING)
-    # Without this line, DeepSpeed would compile a collective operation for CPUs that only inference uses.
+    # Without this line, DeepSpeed would, on a CPU, compile a collective operation that only inference uses.
     deepspeed.ops.__compatible_ops__ = {}
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]

@@ -1,7 +1,7 @@
 """Read checkpoint folders of DeepSpeed, such as those of mmengine's DeepSpeedStrategy, without running code from them.
 
 DeepSpeed's own converter unpickles any object, and unpickling can run code. A folder has files with the model. It also has one
-file per process, with this process's part of the optimizer state and of the float32 weights.
+file per process, with that process's part of the optimizer state and of the float32 weights.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Copies of remote shards on a node: created once, shared, and removed if least recently used."""
+"""A node's copies of remote shards: created once, shared between processes, and removed when least recently used."""
 
 import errno
 import shutil

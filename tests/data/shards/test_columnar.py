@@ -1,4 +1,4 @@
-"""Shards written by webdataset, pyarrow and datasets themselves, and damaged or hostile Arrow and Parquet files."""
+"""Shards that webdataset, pyarrow and datasets have written, and damaged or hostile Arrow and Parquet files."""
 
 import pickle
 import subprocess
@@ -50,7 +50,8 @@ def by_datasets(folder: Path, kind: str) -> str:
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     kinds = datasets.Features(label=datasets.ClassLabel(names=CLASSES), image=datasets.Image())
     images = [dict(bytes=file, path=None) for file in FILES]
-    if kind == 'paths':  # to_parquet stores the paths of a folder's images
+    # `to_parquet` stores the paths of images that are given as paths.
+    if kind == 'paths':
         images = [str(folder / f'{index}.png') for index in range(10)]
         for path, file in zip(images, FILES):
             Path(path).write_bytes(file)
@@ -134,7 +135,7 @@ def test_order_by_shards_follows_row_groups(kind, bounds, tmp_path):
 
 
 def test_data_set_of_the_hub_is_read_by_name(tmp_path, monkeypatch):
-    """`datasets` also accepts a local folder as a name."""
+    """`datasets` also reads a local folder under the name of a data set of the hub."""
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hub')
     (tmp_path / 'birds').mkdir()
@@ -242,7 +243,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.slow
 def test_values_repeated_in_parquet_cost_little_memory(tmp_path):
-    """A name and an image of 100 kB are each stored once for 100 000 rows. Each would expand to 10 GB."""
+    """100 000 rows share one name and one image of 100 kB, which are each stored once.
+
+    Copies for each row would take 10 GB.
+    """
     repeated = pa.array(np.zeros(100_000, 'int32'))
     columns = dict(
         image=pa.DictionaryArray.from_arrays(repeated, pa.array([bytes(100_000)])),

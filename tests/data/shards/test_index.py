@@ -1,4 +1,4 @@
-"""The index of shards: interruption, changed shards, memory, and the resolution of shards in a config."""
+"""The index of shards: interrupted indexing, changed shards, memory use, and the shards that a config names."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_hundred_million_rows_cost_little_memory(tmp_path, monkeypatch):
     count = 10**8
     names = [f'{number:05}.tar' for number in range(10_000)]
     for name, kind, shape in (('rows', np.int64, (4, count)), ('names', np.uint8, (1,))):
-        # Sparse files: the disk does not hold the rows.
+        # The files are sparse, so the rows take no space on disk.
         np.lib.format.open_memmap(tmp_path / f'{name}.npy', 'w+', kind, shape)
     about = dict(classes=['x'], about={}, stamps=[[1, 1]] * len(names))
     about |= dict.fromkeys(['counts', 'units'], [count // len(names)] * len(names))
@@ -84,7 +84,7 @@ def test_hundred_million_rows_cost_little_memory(tmp_path, monkeypatch):
 
 
 def private_memory() -> int:
-    """Return the memory of this process without mapped files, whose pages the system can reclaim."""
+    """Return the memory that this process uses, excluding mapped files, since the system can reclaim their pages."""
     lines = Path('/proc/self/status').read_text().splitlines()
     values = dict(line.split(':') for line in lines)
     return sum(1024 * int(values[name].split()[0]) for name in ('RssAnon', 'RssShmem'))

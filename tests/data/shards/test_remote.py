@@ -1,4 +1,4 @@
-"""Shards on a local S3 server: reads in place, and failures of the server."""
+"""Shards on a local S3 server: they are read without copies, and faults of the server are handled."""
 
 import pickle
 import time
@@ -17,12 +17,13 @@ moto = pytest.importorskip('moto.server', reason='pip install "moto[server]" s3f
 s3fs = pytest.importorskip('s3fs', reason='pip install s3fs')
 import boto3  # noqa: E402
 
-PAUSE = 3  # seconds of the server before a late answer
+# A late answer of the server comes after this number of seconds.
+PAUSE = 3
 SECRETS = 'verysecret', 'AKIAPUBLIC'
 
 
 class Faults:
-    """Makes the server's next answers late, refused, or refused without a body ('silent'), as S3 does for HEAD."""
+    """Make the server's next answers late, refused, or refused without a body ('silent', as S3 answers HEAD)."""
 
     def __init__(self, application) -> None:
         self.application = application
@@ -60,7 +61,7 @@ URL = 's3://images/train-{0..2}.tar'
 
 @pytest.fixture
 def storage(server, own_cache, clock, monkeypatch):
-    """A bucket with three shards; a client of it, and the faults of its server."""
+    """Yield a bucket with three shards, a client of it, and the faults of its server."""
     served, url = server
     monkeypatch.setenv('AWS_ENDPOINT_URL', url)
     monkeypatch.setenv('AWS_ACCESS_KEY_ID', 'AKIAPUBLIC')

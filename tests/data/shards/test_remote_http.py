@@ -1,4 +1,4 @@
-"""Shards on a local web server: replaced shards, failing servers, and errors that do not contain secrets."""
+"""Shards on a local web server: shards that are replaced, servers that fail, and error messages, which contain no secret."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures('own_cache', 'clock')
 
 
 def shard(brightness: int, images: int = 4) -> bytes:
-    """Return an archive of gray images. Its length does not depend on the brightness."""
+    """Return an archive of gray images. The length of the archive does not depend on their brightness."""
     members = {}
     for at in range(images):
         members[f'{at}.png'] = png(np.full((8, 8, 3), brightness, np.uint8))
@@ -31,7 +31,7 @@ def shard(brightness: int, images: int = 4) -> bytes:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Serves one archive, with the validators and faults that a test sets in `site`."""
+    """Serve one archive with the ETags, dates and faults that a test sets in `site`."""
 
     site: 'Site'
     protocol_version = 'HTTP/1.1'
@@ -92,7 +92,8 @@ class Site:
         self.modified = True
         self.closes_connections = False
         self.has_ranges = True
-        self.answers: list[object] = []  # the next answers: a status, 'drop' or 'cut'
+        # Each entry replaces one of the next answers. It is an HTTP status, 'drop' or 'cut'.
+        self.answers: list[object] = []
         self.serve(('127.0.0.1', 0))
         self.url = f'http://127.0.0.1:{self.server.server_port}'
 
@@ -195,7 +196,8 @@ def test_server_without_validators_needs_a_cache(site, tmp_path):
     [('drop', ''), ('cut', ''), (500, '/redirect'), (503, ''), (429, '/redirect')],
 )
 def test_temporary_http_fault_is_retried(fault, folder, site, clock):
-    site.answers = [fault] * 12  # a try is several requests, and aiohttp repeats each after a drop
+    # A try consists of several requests, and aiohttp repeats each request after a drop.
+    site.answers = [fault] * 12
     data = Shards(f'{site.url}{folder}/a.tar')
     site.answers = [fault] * 12
     assert int(data.raw(1)[0, 0, 0]) == 200

@@ -138,7 +138,10 @@ def test_invalid_sample_is_an_error(code, match, members, tmp_path):
 
 
 def with_size(field: bytes) -> bytes:
-    """Return an archive whose first header states this size. A negative size could lead back to the same header."""
+    """Return an archive whose first header states this size.
+
+    A negative size could send the reader back to the same header.
+    """
     head = bytearray(header('a.cls', tarfile.REGTYPE, 0))
     head[124:136] = field.ljust(12, b'\0')
     head[148:156] = b' ' * 8

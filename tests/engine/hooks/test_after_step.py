@@ -1,4 +1,4 @@
-"""When teacher and queue are updated. test_five_steps.py has the momentum of each step."""
+"""When teacher and queue are updated. test_five_steps.py tests the momentum of each step."""
 
 import logging
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from mmairl.registry import HOOKS
 
 
 def momenta_of(runner) -> list[float]:
-    """Train, and return the momentum of each move of the teacher."""
+    """Train, and return the momentum with which each step moves the teacher."""
     momenta = []
     follow = runner.model.teacher.follow
     runner.model.teacher.follow = lambda student, momentum: (momenta.append(momentum), follow(student, momentum))
@@ -24,14 +24,15 @@ def momenta_of(runner) -> list[float]:
 
 
 def test_accumulation_moves_teacher_and_queue_once(toy_config):
-    """The keys of both iterations are enqueued in order."""
+    """Two iterations are one optimizer step. The keys of both are enqueued, in order."""
     cfg = toy_config(width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2})
     cfg.model.symmetric = False
     run.share_batch(cfg, 1)
     assert cfg.train_dataloader.batch_size == 8
     runner = run.build_runner(cfg)
     moved = momenta_of(runner)
-    assert moved == pytest.approx([0.995, 1.0])  # two optimizer steps in four iterations
+    # Four iterations are two optimizer steps.
+    assert moved == pytest.approx([0.995, 1.0])
     queue = runner.model.queue
     assert queue.position == (4 * 8) % 24
     assert torch.allclose(queue.vectors[:8], unit(runner.model.keys[1]))
@@ -39,7 +40,10 @@ def test_accumulation_moves_teacher_and_queue_once(toy_config):
 
 @pytest.mark.parametrize('first_step', [1, 0])
 def test_momentum_at_first_middle_and_last_step(toy_config, first_step):
-    """m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2 for k = 1, 2, 3 = K, or from 0."""
+    """The momentum follows m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2.
+
+    With `first_step` 1, k is 1, 2, 3 = K; with 0, it is 0, 1, 2.
+    """
     options = {'default_hooks.momentum.base': 0.96, 'default_hooks.momentum.first_step': first_step}
     cfg = toy_config(width=8, steps=3, **options)
     run.share_batch(cfg, 1)
@@ -63,7 +67,7 @@ def test_queue_hook_of_old_configs_does_nothing(caplog):
 
 
 def test_hook_ignores_a_queue_that_is_a_tensor():
-    """As in mmpretrain's MoCo."""
+    """mmpretrain's MoCo has a queue of this form."""
     model = torch.nn.Module()
     model.register_buffer('queue', torch.zeros(4, 8))
     model.teacher = torch.nn.Linear(2, 2)

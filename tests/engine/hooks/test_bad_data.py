@@ -1,4 +1,4 @@
-"""Steps that are not finite change nothing and are recorded; unreadable images are counted over all processes."""
+"""Steps with non-finite values change nothing and are recorded. Unreadable images are counted over all processes."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module(force=True)
 class Remember(Hook):
-    """Keep the state of model and optimizer after each iteration."""
+    """Store the state of model and optimizer after each iteration."""
 
     priority = 'LOWEST'
 
@@ -30,7 +30,7 @@ class Remember(Hook):
 
 
 class Poisonous(torch.autograd.Function):
-    """The identity, with a gradient of NaN."""
+    """Return the input unchanged, but make its gradient NaN."""
 
     @staticmethod
     def forward(context, x):
@@ -43,7 +43,7 @@ class Poisonous(torch.autograd.Function):
 
 @HOOKS.register_module(force=True)
 class SpoilGradient(Hook):
-    """Make the gradients of one iteration NaN at a finite loss, checked as on a CPU or as on a GPU."""
+    """Make the gradients of one iteration NaN while the loss stays finite. They are checked as on a CPU or as on a GPU."""
 
     def __init__(self, iteration: int, on_gpu: bool) -> None:
         self.iteration, self.on_gpu = iteration, on_gpu
@@ -60,7 +60,7 @@ class SpoilGradient(Hook):
 
 
 def trained(toy_config, *hooks: dict, name: str = 'mocov2plus_r50_200e.py', **options) -> tuple:
-    """Return the runner and the states after each iteration."""
+    """Train, and return the runner and the states after each iteration."""
     options = {'default_hooks.checkpoint': None, **options}
     runner = run.train(toy_config(name, width=8, custom_hooks=[*hooks, dict(type='Remember')], **options))
     return runner, next(hook for hook in runner.hooks if isinstance(hook, Remember)).states
@@ -92,7 +92,7 @@ def test_non_finite_gradients_are_skipped_and_counted(toy_config, name, on_gpu, 
 
 
 def test_skipped_step_is_recorded_with_its_images(toy_config):
-    """Weights, statistics, queue and momentum stay as after the step before, and are finite at the end."""
+    """Weights, statistics, queue and momentum stay as they were before the skipped step, and are finite at the end."""
     runner, states = trained(toy_config, dict(type='Spoil', iterations=[2]))
     assert resuming.differing(states[0], states[1], 'state') == []
     assert resuming.differing(states[1][0], states[2][0], 'model') != []
@@ -156,7 +156,8 @@ def folder(root: Path, broken: list[int], count: int = 40) -> Path:
 
 def test_unreadable_images_of_workers_share_a_limit(tmp_path, run_processes):
     few = folder(tmp_path / 'few', [1, 2, 7, 31])
-    many = folder(tmp_path / 'many', list(range(0, 28, 2)))  # about seven in each process; ten are allowed
+    # About seven unreadable images fall to each process, which is less than the limit of ten.
+    many = folder(tmp_path / 'many', list(range(0, 28, 2)))
     (tmp_path / 'two.py').write_text(SCRIPT)
     output = run_processes(2, tmp_path / 'two.py', few, many)
     lines = ''.join(f'\n  {few}/{number:02}.png (is empty)' for number in (1, 2, 7, 31))

@@ -1,4 +1,4 @@
-"""The health hook measures its documented quantities and does not change training."""
+"""The health hook measures what its documentation states, and does not change training."""
 
 import logging
 from types import SimpleNamespace
@@ -67,7 +67,7 @@ CASES = {
 
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 def test_hooks_leave_training_bitwise_equal(toy_config, tmp_path, case):
-    """Weights, teacher, statistics, queue and the random state."""
+    """Weights, teacher, statistics, queue and random state all stay equal."""
     options = dict(case, steps=4, width=8, **{'default_hooks.checkpoint': None})
     plain = {'default_hooks.health': None, 'default_hooks.non_finite': None}
     _, without, drawn = trained(toy_config(**options, **plain, work_dir=str(tmp_path / 'a')))
@@ -98,9 +98,11 @@ def test_queue_age_is_its_length_over_keys_of_a_step(toy_config):
     cfg.default_hooks.momentum = dict(type='MomentumHook', base=0.9, schedule='constant')
     runner, *_ = trained(cfg)
     found = measured(runner)
-    assert found['queue_steps'][-1] == 5  # 40 keys by 4 + 4 a step
+    # Each step enqueues 4 + 4 of the 40 keys.
+    assert found['queue_steps'][-1] == 5
     assert found['queue_epochs'][-1] == pytest.approx(40 / 32)
-    assert found['queue_filled'] == [0.0, 8 / 40]  # before this step's own keys
+    # The first measurement comes before the step enqueues its own keys.
+    assert found['queue_filled'] == [0.0, 8 / 40]
     assert found['queue_drift'][-1] == pytest.approx(5 * (1 - 0.9))
 
 

@@ -1,4 +1,4 @@
-"""Batch norm in fine-tuning: the decay follows the length of an epoch; precise statistics are the mean over batches."""
+"""Batch norm in fine-tuning: its decay follows from the length of an epoch, and precise statistics are means over batches."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ def test_epoch_length_sets_batch_norm_decay():
 
 
 class Detector(BaseModel):
-    """A model with one norm, whose forward pass differs between `mode='loss'` and the other modes."""
+    """A model with one norm. With `mode='loss'`, its forward pass differs from that of the other modes."""
 
     def __init__(self, norm: type[nn.Module]) -> None:
         super().__init__(BaseDataPreprocessor())
@@ -52,7 +52,7 @@ def test_statistics_are_the_mean_over_batches(norm, monkeypatch):
 
 @pytest.mark.parametrize('by_epoch, measured', [(True, [5, 11]), (False, [1, 3, 5, 7, 9, 11])])
 def test_it_is_due_where_the_loop_evaluates(by_epoch, measured):
-    """Train two epochs of six iterations, with a validation after each epoch or every second iteration."""
+    """Train two epochs of six iterations. Validate after each epoch, or after every second iteration."""
     loop = EpochBasedTrainLoop.__new__(EpochBasedTrainLoop) if by_epoch else SimpleNamespace()
     loop.val_interval, loop.dataloader = (1 if by_epoch else 2), range(6)
     hook, found = PreciseBNHook(), []

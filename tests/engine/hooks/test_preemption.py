@@ -1,4 +1,4 @@
-"""A signal makes a run save a checkpoint and exit with 75. test_resume.py has the runs of two processes."""
+"""A signal makes a run save a checkpoint and exit with 75. test_resume.py tests runs of two processes."""
 
 import multiprocessing
 import os
@@ -26,7 +26,9 @@ TOOLS = Path(__file__).parents[3] / 'tools'
 @pytest.fixture(autouse=True)
 def handlers():
     """Check that each run and each command restores the signal handlers."""
-    outside = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # nohup and `&` ignore some
+    # nohup and `&` start a process that ignores some signals, so the default handlers are set
+    # first.
+    outside = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     yield
     assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
     for number, handler in outside.items():
@@ -34,7 +36,9 @@ def handlers():
 
 
 def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys):
-    """The signal arrives twice, and once more during the exit. test_resume.py resumes such a run with data workers."""
+    """The signal arrives twice during training and once more during the exit. test_resume.py resumes such a run with data
+    workers.
+    """
     monkeypatch.setattr('mmairl.errors.stop_processes', lambda: os.kill(os.getpid(), signal.SIGTERM))
     early = Listener(lambda number: pytest.fail('a second signal must not end the clean-up'))
     signalled = [dict(type='SignalAt', iteration=2, number=signal.SIGINT)]
@@ -50,7 +54,7 @@ def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys):
 
 
 def test_signal_during_a_save_keeps_both_checkpoints(toy_config, monkeypatch):
-    """The signal arrives in the writing thread, between the data and the rename."""
+    """The signal arrives in the thread that writes, after it has written the data and before it renames the file."""
     first = iter([True])
 
     def fsync(file: int, plain=os.fsync) -> None:
@@ -79,7 +83,7 @@ def test_signal_in_the_last_step_lets_the_run_end(toy_config):
 
 @pytest.mark.parametrize('number', SIGNALS)
 def test_signal_to_any_command_cleans_up_and_exits_75(capsys, number):
-    """A second signal does not interrupt the clean-up."""
+    """A second signal does not interrupt the clean-up after the first."""
     cleaned = []
 
     def main() -> None:
@@ -115,13 +119,13 @@ main()
 
 
 def test_signaled_rank_exits_without_waiting(tmp_path):
-    """The other ranks may be in a collective that this one never reaches, for example in an evaluation."""
+    """The other ranks may be in a collective that this rank never reaches, for example in an evaluation."""
     command = [sys.executable, '-c', SIGNALED_RANK, tmp_path / 'meeting']
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == AGAIN and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
 
 
-# Arguments with which each command reaches its imports.
+# With these arguments, each command gets as far as its imports.
 COMMANDS = {
     'train': 'a.py',
     'evaluate': 'knn a.py a.pth',
@@ -147,7 +151,7 @@ def test_each_command_has_arguments_here():
 
 @pytest.mark.parametrize('command', [*COMMANDS, *MODULES])
 def test_signal_before_work_starts_exits_75(tmp_path, command):
-    """The signal arrives while Python imports torch. A file in its place raises the signal."""
+    """The signal arrives while Python imports torch. A file named torch.py stands in for torch and raises the signal."""
     (tmp_path / 'torch.py').write_text('import signal; signal.raise_signal(signal.SIGUSR1)')
     path = os.pathsep.join([str(tmp_path), str(TOOLS.parent)])
     words = ['-m', command]
@@ -159,7 +163,7 @@ def test_signal_before_work_starts_exits_75(tmp_path, command):
 
 @pytest.fixture
 def hook():
-    """A hook after `before_train` and before `after_train`."""
+    """Yield a hook whose signal handlers are installed. They are removed after the test."""
     hook = PreemptionHook()
     hook.before_train(None)
     yield hook
@@ -167,7 +171,7 @@ def hook():
 
 
 def test_ignored_signal_stays_ignored(request):
-    """nohup ignores SIGHUP so that a run outlives its terminal."""
+    """nohup ignores SIGHUP so that a run continues after its terminal is closed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         hook = request.getfixturevalue('hook')
@@ -178,7 +182,9 @@ def test_ignored_signal_stays_ignored(request):
 
 
 def test_signal_ends_a_forked_child(hook):
-    """Even if it arrives early. The pools of mmdet and scikit-learn wait for the children that they stop."""
+    """A child must end even if the signal arrives early, because the pools of mmdet and scikit-learn wait for the children
+    they stop.
+    """
     for _ in range(10):
         process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))
         process.start()

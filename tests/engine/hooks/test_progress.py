@@ -1,4 +1,4 @@
-"""Logged values equal mmengine's, but no step waits for them; and the progress line."""
+"""Logged values equal mmengine's, but no step waits for them. The progress line shows share, loss and remaining time."""
 
 import copy
 import pickle
@@ -70,13 +70,15 @@ def test_progress_is_lines_in_files_and_bars_on_ttys(watched, monkeypatch, capsy
     monkeypatch.setattr(progress, 'Console', lambda: SimpleNamespace(**console))
     loss = SimpleNamespace(current=lambda: 6.25)
     hub = SimpleNamespace(log_scalars={'train/loss': loss})
-    runner = SimpleNamespace(iter=20, max_iters=40, message_hub=hub)  # resumed
+    # The run was resumed at iteration 20.
+    runner = SimpleNamespace(iter=20, max_iters=40, message_hub=hub)
     hook = progress.ProgressHook()
     hook.before_train(runner)
     for runner.iter in range(20, 30):
         clock.now += 0.4 if watched else 12
         hook.after_train_iter(runner)
-    # after 3, 6 and 9 steps of 12 s each, (20 - 3) * 12 s and so on remain
+    # After 3, 6 and 9 steps of 12 s each, the remaining times are (20 - 3) * 12 s, (20 - 6) * 12 s
+    # and (20 - 9) * 12 s.
     times = ('0:00:07', '0:00:06', '0:00:04') if watched else ('0:03:24', '0:02:48', '0:02:12')
     lines = [f'{share}  loss 6.250  {left} left' for share, left in zip(('57%', '65%', '72%'), times)]
     bars = [f'{"█" * full:░<12} {line}'[:49].ljust(49) + '\r' for full, line in zip((6, 7, 8), lines)]

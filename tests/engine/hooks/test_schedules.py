@@ -1,4 +1,4 @@
-"""Schedules of the model's numbers: the closed form, the values in a run, and unknown paths."""
+"""Schedules that change numbers in a model: their formulas, their values in a run, and unknown paths to numbers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The contract of torch.optim.Optimizer, for the optimizers with a step of their own."""
+"""Optimizers that implement `step` themselves fulfill the contract of torch.optim.Optimizer."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ def kind(request) -> str:
 
 
 def build(kind: str, params: object, **changes: object) -> Optimizer:
-    """Build an optimizer of this kind by its class, as other libraries do."""
+    """Build an optimizer of this kind directly from its class, as other libraries do."""
     return OPTIMIZERS.get(kind)(params, **{**SETTINGS[kind], **changes})
 
 

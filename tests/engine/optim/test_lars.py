@@ -1,4 +1,4 @@
-"""LARS's update equals the rule computed in plain Python, and the right parameters are adapted."""
+"""LARS's update equals the rule in plain Python, and only the right parameters have an adapted learning rate."""
 
 import copy
 import math
@@ -17,12 +17,12 @@ HYPER = {'momentum': 0.9, 'weight_decay': 0.05, 'eta': 0.001}
 
 
 def warm_up_then_cosine(step: int) -> float:
-    """Return a learning rate that changes every step."""
+    """Return a learning rate that changes at every step."""
     return 2.0 * (step + 1) / 5 if step < 5 else 1 + math.cos(math.pi * (step - 5) / 15)
 
 
 def tensors(seed: int) -> list[Tensor]:
-    """Return one random tensor per shape, in double precision."""
+    """Return one random tensor of each shape, in double precision."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES]
 
@@ -30,7 +30,7 @@ def tensors(seed: int) -> list[Tensor]:
 def scalar_lars(
     w: list[float], grads: list[list[float]], lrs: list[float], adapt: bool, inside: bool = True
 ) -> list[float]:
-    """Apply the papers' formula to a list of Python floats, for one tensor and a sequence of gradients."""
+    """Apply the papers' formula to the values of one tensor, as Python floats, for a sequence of gradients."""
     mu, wd, eta = HYPER['momentum'], HYPER['weight_decay'] if adapt else 0.0, HYPER['eta']
     v = [0.0] * len(w)
     for g, lr in zip(grads, lrs):
@@ -43,7 +43,7 @@ def scalar_lars(
 
 
 def steps(optimizer: LARS, params: list[nn.Parameter], seed: int, count: int = 20, first: int = 0) -> None:
-    """Step under a changing rate with the gradients of this seed."""
+    """Take steps with a changing learning rate. The seed determines the gradients."""
     for step in range(first, first + count):
         for group in optimizer.param_groups:
             group['lr'] = warm_up_then_cosine(step)
@@ -90,7 +90,7 @@ def test_tokens_of_a_vit_are_adapted_and_gains_not():
 
 
 class Student(nn.Module):
-    """A backbone, a projector and a frozen teacher."""
+    """A model with a backbone, a projector and a frozen teacher."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,10 @@ class Student(nn.Module):
 
 @pytest.mark.parametrize('kind', ['AutocastOptimWrapper', 'LARSOptimWrapper'])
 def test_parts_of_the_model_have_separate_rates(kind):
-    """As for BYOL's predictor. Each part is split into weights and the rest. Older configs use the second name."""
+    """BYOL's predictor needs this.
+
+    Each part has a group of weights and a group of other parameters. Old configs use the second name.
+    """
     rates = dict(custom_keys={'mlp': dict(lr_mult=10)})
     cfg = dict(type=kind, optimizer=dict(type='LARS', lr=0.3), paramwise_cfg=rates)
     student = Student()
@@ -142,7 +145,7 @@ def test_negative_number_of_a_group_raises(name, number):
 
 @pytest.mark.parametrize('version', ['0.0', '0.1'])
 def test_state_dict_of_an_older_version_resumes(version):
-    """Version 0.0 had no option `inside`."""
+    """Version 0.0 of mmairl had no option `inside`."""
     settings = dict(lr=0.3, **HYPER) | (dict(inside=True) if version == '0.1' else {})
     params, resumed = ([nn.Parameter(param) for param in tensors(0)] for _ in range(2))
     optimizer, other = LARS(params, lr=1.0, **HYPER), LARS(resumed, lr=9.0, momentum=0.1)

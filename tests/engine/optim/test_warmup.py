@@ -1,4 +1,4 @@
-"""The learning rate of every step, with mmengine's schedulers and ours, equals the papers' formula."""
+"""At every step, the learning rate of mmengine's schedulers and of ours equals the papers' formula."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ CONFIGS = Path(__file__).parents[3] / 'configs'
 
 
 def rates(settings: list[dict], lrs: list[float], epochs: int, epoch_length: int) -> list[list[float]]:
-    """Return the rate of each step of a run, for each group of parameters."""
+    """Return the learning rate of each step of a run, for each group of parameters."""
     optimizer = torch.optim.SGD([dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr) for lr in lrs])
     defaults = dict(optimizer=optimizer, epoch_length=epoch_length)
     schedulers = [PARAM_SCHEDULERS.build(dict(one), default_args={**defaults, 'end': epochs}) for one in settings]

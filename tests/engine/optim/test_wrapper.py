@@ -1,4 +1,4 @@
-"""The optimizer wrapper with LARS: precision, accumulation, clipping and resume on a CPU."""
+"""The optimizer wrapper with LARS on a CPU: precision, accumulation, clipping and resume."""
 
 import copy
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from mmairl.engine.optim.lars import LARS
 
 
 def network() -> nn.Module:
-    """A linear layer, a norm and a linear layer, so that both parameter groups exist."""
+    """Return a linear layer, a norm and a linear layer, so that LARS has both of its parameter groups."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
 
@@ -26,7 +26,7 @@ def wrap(model: nn.Module, **kwargs) -> AutocastOptimWrapper:
 
 
 def train(model: nn.Module, wrapper: AutocastOptimWrapper, batches: list[torch.Tensor]) -> list[torch.dtype]:
-    """Update once per batch, as mmengine's ``train_step`` does, and return the dtypes of the outputs."""
+    """Update once per batch, as mmengine's ``train_step`` does. Return the dtypes of the outputs."""
     dtypes = []
     for batch in batches:
         with wrapper.optim_context(model):
@@ -81,7 +81,7 @@ def test_gradient_norm_is_logged_without_a_wait():
 
 
 def test_step_skipped_by_the_scaler_moves_nothing():
-    """Both for a non-finite image, and for scaled gradients that overflow at a finite loss."""
+    """The scaler skips a step for a non-finite image, and for a finite loss whose scaled gradients overflow."""
     model = network()
     wrapper = wrap(model, dtype='float16')
     for scale, batch, finite in ((16.0, torch.full((4, 6), float('inf')), False), (3e38, batches(1)[0], True)):
@@ -95,7 +95,7 @@ def test_step_skipped_by_the_scaler_moves_nothing():
 
 
 def test_overflow_at_first_step_gives_zero_momentum():
-    """Torch leaves momentum buffers uninitialized (here NaN), and a skipped step does not write to them."""
+    """torch leaves momentum buffers uninitialized (NaN in this test), and a skipped step does not fill them."""
 
     def after(scales: list[float]) -> torch.Tensor:
         model = network()
@@ -105,7 +105,8 @@ def test_overflow_at_first_step_gives_zero_momentum():
             train(model, wrapper, [batch])
         return weights(model)
 
-    torch.use_deterministic_algorithms(True)  # fills uninitialized memory with NaN
+    # This setting makes torch fill uninitialized memory with NaN.
+    torch.use_deterministic_algorithms(True)
     try:
         torch.testing.assert_close(after([3e38, 8.0, 8.0]), after([8.0, 8.0]))
     finally:
@@ -113,7 +114,10 @@ def test_overflow_at_first_step_gives_zero_momentum():
 
 
 def test_loaded_momentum_has_the_layout_of_its_weight():
-    """Checkpoints of ZeRO and of runs in another layout differ in strides, and a fused step ignores strides."""
+    """In checkpoints of ZeRO, or of runs in another layout, momenta have other strides.
+
+    A fused step would ignore the strides.
+    """
 
     def run(state: dict | None, layout: torch.memory_format, fused: bool) -> tuple[dict, torch.Tensor]:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Runs under DeepSpeed equal runs under DDP, resume in any order, and end in ordinary checkpoints."""
+"""Runs under DeepSpeed equal runs under DDP, can switch between strategies, and end in ordinary checkpoints."""
 
 import json
 import os
@@ -29,7 +29,7 @@ needs_deepspeed = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def leave_group() -> Iterator[None]:
-    """Leave the group of one process that a strategy joins."""
+    """After each test, leave the process group that a strategy has joined."""
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -37,7 +37,7 @@ def leave_group() -> Iterator[None]:
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """The outcomes of two processes, and their folder."""
+    """Return what the runs of two processes saved, and their folder."""
     folder = tmp_path_factory.mktemp('deepspeed')
     run_processes(2, sharding.__file__, folder / 'found.pth', folder, 'deepspeed')
     return sharding.load(folder / 'found.pth'), folder
@@ -46,7 +46,7 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
 @needs_deepspeed
 @pytest.mark.parametrize('case,strategy', sharding.EQUAL['deepspeed'])
 def test_five_steps_equal_those_of_ddp(two, case, strategy):
-    """Also with accumulation, clipping (vit, float16), skipped steps and mixed precision."""
+    """The cases include accumulation, clipping (vit, float16), skipped steps and mixed precision."""
     found, _ = two
     sharding.assert_equal(found[f'{case}/{strategy}'], found[f'{case}/None'])
 
@@ -59,7 +59,7 @@ def test_resumed_run_equals_uninterrupted_run(two):
 
 @needs_deepspeed
 def test_run_switches_strategies_in_the_middle(two):
-    """Two iterations each under DeepSpeed's stage 2, ZeroStrategy, DDP and DeepSpeed's stage 1."""
+    """The run takes two iterations each under DeepSpeed's stage 2, ZeroStrategy, DDP and DeepSpeed's stage 1."""
     switched, ddp = (load_checkpoint(two[1] / part / 'iter_8.pth') for part in ('switched', 'ddp'))
     for part in ('state_dict', 'optimizer', 'param_schedulers'):
         sharding.assert_close(switched[part], ddp[part])
@@ -67,7 +67,9 @@ def test_run_switches_strategies_in_the_middle(two):
 
 @needs_deepspeed
 def test_nothing_is_compiled(two):
-    """DeepSpeed would compile a collective for CPUs, for 90 s, and fail if the environment's path has a space."""
+    """By itself, DeepSpeed would compile a collective for CPUs, which takes 90 s and fails if the path of the environment
+    has a space.
+    """
     assert two[0]['compiled'] == []
 
 
@@ -174,7 +176,7 @@ def test_dist_train_stops_resumes_and_mmpretrain_loads(tmp_path):
 @needs_deepspeed
 @pytest.mark.slow
 def test_deepspeed_cpu_adam_equals_adamw(tmp_path):
-    """The first use compiles it, which takes minutes."""
+    """DeepSpeed compiles this optimizer at its first use, which takes minutes."""
     optimizer = {'optim_wrapper.optimizer': {**sharding.ADAMW, 'type': 'DeepSpeedCPUAdam'}}
     plain = run.train(sharding.config('vit', str(tmp_path / 'plain'), None, 4)).model.state_dict()
     cfg = sharding.config('vit', str(tmp_path / 'cpu_adam'), 'deepspeed2_offload', 4, **optimizer)
@@ -232,7 +234,7 @@ def test_missing_package_is_an_error(tmp_path):
 
 
 def test_json_config_sets_keys_of_training(tmp_path):
-    """'auto' keeps the keys of the config."""
+    """For a key that is 'auto', the config of the run keeps its own value."""
     path = tmp_path / 'ds_config.json'
     keys = dict(
         train_batch_size=64,

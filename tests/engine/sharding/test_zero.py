@@ -1,4 +1,4 @@
-"""Runs under ZeRO equal ordinary runs: losses, weights, teacher, queue, optimizer, checkpoints."""
+"""Runs under ZeRO equal ordinary runs in their losses, weights, teacher, queue, optimizer and checkpoints."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from projects.faults.compare import differing
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """The outcomes of two processes, and their folder."""
+    """Return what the runs of two processes saved, and their folder."""
     folder = tmp_path_factory.mktemp('zero')
     run_processes(2, sharding.__file__, folder / 'found.pth', folder, 'zero')
     return sharding.load(folder / 'found.pth'), folder

@@ -1,4 +1,4 @@
-"""Script that computes loss and gradients of heads on a batch that processes share. Rank 0 saves the results."""
+"""Script that computes loss and gradients of heads on a batch shared by several processes. Rank 0 saves the results."""
 
 import sys
 
@@ -27,13 +27,15 @@ HEADS = {
 
 
 def step(name: str) -> dict[str, torch.Tensor]:
-    """Return the mean loss of all processes, its gradients by row and by weight, and the head's buffers afterwards."""
+    """Return the mean loss over all processes, its gradients by row and by weight, and the buffers of the head afterwards."""
     torch.manual_seed(3)
     head = HEADS[name]().double()
     views = torch.randn(4, ROWS, WIDTH, dtype=torch.float64)
     own = views.unflatten(1, (get_world_size(), -1))[:, get_rank()]
     q = {view: own[view].clone().requires_grad_() for view in (0, 1)}
-    torch.manual_seed(5 + get_rank())  # LeJEPA must use the slices of the first process everywhere
+    # The seeds differ between processes, yet LeJEPA must use the slices of the first process in all
+    # of them.
+    torch.manual_seed(5 + get_rank())
     loss = head(q, {view: own[2 + view] for view in (0, 1)}, None)['loss']
     loss.backward()
     found = {f'q{view}': gather(z.grad) / get_world_size() for view, z in q.items()}

@@ -1,4 +1,4 @@
-"""Barlow Twins' loss against mmpretrain's."""
+"""Barlow Twins' loss equals mmpretrain's."""
 
 from harness.losses import assert_same, rows
 from mmpretrain.models.heads import LatentCrossCorrelationHead

@@ -1,4 +1,4 @@
-"""The configs of BYOL's variants against Tables 5a and 5b of its paper."""
+"""The configs of BYOL's variants follow Tables 5a and 5b of its paper."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from mmairl.config import load_config
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[3] / 'configs/byol_variants'
-# Tab. 5b: predictor, target network and beta of each config
+# Table 5b states, for each config, whether it has a predictor and a target network, and its beta.
 TABLE_5B = {
     'byol': (True, True, 0),
     'predictor_target_beta1': (True, True, 1),
@@ -19,7 +19,7 @@ TABLE_5B = {
     'mean_teacher': (False, True, 0),
     'neither_beta0': (False, False, 0),
 }
-# Tab. 5a: initial momentum of the teacher and its schedule for each config
+# Table 5a states, for each config, the initial momentum of the teacher and its schedule.
 TABLE_5A = {
     'target_fixed': (1.0, 'constant'),
     'target_ema0999': (0.999, 'cosine'),
@@ -29,7 +29,7 @@ TABLE_5A = {
 
 
 def test_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
-    """In Tab. 5a's last row, the teacher would be a copy of the student in each step."""
+    """In the last row of Table 5a, the teacher would be a copy of the student in each step."""
     averaged, stopped = (
         MODELS.build(toy_config(f'byol_variants/{name}_r50_300e.py', width=8).model).double()
         for name in ('byol', 'predictor_beta0')

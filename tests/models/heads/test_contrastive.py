@@ -1,4 +1,4 @@
-"""The contrastive heads: their accuracy and requirements, and InfoNCE(alpha, beta) against BYOL's Eq. 6."""
+"""The contrastive heads: their accuracy, required inputs, and InfoNCE(alpha, beta), which equals BYOL's Eq. 6."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_instance_accuracy_counts_closest_positives():
 
 
 def printed(query: Tensor, same: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:
-    """Return Eq. 6 as printed, which is to be maximized, by loops over images."""
+    """Return Eq. 6 as printed, in loops over images. The printed expression is to be maximized."""
     count, attraction, repulsion = len(query), 0.0, 0.0
     for i in range(count):
         attraction = attraction + query[i] @ other[i]

@@ -1,4 +1,4 @@
-"""DINO's loss and center against loops over the formula."""
+"""DINO's loss and center equal loops over the formula."""
 
 import torch
 from harness.losses import assert_same, rows

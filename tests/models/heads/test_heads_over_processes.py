@@ -1,4 +1,4 @@
-"""Heads in two processes against one process with the whole batch."""
+"""Heads in two processes give the same results as one process with the whole batch."""
 
 import heads_over_processes as script
 import pytest

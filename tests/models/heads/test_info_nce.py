@@ -1,4 +1,4 @@
-"""InfoNCE in chunks against concatenated logits, and its precision and memory."""
+"""InfoNCE in chunks equals the loss of concatenated logits, with the stated precision and memory."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def unit(count: int, dim: int = 6, dtype: torch.dtype = torch.float64) -> Tensor
 
 
 def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """Compute the loss as in MoCo's released code: cross entropy with class 0, the positive before all negatives."""
+    """Compute the loss as MoCo's released code does: cross entropy with class 0, whose logit (the positive) comes first."""
     logits = torch.cat([(q * k).sum(1, keepdim=True), q @ negatives.T], dim=1) / temperature
     return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long), reduction='none')
 
@@ -24,7 +24,7 @@ def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) ->
 @pytest.mark.parametrize('chunk', [1, 12, 2**21])
 @pytest.mark.parametrize('count', [0, 1, 11])
 def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, dtype, tolerance):
-    """The chunks have one negative each, a number that does not divide their count, or all negatives."""
+    """A chunk has one negative, several whose number does not divide the total, or all."""
     monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, 
 
 
 def test_autocast_narrows_only_the_products():
-    """4 queries and 600 000 negatives have more logits than a chunk."""
+    """4 queries and 600 000 negatives have more logits than fit into a chunk."""
     dtype, kept = torch.bfloat16, []
     q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
     keep = torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one)
@@ -53,18 +53,21 @@ def test_autocast_narrows_only_the_products():
     exact = q.detach().double().requires_grad_()
     wanted = concatenated(exact, k.double(), negatives, 0.2)
     wanted.sum().backward()
-    rounding = torch.finfo(dtype).eps / 0.2  # of one logit of norm 1 / t
+    # This is the rounding error of one logit, whose vectors have norm 1 before the division by 0.2.
+    rounding = torch.finfo(dtype).eps / 0.2
     torch.testing.assert_close(loss.double(), wanted, atol=rounding, rtol=0)
     torch.testing.assert_close(q.grad.double(), exact.grad, atol=2 * rounding, rtol=0)
 
 
 class Seen(TorchDispatchMode):
-    """Records the types of products, the width of the widest matrix with four rows, and converted elements."""
+    """Record the dtypes of matrix products, the width of the widest matrix with four rows, and the number of converted
+    elements.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.products, self.widest = set(), 0
-        self.cast = 0  # elements of negatives
+        self.cast = 0  # Only elements of negatives are counted
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))

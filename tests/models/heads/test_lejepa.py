@@ -1,4 +1,4 @@
-"""LeJEPA's loss against loops over slices and points."""
+"""LeJEPA's loss equals loops over slices and points."""
 
 import torch
 from harness.losses import assert_same, rows
@@ -7,7 +7,7 @@ from mmairl.models.heads.lejepa import LeJEPAHead
 
 
 def test_lejepa_equals_the_integral_in_the_paper():
-    """The integral uses complex numbers, as in the paper."""
+    """The test computes the integral in complex numbers, as the paper writes it."""
     head = LeJEPAHead(weight=0.05, slices=4, points=5, reach=3.0).double()
     z = rows(3, 8, 5)
     torch.manual_seed(1)

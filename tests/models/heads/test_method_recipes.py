@@ -1,4 +1,4 @@
-"""Configs of further methods against their released recipes, and short runs that collapse only without a remedy."""
+"""Configs of further methods follow their released recipes, and short runs collapse only without the method's remedy."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +20,9 @@ from mmairl.registry import DATASETS
 CONFIGS = Path(__file__).parents[3] / 'configs/methods'
 
 
-# From the released code: learning rate per 256 images, weight decay, epochs, batch size, epochs of warm-up, final fraction of
-# the learning rate, hidden widths of projector and predictor, whether each ends with a norm, and the number of views per crop.
+# The released code has these values. In order: learning rate per 256 images, weight decay, epochs,
+# batch size, epochs of warm-up, final fraction of the learning rate, hidden widths of projector and
+# predictor, whether each of these ends with a norm, and the number of views per crop.
 RECIPES = {
     'simsiam_r50_100e': (0.05, 1e-4, 100, 512, 0, 0, (2048, 512), (True, False), {(224, 0.2, 1.0): 2}),
     'barlow_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
@@ -68,13 +69,14 @@ def test_recipe_equals_the_released_one(name):
 
 
 def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[nn.Module, Tensor]:
-    """Train with 8 steps per epoch. Return the model, and a batch of unseen images with the views of training."""
+    """Train with 8 steps per epoch. Return the model, and a batch of unseen images with training views."""
     cfg = load_config(str(CONFIGS / f'{name}_shapes.py'), options)
     cfg.model.backbone.update(stem_channels=8, base_channels=8)
     cfg.model.projector.in_channels = 64
     cfg.train_dataloader.dataset.count = 512
     cfg.total_batch_size = 64
-    cfg.auto_scale_lr.enable = True  # the rates of VICReg and Barlow Twins diverge at a batch of 64
+    # At a batch of 64, the full rates of VICReg and Barlow Twins would diverge.
+    cfg.auto_scale_lr.enable = True
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
@@ -86,7 +88,10 @@ def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[
 
 
 def rank(model: nn.Module, images: Tensor) -> float:
-    """Return the rank of the projections, whose deviations are 1 even after a collapse because of the last norm."""
+    """Return the rank of the projections.
+
+    Their deviations stay at 1 even after a collapse, because the last layer is a norm.
+    """
     z = project(model, images)
     return rankme(z - z.mean(dim=0))
 
@@ -96,14 +101,17 @@ def deviation(model: nn.Module, images: Tensor) -> float:
 
 
 def information(model: nn.Module, images: Tensor) -> float:
-    """Return the mutual information of images and prototypes in nats: 0 if one prototype wins always, or if all are equal."""
+    """Return the mutual information of images and prototypes, in nats.
+
+    It is 0 if one prototype always wins, or if none ever does.
+    """
     head = model.head
     share = F.softmax((project(model.teacher, images) - head.centre) / head.key_temperature, dim=1)
     return (torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()).item()
 
 
 def winners(model: nn.Module, images: Tensor) -> float:
-    """Return how many of SwAV's prototypes are the nearest one to an image."""
+    """Return how many of SwAV's prototypes are the nearest to at least one image."""
     return len((F.normalize(project(model, images), dim=1) @ model.head.prototypes.weight.T).argmax(dim=1).unique())
 
 
@@ -112,7 +120,7 @@ def spread_of(model: nn.Module, images: Tensor) -> float:
 
 
 class Case(NamedTuple):
-    """The options that remove a method's remedy for collapse, and a measure that then falls by more than a factor."""
+    """The options that remove a method's remedy for collapse, and a measure that must then fall by more than `factor`."""
 
     without: dict
     measure: Callable[[nn.Module, Tensor], float]
@@ -124,7 +132,7 @@ CASES = {
     'simsiam': Case({'model.target': 'student'}, rank),
     'simclr': Case({'model.head.beta': 0.0}, spread_of),
     'vicreg': Case({'model.head.variance': 0.0, 'model.head.covariance': 0.0}, deviation),
-    # The rank falls slowly: after 24 epochs, the factor is 1.9.
+    # The rank falls slowly. Even after 24 epochs, the measured factor is only 1.9.
     'barlow': Case({'model.head.weight': 0.0}, rank, 24, 1.3),
     'lejepa': Case({'model.head.weight': 0.0}, deviation),
     'swav': Case({'model.head.iterations': 0}, winners),

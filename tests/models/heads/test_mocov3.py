@@ -1,4 +1,4 @@
-"""MoCo v3's loss against mmpretrain's."""
+"""MoCo v3's loss equals mmpretrain's."""
 
 from harness.losses import assert_same, rows
 from mmpretrain.models.heads import MoCoV3Head

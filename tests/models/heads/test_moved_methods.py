@@ -1,4 +1,4 @@
-"""Old names of modules and folders in configs that were stored before the heads moved into the package."""
+"""Stored configs may use the old names of modules and folders, from before the heads moved into the package."""
 
 import pytest
 

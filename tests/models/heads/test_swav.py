@@ -1,4 +1,4 @@
-"""SwAV's loss against mmpretrain's, and frozen prototypes."""
+"""SwAV's loss equals mmpretrain's, and prototypes can be frozen."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""VICReg's loss against loops over the formula."""
+"""VICReg's loss equals loops over the formula."""
 
 from harness.losses import assert_same, rows
 

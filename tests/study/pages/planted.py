@@ -1,4 +1,7 @@
-"""Records of studies with planted results, in the form that mmairl.study.collect writes."""
+"""Records of studies with planted results, in the form that mmairl.study.collect writes.
+
+Each function describes its study.
+"""
 
 import math
 from collections.abc import Sequence
@@ -69,14 +72,14 @@ def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **cha
 
 
 def scored(name: str, place: int, level: float, on: str | None = None, **changes: Any) -> Record:
-    """Return a row of three seeds with scores around a level."""
+    """Return a row of three seeds whose scores are close to `level`."""
     noise = NOISE[place % 3]
     runs = [run(s, f'runs/{place}', **{'k-nn': level + n, 'linear': level + 4 - n}) for s, n in enumerate(noise)]
     return row(name, runs, on, **changes)
 
 
 def steps(*steps: tuple[str, float, float], seeds: int = 5, **changes: Any) -> Record:
-    """Return a chain of rows. Each step has a name, its effect and the spread of the effect over seeds."""
+    """Return a chain of rows. Each step has a name, an effect, and the spread of the effect over seeds."""
     draw = np.random.default_rng(0)
     scores = 40 + draw.normal(0, 2, seeds)
     rows = []
@@ -119,14 +122,14 @@ def one_seed() -> Record:
 
 
 def confounded() -> Record:
-    """The largest effect is that of a row with an undeclared change."""
+    """The largest effect is that of a row that also differs in an undeclared setting."""
     found = steps(('base', 0, 0), ('+ predictor', 12.0, 0.9), ('+ symmetric loss', 3.0, 0.6), ('+ crop', 0.2, 0.3))
     found['fairness']['before'][0]['undeclared'] = ['optim_wrapper.optimizer.lr']
     return found
 
 
 def collapsed() -> Record:
-    """Two runs of a row collapsed, and the next row builds on it."""
+    """Two runs of a row have collapsed, and the next row builds on this row."""
     found = steps(('base', 0, 0), ('BYOL loss', -1.0, 1.0), ('+ large batch', 8.6, 1.0), ('+ crop', 2.0, 0.4))
     for one in found['rows'][1]['runs'][:2]:
         one['scores']['k-nn'] = 5.0
@@ -134,7 +137,7 @@ def collapsed() -> Record:
 
 
 def unfinished() -> Record:
-    """Runs that failed, are running and have not started."""
+    """Some runs have failed, are running, or have not started."""
     found = steps(('base', 0, 0), ('+ predictor', 6.0, 0.5), ('+ symmetric loss', 2.0, 0.8))
     last = found['rows'][-1]['runs']
     last[4] = dict(seed=4, state='failed', error='the loss became NaN at step 310', folder='runs/2/seed_4')
@@ -150,7 +153,7 @@ def sequential() -> Record:
 
 
 def costly() -> Record:
-    """A published ladder with costs: the symmetric loss doubles the compute."""
+    """A ladder with published scores and costs. The symmetric loss doubles the compute."""
     found = steps(
         ('MoCo v2', 0, 0),
         ('+ SyncBN', 0.6, 1.5),
@@ -169,7 +172,7 @@ def costly() -> Record:
 
 
 def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int = 4) -> Record:
-    """A full factorial of two factors with main effects and an interaction."""
+    """A full factorial of two factors, with main effects and an interaction."""
     draw = np.random.default_rng(1)
     rows = []
     for first in (0, 1):
@@ -188,7 +191,7 @@ def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int
 
 
 def external() -> Record:
-    """Checkpoints from elsewhere, whose factors are not all stated."""
+    """Checkpoints of other authors, who do not state all factors."""
     found = steps(('ours', 0, 0), ('theirs', 3.0, 0.4), seeds=3)
     for one in found['rows']:
         one['given'] = True
@@ -218,7 +221,7 @@ def ladder() -> Record:
 
 
 def drawn_as_lines() -> Record:
-    """Two frameworks along the length of pre-training."""
+    """Two frameworks, each pre-trained for several numbers of epochs."""
     rows = []
     for group in ('MoCo v2+', 'BYOL'):
         for place, x in enumerate((100, 300, 1000)):
@@ -229,7 +232,7 @@ def drawn_as_lines() -> Record:
 
 
 def tiny(**values: tuple[float, ...]) -> Record:
-    """A study of one metric with the given scores; each row builds on the one before."""
+    """A study of one metric with the given scores, in which each row builds on the previous one."""
     rows = []
     for name, line in values.items():
         runs = [run(s, **{'k-nn': v}) for s, v in enumerate(line)]
@@ -273,14 +276,18 @@ def crossed() -> Record:
 
 
 def rescaled() -> Record:
-    """Winners of searches and their rescaled rows, with curves of many rows and verdicts of an earlier version."""
+    """Winners of searches and their rescaled rows.
+
+    There are curves of many rows, and verdicts that an earlier version wrote.
+    """
     found = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     sources = (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)
     for row, made in zip(found['rows'], sources):
         row['untrained'] = None
         for one in row['runs']:
             one['made'] = made
-    found['rows'][1]['runs'][1]['seconds'] = 0.0  # a copy of the row as published
+    # This run is a copy of the published one, which cost nothing.
+    found['rows'][1]['runs'][1]['seconds'] = 0.0
     for comparison in found['comparisons']['k-nn']:
         comparison.update(verdict='runs collapsed: no verdict by the mean', share=0.4)
     trials = [trial(0, number, number, 50.0) for number in range(4)]
@@ -307,7 +314,7 @@ def trial(search: int, number: int, rate: float, score: float | None, diverged: 
 
 
 def tuned() -> Record:
-    """Winners of searches with equal budgets. One of them is better."""
+    """Winners of two searches with equal budgets. One winner is better."""
     found = steps(('SGD', 0, 0), ('LARS', 9.0, 0.5), seeds=3)
     trials = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0) | dict(chosen=True)]
     for one in found['rows']:
@@ -318,7 +325,9 @@ def tuned() -> Record:
 
 
 def forked() -> Record:
-    """A trunk and two forks at half: an A/A fork with a negligibly changed decay, and one with another temperature."""
+    """A trunk and two rows that branch off halfway: an A/A fork with a negligible change of the decay, and one with
+    another temperature.
+    """
     found = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
     for one, decay, temperature in zip(found['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):
         one['changed'] = ['temperature' if one['name'] == 'warmer' else 'decay']

@@ -1,4 +1,4 @@
-"""The answer, the problems and the next step, on planted results."""
+"""The answer to a study's question, its problems, and the next step, for planted results."""
 
 import math
 

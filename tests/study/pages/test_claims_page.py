@@ -1,4 +1,4 @@
-"""The claims page: all claims with published effects, and the verdicts and intervals of finished studies."""
+"""The claims page: every claim with its published effect, and the verdicts and intervals of finished studies."""
 
 from mmairl.io import read_json, write_json
 from mmairl.report.page import fill
@@ -17,7 +17,7 @@ SEEDS = 8
 
 
 def finished_ladder(folder, gain):
-    """Write the record of a ladder at half scale whose rows gain this much each."""
+    """Write the record of a ladder at half scale. Each row is better than the previous one by one of these gains."""
     study = next(entry.study for entry in claim_entries(folder) if entry.study.name == 'ladder')
     rows = []
     for place, row in enumerate(study.rows):

@@ -1,4 +1,4 @@
-"""The page of all studies: order, other folders, and hostile names."""
+"""The page that lists all studies: their order, studies in other folders, and hostile names."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_unreadable_study_json_is_listed(tmp_path):
 
 @pytest.mark.parametrize('rows', [10, 40])
 def test_work_is_linear_in_rows(monkeypatch, rows):
-    """Each row has ten runs, and all build on the first."""
+    """Each row has ten runs, and all rows build on the first one."""
     calls = []
     numbers = Column.numbers
     study = tiny(**{f'row {number}': (70.0,) * 10 for number in range(rows)})

@@ -1,4 +1,4 @@
-"""The searches on a study's page: both tracks, the chosen trials, and trials that diverged."""
+"""The section on searches in a study's page: published and tuned rows, the chosen trials, and trials that diverged."""
 
 import math
 
@@ -22,7 +22,10 @@ def effect(estimate: float) -> dict:
 
 @pytest.fixture(scope='module')
 def section() -> str:
-    """The part of a study whose second row was not searched, and was replaced after it ran as published."""
+    """Return this section for a study whose second row was not searched.
+
+    That row was replaced after it had run as published.
+    """
     tried = [
         trial(0, 0, 0.1, 40.0),
         trial(0, 1, 0.8, 50.0) | dict(chosen=True),

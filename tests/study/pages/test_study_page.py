@@ -1,4 +1,4 @@
-"""The page of a study and its tables: numbers, blanks, links, and hostile names."""
+"""The page of a study and its tables: numbers, empty cells, links, and hostile names."""
 
 import html
 import json
@@ -31,7 +31,7 @@ from mmairl.study.pages.words import BLANK, duration
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    """Return two studies with their pages."""
+    """Return two studies, each with its page."""
     folder = tmp_path_factory.mktemp('pages')
     made = [make() for make in (ladder, drawn_as_lines)]
     return [(data, write_study_page(data, folder / f'{n}' / 'index.html').read_text()) for n, data in enumerate(made)]
@@ -44,7 +44,7 @@ def page(tmp_path):
 
 @pytest.fixture(scope='module')
 def planted_page(tmp_path_factory):
-    """Return the page of the study that a function creates; each page is written once."""
+    """Return a function that takes a function of planted.py and returns the page of its study. Each page is written once."""
     folder = tmp_path_factory.mktemp('planted')
     return cache(lambda make: write_study_page(make(), folder / 'index.html').read_text())
 
@@ -54,7 +54,7 @@ def text_of(markup: str) -> str:
 
 
 def section(text: str, name: str) -> str:
-    """Return the section or folded part with this id."""
+    """Return the section or collapsible part of a page with this id."""
     start = text.index(f'id="{name}"')
     return text[start : min(text.find(end, start) % len(text) for end in ('</section>', '<details class="part"'))]
 
@@ -64,16 +64,16 @@ def body_rows(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[str]:
-    """Return the decimal numbers in their order, without markup."""
+    """Return the decimal numbers of a text in their order."""
     return re.findall(r'[-+]?\d+\.\d+', text.replace('−', '-'))
 
 
 def test_cells_are_means_and_sample_deviations():
     one, two = (line.cells[0] for line in table_lines(tiny(a=(70.0, 72.0, 74.0), b=(80.0, 81.0))))
     assert (one.value, one.spread, one.n, one.change) == ('72.0', '± 2.0', 3, '')
-    # The deviation of 80 and 81 with n - 1 is sqrt(0.5).
+    # With a denominator of n - 1, the deviation of 80 and 81 is sqrt(0.5).
     assert (two.value, two.spread, two.n, two.change) == ('80.5', '± 0.7', 2, '+8.5 higher')
-    # Quantities around 1 keep three decimals.
+    # Values around 1 are shown with three decimals.
     one, two = (line.cells[0] for line in table_lines(tiny(a=(-1.52, -1.54), b=(-2.95, -2.95))))
     assert (one.value, one.spread, two.change[:6]) == ('−1.530', '± 0.014', '−1.420')
 
@@ -151,7 +151,7 @@ def test_study_without_a_run_has_a_page(page):
     for one in found['rows']:
         one['runs'] = []
     text = text_of(page(found))
-    assert text.count('seeds 0, 1, 2: has not run') == 4  # once per row
+    assert text.count('seeds 0, 1, 2: has not run') == 4  # Each of the four rows has this line
     assert 'No score is measured yet; 0 of 12 runs are finished.' in text
     assert 'The fairness of this study was not checked.' in text
 
@@ -301,7 +301,8 @@ def test_hostile_names_stay_text_in_latex():
     assert not re.search(r'(?<!\\)[#]', text)
     assert len(re.findall(r'(?<!\\)\$', text)) % 2 == 0
     counts = {len(re.findall(r'(?<!\\)&', line)) for line in body_rows(text)}
-    assert counts == {1 + 2 * 5}  # name, factor, and a number and a difference per column
+    # The columns are name, factor, and both a number and a difference for each score.
+    assert counts == {1 + 2 * 5}
 
 
 def test_latex_uses_booktabs_and_no_name_breaks_it():
@@ -309,7 +310,8 @@ def test_latex_uses_booktabs_and_no_name_breaks_it():
     for rule in (r'\toprule', r'\midrule', r'\bottomrule', r'\cmidrule(lr){3-6}', r'\cmidrule(lr){7-12}'):
         assert text.count(rule) == 1, rule
     assert r'\multicolumn{4}{c}{measured} & \multicolumn{6}{c}{published}' in text
-    # LaTeX would read a bracket as an argument of the line break, Markdown a plus as a nested list.
+    # LaTeX would read a bracket as an argument of the line break. Markdown would read a plus as a
+    # nested list.
     assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
 
@@ -380,7 +382,7 @@ def test_equal_costs_are_stated(page):
 
 
 def test_rescaled_rows_count_no_training(page):
-    # Trained: two winners of SGD, one of LARS, and four trials of nine seconds.
+    # The trained runs are two winners of SGD, one of LARS, and four trials of nine seconds.
     seconds = 2 * 118.2 + 1 + 118.2 + 36
     assert f'8 of 8 finished, 0 seeds, {duration(seconds)} of training' in text_of(page(rescaled()))
 
@@ -392,7 +394,7 @@ def test_figures_are_written_at_both_widths(tmp_path, make, names):
     assert {path.suffix for path in tmp_path.iterdir()} >= {'.svg', '.pdf', '.png'}
     assert files == {path.name for path in tmp_path.iterdir()}
     for path in tmp_path.glob('*.pdf'):
-        assert b'/FontFile2' in path.read_bytes()  # TrueType, embedded
+        assert b'/FontFile2' in path.read_bytes()  # This is an embedded TrueType font
 
 
 def test_report_study_writes_page_or_figures(tmp_path, run_tool):
@@ -401,4 +403,5 @@ def test_report_study_writes_page_or_figures(tmp_path, run_tool):
     assert (tmp_path / 'page.html').is_file()
     run_tool('tools/report.py', 'study', tmp_path, '--figures', tmp_path / 'out')
     for path in write_figures(costly(), tmp_path / 'again'):
-        assert path.read_bytes() == (tmp_path / 'out' / path.name).read_bytes()  # figures are reproducible
+        # The bytes of a figure are reproducible.
+        assert path.read_bytes() == (tmp_path / 'out' / path.name).read_bytes()

@@ -1,4 +1,6 @@
-"""Attribution to factors: exact on planted functions, on a published example, and with simulated error rates."""
+"""Attribution of effects to factors: exact for planted functions, equal to a published example, with correct error rates
+in simulations.
+"""
 
 import math
 from dataclasses import asdict
@@ -18,7 +20,7 @@ def full_rows(factors: int) -> list[tuple[int, ...]]:
 
 
 def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **others) -> dict:
-    """Return a study's record; `scores` has a list for each row, with a number or None for each seed."""
+    """Return a study's record. `scores` has a list for each row, with a number or None for each seed."""
     factors = tuple('abcdefgh'[: len(levels[0])])
     design = Design(factors, {str(row): row for row in levels}, **others)
     rows = [recorded(name, line, start) for name, line in zip(design.rows, scores)]
@@ -30,13 +32,13 @@ def estimates(found: list[dict]) -> list[float | None]:
 
 
 def planted(levels: tuple[int, ...]) -> float:
-    """Return a score with main effects, a pairwise interaction and one of three factors."""
+    """Return a score that depends on main effects, an interaction of two factors and one of three."""
     a, b, c, d, *_ = (*levels, 0, 0, 0)
     return 20 + 5 * a - 2 * b + 3 * a * b + 7 * b * c * d
 
 
 def shapley(value, factors: int) -> list[float]:
-    """Return the shares of factors (Shapley) by enumeration of all orders."""
+    """Return the Shapley shares of factors by enumerating all orders in which they can be added."""
     gains = np.zeros(factors)
     for order in permutations(range(factors)):
         levels = [0] * factors
@@ -77,20 +79,27 @@ def test_fraction_equals_the_whole_without_triples():
 
 
 def test_published_factorial_has_the_published_effects():
-    """The pilot plant of Box, Hunter and Hunter (1978), section 10.2: 2 x 2 x 2, two runs each; a standard error of 1.4."""
-    order = [(c, b, a) for a in (0, 1) for b in (0, 1) for c in (0, 1)]  # temperature, the first, changes fastest
+    """The data are those of the pilot plant of Box, Hunter and Hunter (1978), section 10.2: 2 x 2 x 2 rows, two runs each.
+
+    The standard error is 1.4.
+    """
+    # Temperature, which comes first, changes fastest.
+    order = [(c, b, a) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
     runs = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), (79, 81)]
     found = attribute(study(order, runs, start=None), 'knn', 1.0)
     assert estimates(found['effects']) == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
     assert found['spread'] ** 2 == pytest.approx(8) and not found['blocks']
-    half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)  # two runs in each of eight rows have no more degrees of freedom
+    # For two runs in each row, the degrees of freedom are limited to 1.5.
+    half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)
     first = found['effects'][0]
     assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
     assert [effect['name'] for effect in found['effects'] if effect['verdict'] == 'higher'] == ['a']
 
 
 def test_unequal_seeds_give_least_squares_estimates():
-    """Expected: twice the coefficients of statsmodels 0.15.0 for ols('y ~ a*b + C(seed)') with levels of -1 and 1."""
+    """The expected values are twice the coefficients of ols('y ~ a*b + C(seed)') in statsmodels 0.15.0, with levels of -1
+    and 1.
+    """
     scores = [[20.1, 22.4, 19.0], [21.5, 24.9, None], [26.3, None, 24.1], [31.0, 33.2, 29.4]]
     found = attribute(study(full_rows(2), scores), 'knn', 1.0)
     assert estimates(found['effects']) == pytest.approx([7.35, 3.35, 1.564286], abs=1e-6)
@@ -119,7 +128,8 @@ def test_intervals_of_effects_cover_them_in_95_percent(rows, seeds, seed_effect)
 
     model, scores, found = simulated(rows, seeds, truth, seed_effect=seed_effect)
     sums = [*shares(found.factors, model.terms).values(), {found.pairs[0]: 2.0}]
-    true = [*shapley(truth, len(found.factors)), 1.5]  # 3 a b: half the difference between effects of a is 1.5
+    # The term 3 a b contributes 1.5, half of the difference between the effects of a.
+    true = [*shapley(truth, len(found.factors)), 1.5]
     for weights, expected in zip(sums, true):
         estimate, error, freedom = model.estimate(scores, weights)
         covered = (abs(estimate - expected) <= stats.t.ppf(0.975, freedom) * error).mean()
@@ -139,7 +149,10 @@ def test_missing_runs_are_stated_and_not_imputed():
 
 
 def test_missing_row_confounds_only_some_effects():
-    """Without a row of 2 x 2, no main effect is estimable. Without a row of 2 x 2 x 2, main effects and pairs are."""
+    """Without one of four rows (2 x 2), no main effect is estimable.
+
+    Without one of eight (2 x 2 x 2), main effects and pairs are.
+    """
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
     found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
     assert {effect['verdict'] for effect in found['effects']} == {'not estimable without (1, 1)'}
@@ -156,7 +169,8 @@ def test_collapsed_runs_leave_verdicts_on_their_counts():
     scores[np.array(HALF)[:, 1] == 1, 3] = 2.0
     found = attribute(study(HALF, scores), 'knn', 1.0)
     assert (len(found['collapsed']), found['runs']) == (8, 64)
-    assert found['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)  # of the runs that learned
+    # The estimate only uses runs that have learned.
+    assert found['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)
     verdicts = {effect['name']: effect['verdict'] for effect in found['effects']}
     assert verdicts.pop('b') == 'differs in how many runs collapse' and set(verdicts.values()) == {
         'not tested (collapsed runs)'
@@ -176,7 +190,8 @@ def test_row_with_one_learned_run_is_left_out():
     assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
     assert found['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
-    assert pair['estimate'] is not None and pair['low'] is None  # the effects of two factors need this row
+    # Without one row, an interval for two factors is impossible.
+    assert pair['estimate'] is not None and pair['low'] is None
 
 
 def test_seeds_are_blocks_if_all_rows_start_alike():

@@ -1,4 +1,4 @@
-"""Tests of claims: equal to comparisons of rows where both apply, and with the stated error rates."""
+"""Tests of claims: equal to comparisons of rows where both apply, and with the stated error rates in simulations."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,8 @@ from mmairl.study.statistics.claim_tests import (
 from mmairl.study.statistics.compare_rows import paired, unpaired
 
 STUDIES = 1500
-LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / STUDIES)  # three standard errors of the simulation above the level
+# The simulated rate may exceed 5 % by three of its standard errors.
+LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / STUDIES)
 RANDOM = np.random.default_rng
 
 
@@ -44,7 +45,7 @@ def row_contrast(values, weights, blocks):
 
 
 def false_verdicts(simulate, rule):
-    """Return the fraction of simulated studies with a verdict, for means on the boundary of the claim."""
+    """Return the fraction of simulated studies that get a verdict although their means lie on the boundary of the claim."""
     random = RANDOM(1)
     return np.mean([family_verdicts([rule(simulate(random))])[0] != INCONCLUSIVE for _ in range(STUDIES)])
 
@@ -85,7 +86,7 @@ def test_largest_error_rate_when_two_steps_tie():
 
 @pytest.mark.parametrize('true', [0, 1, 2])
 def test_most_error_rate_with_dependent_scores(true):
-    """Three scores share most of their noise; fewer than two of them improve."""
+    """The three scores share most of their noise. The claim is false, because fewer than two of them improve."""
 
     def simulate(random):
         shared = random.normal(size=(2, 4))
@@ -139,7 +140,7 @@ def test_regression_equals_least_squares():
 
 
 def test_family_error_rate_with_dependent_claims():
-    """Ten true-null claims on three rows, which share runs and therefore noise."""
+    """Ten claims without a true effect concern three rows, so they share runs and thus noise."""
     random = RANDOM(3)
     wrong = 0
     for _ in range(STUDIES):

@@ -1,4 +1,4 @@
-"""Comparisons of rows: simulated error rates, coverage and power, and verdicts on planted scores."""
+"""Comparisons of rows: error rates, coverage and power in simulations, and verdicts on planted scores."""
 
 import math
 
@@ -17,11 +17,12 @@ from mmairl.study.statistics.compare_rows import (
 )
 from mmairl.study.statistics.power import plan_seeds, power
 
-STUDIES, ROWS = 4000, 7  # the standard error of a simulated rate of 5 % or 95 % is 0.34 points
+# In this many studies, a rate of 5 % or 95 % has a standard error of 0.34 points.
+STUDIES, ROWS = 4000, 7
 
 
 def ladders(seeds: int, seed_effect: float, spread: np.ndarray | float = 1.0, steps: np.ndarray | float = 0.0):
-    """Return scores (study, row, seed) of simulated ladders; each row is `steps` above the one before."""
+    """Return scores (study, row, seed) of simulated ladders. Each row is `steps` better than the previous one."""
     draw = np.random.default_rng(seeds)
     noise = draw.normal(size=(STUDIES, ROWS, seeds)) * np.broadcast_to(spread, ROWS)[:, None]
     rows = np.cumsum(np.broadcast_to(steps, ROWS))[:, None]
@@ -45,7 +46,10 @@ def test_intervals_cover_the_effect_in_95_percent(test, seeds):
 
 @pytest.mark.parametrize('seeds, effect', [(3, 12.0), (5, 4.0), (10, 2.0)])
 def test_planted_effect_is_found_with_stated_power(seeds, effect):
-    """One step of six has an effect. Holm's later steps only add to the power of its first."""
+    """Only one of six steps has an effect.
+
+    Holm's later steps can only increase the power of its first step, which is promised.
+    """
     scores = ladders(seeds, 3.0, steps=np.array([0, 0, 0, effect, 0, 0, 0]))
     words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
     promised = power(effect, math.sqrt(2), seeds, comparisons=6)
@@ -54,7 +58,8 @@ def test_planted_effect_is_found_with_stated_power(seeds, effect):
 
 def test_equal_rows_are_equivalent_marginal_ones_not():
     equal, apart = ladders(10, 3.0, spread=0.2), ladders(10, 3.0, spread=0.2, steps=1.0)
-    noisy = ladders(10, 3.0, spread=1.0, steps=1.0)  # too noisy for 'differs', which is decided first
+    # The noise prevents the verdict 'differs', which would be decided before 'equivalent'.
+    noisy = ladders(10, 3.0, spread=1.0, steps=1.0)
     for scores, test in (
         (equal, lambda share: share > 0.95),
         (apart, lambda share: share <= 0.05 + 2 * standard_error(0.05)),
@@ -70,7 +75,8 @@ def test_t_tests_equal_those_of_scipy():
     for ours, theirs in ((paired, stats.ttest_rel(one, two)), (unpaired, stats.ttest_ind(one, two, equal_var=False))):
         estimate, error, freedom = ours(one, two)
         assert estimate / error == pytest.approx(theirs.statistic) and freedom == 4
-    # Holm (1979) by hand: 0.01 x 4, then 0.02 x 3, 0.03 x 2 and 0.04 x 1, each no smaller than the one before
+    # By hand, Holm's correction (1979) gives 0.01 x 4, then 0.02 x 3, 0.03 x 2 and 0.04 x 1. No
+    # value is smaller than the one before it.
     assert holm(np.array([0.03, 0.01, 0.04, 0.02])) == pytest.approx([0.06, 0.04, 0.06, 0.06])
 
 
@@ -85,14 +91,15 @@ def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START))
     ({**START, 'order': 'other'}, False),
     ({**START, 'order': None}, False),
     ({**START, 'weights': 'other'}, False),
-    ({**START, 'weights': 'other', 'shapes': 'other'}, True),  # another network cannot start from the same weights
-    (None, False),  # runs of versions that did not record the start
+    # Another network cannot start from the same weights, so only the order of images counts.
+    ({**START, 'weights': 'other', 'shapes': 'other'}, True),
+    (None, False),  # Earlier versions did not record the start of a run
 ])  # fmt: skip
 def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
     (found,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
     assert found.blocks == blocks and found.verdict == ('higher' if blocks else 'inconclusive')
     assert found.estimate == pytest.approx(2.0)
-    # by hand: differences of 2.0, 2.1 and 1.9 have a standard deviation of 0.1
+    # The differences are 2.0, 2.1 and 1.9, whose standard deviation is 0.1.
     half = 4.302653 * 0.1 / math.sqrt(3)
     assert not blocks or (found.low, found.high) == (pytest.approx(2 - half), pytest.approx(2 + half))
     assert found.improvement[0] == pytest.approx(6 / 9)
@@ -105,7 +112,8 @@ def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
     ([1.0, 2.0], [2.0, 3.0], 'not tested (no spread)'),
     ([1.0, 2.0], [], 'not measured'),
     ([1.0, math.nan], [1.0, 2.0], 'not tested (one seed)'),
-    ([20 + 7 / 24, 29.0], [20 + 14 / 24, 29.0 + 7 / 24], 'not tested (no spread)'),  # 7 of 2 400 images in both seeds
+    # In both seeds, the rows differ in 7 of 2 400 images, so the differences have no spread.
+    ([20 + 7 / 24, 29.0], [20 + 14 / 24, 29.0 + 7 / 24], 'not tested (no spread)'),
     ([41.0, 45.0, 49.0], [41.0, 45.1, 48.9], 'equivalent'),
     ([41.0, 45.0, 49.0], [42.0, 44.0, 55.0], 'inconclusive'),
     ([41.0, 45.0, 49.0], [46.0, 12.0, 55.0], 'not tested (collapsed runs)'),
@@ -133,15 +141,15 @@ def test_collapsed_runs_are_counted_and_tested(row, verdict, share):
         (sum(score < 25 for score in row), 0),
         pytest.approx(share),
     )
-    # Of the runs that learned.
+    # The estimate only uses runs that have learned.
     assert found.estimate == (None if verdict != 'not tested (collapsed runs)' else pytest.approx(0, abs=2))
     assert found.improvement[0] == pytest.approx(0.0 if verdict != 'not tested (collapsed runs)' else 8.5 / 25, abs=0.1)
-    # As blocks, without the two.
+    # The spread of blocks leaves out the two collapsed runs.
     assert found.spread == (() if verdict != 'not tested (collapsed runs)' else pytest.approx([-3.0, -2.9, 5.9]))
 
 
 def test_collapse_limit_is_quarter_of_median_gain():
-    """Untrained rows score 20 and the median is 45, so runs below 20 + 25 / 4 = 26.25 have collapsed."""
+    """Untrained rows score 20, and the median is 45. Runs below 20 + 25 / 4 = 26.25 have therefore collapsed."""
     study = record([41.0, 45.0, 49.0, 46.0, 44.0], [26.0, 27.0, 46.0, 43.1, 49.9])
     study['rows'].append(recorded('random', [19.0, 21.0], untrained='random'))
     (found,) = compare_scores(study, 'knn', 1.0)

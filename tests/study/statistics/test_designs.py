@@ -1,4 +1,4 @@
-"""Fractional designs: fractions equal the published ones, and inseparable effects are named."""
+"""Fractional designs: fractions equal the published ones, and effects that a fraction cannot separate are named."""
 
 from itertools import combinations, product
 
@@ -18,7 +18,10 @@ def design(rows: list[tuple[int, ...]], **others) -> Design:
     (8, 4, 4, 0),
 ])  # fmt: skip
 def test_fraction_has_the_published_resolution(factors, halvings, resolution, pairs):
-    """The resolutions are those of Table 6.22 of Box, Hunter and Hunter. `pairs` have no alias among effects and pairs."""
+    """The resolutions are those of Table 6.22 of Box, Hunter and Hunter.
+
+    `pairs` counts the pairs without an alias among effects and pairs.
+    """
     rows = fraction_rows(factors, halvings, [(place,) for place in range(factors)])
     found = design(rows)
     assert len(set(rows)) == 2 ** (factors - halvings) and rows[0] == (0,) * factors
@@ -41,7 +44,10 @@ def test_aliases_are_equal_or_opposite_columns():
 
 
 def test_fraction_separates_the_asked_interactions():
-    """The fraction separates two tested pairs that the usual fraction of six factors in 16 rows confounds."""
+    """The usual fraction of six factors in 16 rows confounds two pairs.
+
+    If both are to be tested, another fraction separates them.
+    """
     mains = [(place,) for place in range(6)]
     usual = design(fraction_rows(6, 2, mains))
     one, two = next(pair for pair in combinations(usual.pairs, 2) if usual.alias(*pair))

@@ -1,4 +1,4 @@
-"""The cost of rows: FLOPs and scores at equal cost, compared with calculations by hand."""
+"""The cost of rows: FLOPs, and scores at equal cost, compared with calculations by hand."""
 
 import json
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 
 
 def network(symmetric: bool, queue: int | None) -> Config:
-    """Two convolutions and a linear layer on views of 8 pixels."""
+    """Return the config of a network with two convolutions and a linear layer, on views of 8 pixels."""
     register()
     view = [dict(type='RandomResizedCrop', size=8), dict(type='RandomFlip', p=0.5)]
     head = dict(type='ContrastiveHead' if queue else 'RegressionHead')
@@ -34,11 +34,12 @@ def network(symmetric: bool, queue: int | None) -> Config:
 
 
 def test_flops_are_those_counted_by_hand():
-    """A stride of 2 leaves 4 x 4 and 2 x 2 places; the first convolution needs no gradient of its input."""
+    """Strides of 2 leave 4 x 4 and then 2 x 2 places. The first convolution needs no gradient of its input."""
     first, second, linear = (2 * count for count in (16 * 11 * 27, 4 * 22 * 99, 22 * 5))
     student, teacher = 2 * first + 3 * second + 3 * linear, first + second + linear
     assert flops_per_image(network(True, None)) == 2 * student + 2 * teacher
-    # One direction against 20 negatives: a product of 5 x 20, and the gradient of the query.
+    # One direction compares with 20 negatives. This adds a product of 5 x 20 and the gradient of
+    # the query.
     assert flops_per_image(network(False, 20)) == student + teacher + 2 * 2 * 5 * 20
     sizeless = network(True, None)
     sizeless.train_dataloader.dataset.dataset.views = [[dict(type='RandomFlip', p=0.5)]] * 2
@@ -48,8 +49,9 @@ def test_flops_are_those_counted_by_hand():
 def test_views_move_no_bytes():
     x, weight = torch.empty(6, 10, device='meta'), torch.empty(10, 20, device='meta')
     with BytesMoved() as moved:
-        product = x @ weight  # 60 + 200 + 120 numbers
-        torch.cat([product.view(120), product.flatten()]).relu_()  # 240 + 240, and 240 twice
+        product = x @ weight  # This moves 60 + 200 + 120 numbers
+        # Joining moves 240 + 240 numbers, and the ReLU moves 240 twice.
+        torch.cat([product.view(120), product.flatten()]).relu_()
         torch.empty(1000, device='meta')
     assert moved.total == 4 * (380 + 480 + 480)
 
@@ -63,7 +65,7 @@ def row(name: str, on: str | None, flops: int, images: int, scores: list[float],
 
 
 def test_equal_cost_interpolates_between_checkpoints():
-    """The costlier run (2 400) was measured at 600 and 1 200; the cheaper one costs 900."""
+    """The dear run costs 2 400 and was also measured at costs of 600 and 1 200. The cheap run costs 900."""
     part = dict(of='dear', along=True)
     rows = [
         row('cheap', None, 9, 100, [50.0, 52.0, 57.0]),
@@ -76,21 +78,24 @@ def test_equal_cost_interpolates_between_checkpoints():
             one['device_seconds'] = 0.0
     study = dict(rows=rows)
     (found,) = at_equal_cost(study, 'knn')
-    half = t.ppf(0.975, 2) * ((9 + 13) / 3) ** 0.5  # variances of 50, 53, 56 and of 50, 52, 57
+    # The variances of 50, 53, 56 and of 50, 52, 57 are 9 and 13.
+    half = t.ppf(0.975, 2) * ((9 + 13) / 3) ** 0.5
     assert (found['row'], found['on'], found['flops']) == ('dear', 'cheap', 900) and found['ratio'] == 2400 / 900
     assert found['scores'] == [53.0, 53.0] and found['estimate'] == 0
     assert [found['low'], found['high']] == pytest.approx([-half, half])
-    for one in (rows[0]['runs'][2], rows[1]['runs'][0]):  # collapsed, since raw pixels score as much
+    # These runs count as collapsed, since raw pixels score as much.
+    for one in (rows[0]['runs'][2], rows[1]['runs'][0]):
         one['scores']['knn'] = 10.0
     floor = row('pixels', None, None, 0, [10.0], untrained='pixels')
     learned = at_equal_cost(dict(rows=[*rows, floor]), 'knn')[0]
     assert learned['scores'] == [(44 + 62 + 42 + 70) / 4, 51.0]
-    for seconds, one in zip((11.0, 0.0, 0.0), rows[1]['runs']):  # two winners reuse the runs as published
+    # Two of the winners are the published runs, which are reused.
+    for seconds, one in zip((11.0, 0.0, 0.0), rows[1]['runs']):
         one['device_seconds'] = seconds
     spent = costs(study)
     assert spent['dear']['device_seconds'] == 11
     assert spent['quarter'] == dict(images=50, flops=600, device_seconds=11 / 4)
-    # There is no estimate without a checkpoint below this cost, and no entry for rows of equal cost.
+    # Without a checkpoint below this cost, there is no estimate. Rows of equal cost have no entry.
     rows.pop(2)
     assert 'estimate' not in at_equal_cost(study, 'knn')[0]
     rows[1].update(flops_per_image=4.5)
@@ -126,6 +131,7 @@ def test_planned_hours_follow_the_work_of_the_network():
     works = [work_per_image(cfg) for cfg in (large, small)]
     by_flops, by_bytes = works[0].flops / works[1].flops, works[0].bytes / works[1].bytes
     ratio = cost(large, scale).hours / cost(small, scale).hours
-    assert 3 < by_flops < ratio < by_bytes < 10  # a ResNet-101 moves more bytes for each of its FLOPs
+    # For each of its FLOPs, a ResNet-101 moves more bytes.
+    assert 3 < by_flops < ratio < by_bytes < 10
     plus = cost(resolve(Row('', 'mocov2plus_r50_200e.py'), scale), scale)
     assert plus.hours == pytest.approx(200 * scale.images / scale.rate / 3600)

@@ -1,4 +1,6 @@
-"""Forked rows: which comparisons are paired, how precise they are, and what the page states."""
+"""Forked rows (branches of another row's runs): which comparisons are paired, how precise they are, and what the page
+states.
+"""
 
 import math
 
@@ -79,8 +81,9 @@ def test_null_fork_changes_less_than_a_millionth(text, null):
     assert fork_summary(study, 'k-nn')[0]['null'] == null
 
 
-# k-NN accuracies of five trunks and their A/A forks: small ResNets, 6 epochs on 6 000 Shapes of 48 pixels, forked after the
-# third with the weight decay changed by one and by two ten-millionths; 2 400 test images.
+# These are k-NN accuracies of five trunks and of their A/A forks. The runs are small ResNets,
+# trained for 6 epochs on 6 000 Shapes of 48 pixels and tested on 2 400 images. The forks start
+# after epoch 3 with the weight decay changed by one and by two ten-millionths.
 TRUNKS = [25.75, 13.0, 16.125, 13.583, 22.542]
 NULL_FORKS = [[25.0, 13.333, 16.708, 14.625, 22.75], [25.417, 12.958, 15.667, 13.875]]
 

@@ -1,4 +1,4 @@
-"""Sources of noise: against a bootstrap over images, and on planted variances."""
+"""Sources of noise: the error due to images equals a bootstrap, and planted variances are found."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,10 @@ from mmairl.study.task_names import is_local
 
 
 def test_error_by_images_equals_the_bootstrap():
-    """A thousand resamples are within 2.2 %. A paired difference has a smaller error than the root of the sum of squares."""
+    """A thousand resamples have an error of about 2.2 %.
+
+    For paired scores, the error of the difference is smaller than for independent ones.
+    """
     generator = np.random.default_rng(0)
     hard = generator.random(400)
     one, two = (np.mean(generator.random((3, 400)) > hard * level, axis=0) for level in (0.9, 0.8))
@@ -24,7 +27,7 @@ def test_error_by_images_equals_the_bootstrap():
 
 
 def test_seed_and_classifier_spread_are_separated():
-    """400 models with a deviation of 3, and four classifiers each with one of 2: means spread by sqrt(9 + 4 / 4)."""
+    """400 models deviate by 3, and four classifiers of each by 2. Their means therefore spread by sqrt(9 + 4 / 4)."""
     generator = np.random.default_rng(1)
     probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))
     runs = [
@@ -50,7 +53,7 @@ def test_seeds_of_a_classifier_become_one_score():
 
 
 def test_noise_by_images_is_read_from_result_files(tmp_path):
-    """Two rows of two seeds and eight images."""
+    """The study has two rows of two seeds, tested on eight images."""
     right = {'a': [[1, 1, 1, 0, 0, 0, 1, 1], [1, 1, 0, 0, 0, 0, 1, 1]], 'b': [[1, 1, 1, 1, 0, 1, 1, 1]] * 2}
     rows = []
     for name, seeds in right.items():
@@ -70,7 +73,8 @@ def test_noise_by_images_is_read_from_result_files(tmp_path):
     assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0
     assert two['effect_images'] == pytest.approx(100 * (b - a).std(ddof=1) / 8**0.5) and two['effect_seeds'] == 3.0
     assert one['seeds'] == pytest.approx(np.std([62.5, 50.0], ddof=1)) and two['seeds'] == 0
-    # Neither a score that is not the mean over images nor a result without images has an error by images.
+    # A score that is not a mean over images, or a result without single images, has no error due to
+    # images.
     rows[0]['runs'][0]['scores']['knn'] = 60.0
     assert noise(study, 'knn', tmp_path)[0]['images'] is None
     assert noise(study, 'svm', tmp_path)[0]['images'] is None

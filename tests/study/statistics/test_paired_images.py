@@ -1,4 +1,4 @@
-"""Two checkpoints image by image: exact against McNemar's test and full enumeration, with simulated error rates."""
+"""Comparison of two checkpoints image by image: equal to McNemar's test and to full enumeration, with correct error rates."""
 
 from functools import cache
 from itertools import product
@@ -34,7 +34,10 @@ def test_groups_are_swapped_together():
 
 
 def discordant(gain, pairs, images=300, agreement=0.8):
-    """Return per pair how many images only one checkpoint recognizes; `agreement` of them are as hard for both."""
+    """Return, for each pair, how many images only one of both recognizes.
+
+    A fraction `agreement` of the images is equally hard for both.
+    """
     draw = np.random.default_rng(0)
     hard = draw.random((pairs, images))
     one, other = (
@@ -50,7 +53,7 @@ def p_value(losses, gains):
 
 
 def rejections(gain):
-    """Return the fraction of simulated pairs that differ."""
+    """Return the fraction of simulated pairs for which the verdict is a difference."""
     return np.mean([p_value(*counts) <= 0.05 for counts in zip(*discordant(gain, PAIRS))])
 
 
@@ -59,7 +62,10 @@ def test_equal_checkpoints_rarely_differ():
 
 
 def test_power_is_close_to_the_paired_optimum():
-    """The optimum knows the discordant probabilities; the exact test is a few points below because it is discrete."""
+    """The optimal test knows the probabilities of discordant images.
+
+    The exact test is discrete, so its power is a few points lower.
+    """
     losses, gains = (counts.sum() / (300 * PAIRS) for counts in discordant(0.1, PAIRS))
     mean = gains - losses
     effect = mean / np.sqrt(gains + losses - mean**2) * np.sqrt(300)

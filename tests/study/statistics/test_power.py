@@ -16,7 +16,8 @@ def test_planned_seeds_are_the_fewest_with_the_power():
     assert power(2.0, 1.5, wanted, 6) >= 0.8 > power(2.0, 1.5, wanted - 1, 6)
     assert power(visible_effect(1.5, 5, 6), 1.5, 5, 6) == pytest.approx(0.8, abs=1e-6)
     assert seeds_for(0.001, 10.0, 6) is None
-    assert seeds_for(5.0, 1.0, 6) == 4  # with three seeds, scipy returns NaN for the other tail
+    # With three seeds, scipy returns NaN for the probability of the opposite verdict.
+    assert seeds_for(5.0, 1.0, 6) == 4
 
 
 def test_planned_spread_is_that_of_two_runs():
@@ -28,7 +29,7 @@ def test_planned_spread_is_that_of_two_runs():
 
 
 def test_planned_runs_find_the_effect_with_80_percent():
-    """The plan is based on 2 seeds. One seed fewer has less power. Holm's later steps only add to the power."""
+    """The plan starts from 2 seeds. One seed fewer has too little power. Holm's later steps can only increase the power."""
     effect = 0.8
     model, scores, found = simulated(HALF, 2, lambda levels: 0.0)
     seeds = 2 + more_runs(effect, 1.0, 32, found, blocks=False) // 16

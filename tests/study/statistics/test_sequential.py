@@ -1,4 +1,4 @@
-"""Sequential analysis: fixed plans, and an error rate over all analyses."""
+"""Sequential analysis: the plan is fixed in advance, and the error rate holds over all analyses together."""
 
 import json
 import math
@@ -21,7 +21,7 @@ COUNT, STEPS = 4000, 6
 
 
 def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: float = 0.0) -> np.ndarray:
-    """Return the verdicts on simulated ladders (study, step), each row `steps` above the one before, by a plan."""
+    """Return the verdicts of a plan on simulated ladders (study, step). Each row is `steps` better than the previous one."""
     draw = np.random.default_rng(plan.most)
     scores = draw.normal(size=(COUNT, STEPS + 1, plan.most)) + np.cumsum([0, *steps])[:, None]
     scores += seed_effect * draw.normal(size=(COUNT, 1, plan.most))
@@ -63,12 +63,12 @@ def ladder(seeds: int) -> dict:
 
 
 def test_decisions_depend_on_the_record_alone():
-    """A decision depends neither on later seeds nor on when the study was analyzed."""
+    """A decision depends neither on later seeds nor on the time of the analysis."""
     plan = Plan(3, 12)
     one, two = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan)[0] for seeds in (5, 12))
     assert one == two and one.verdict == 'higher' and one.seeds in (3, 5)
     between, at = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan) for seeds in (7, 5))
-    assert between == at  # seeds between two analyses change nothing
+    assert between == at  # Seeds between two analyses change nothing
     lines = format_analyses(at, plan, 7)
     assert len(lines) == 2
     assert lines[one.seeds == 5] == f'analysis at {one.seeds} seeds: row 1 {one.verdict}'
@@ -107,7 +107,7 @@ def test_stored_plan_cannot_be_replaced(tmp_path):
 
 @pytest.mark.parametrize('on, closed', [('one', 'two'), ('two', 'one')], ids=['star', 'ladder'])
 def test_tool_adds_seeds_to_open_rows(tmp_path, monkeypatch, capsys, run_tool, on, closed):
-    """By planted scores, the second row differs at the first analysis and the third never does."""
+    """The scores are planted so that the second row differs at the first analysis, and the third row never does."""
     third = dict(name='three', config='mocov2plus_r50_200e.py', against=on, factor='the loss')
     third['declares'] = ['model', 'optim_wrapper']
     third['options'] = {'model.symmetric': False}
@@ -122,7 +122,7 @@ def test_tool_adds_seeds_to_open_rows(tmp_path, monkeypatch, capsys, run_tool, o
             (run.folder / 'result.json').write_text(json.dumps(result))
 
     monkeypatch.setattr(run_study, 'execute', execute)
-    # Planted runs have no null rows.
+    # Planted runs have no rows of untrained networks, so the check for these rows is disabled.
     monkeypatch.setattr('mmairl.study.fairness.is_measured', lambda *_: False)
     parts = [study, '--scale', 'demo', '--tasks', 'knn', '--out', tmp_path / 'out', '--until-decided', '--most', 21]
     run_tool('tools/study.py', *parts)
@@ -133,7 +133,8 @@ def test_tool_adds_seeds_to_open_rows(tmp_path, monkeypatch, capsys, run_tool, o
         assert line in page and line in out
     assert 'has not run' not in page
     first = json.loads((tmp_path / 'out' / 'study.json').read_text())
-    assert (first['primary'], first['looks']) == ('knn', [9, 13, 17])  # how many runs were finished at each
+    # These are the numbers of finished runs at each analysis.
+    assert (first['primary'], first['looks']) == ('knn', [9, 13, 17])
     started.clear()
     run_tool('tools/study.py', *parts[:-2])
     assert not started

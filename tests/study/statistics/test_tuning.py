@@ -1,4 +1,4 @@
-"""The expected best trial, against enumeration."""
+"""The expected best trial equals enumeration."""
 
 from itertools import combinations
 
@@ -19,7 +19,7 @@ def test_curve_is_the_mean_with_a_t_interval():
     searches = [np.array([1.0, 2.0, 4.0]), np.array([2.0, 2.0]), np.array([3.0, 5.0])]
     first, second = curve(searches)
     assert (first['estimate'], second['estimate']) == (2.0, 3.0)
-    # T of two degrees of freedom.
+    # 4.302653 is the 97.5 % quantile of t with two degrees of freedom.
     assert first['high'] - first['estimate'] == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
     assert curve(searches[:1]) == [dict(estimate=1.0), dict(estimate=2.0), dict(estimate=4.0)]
 

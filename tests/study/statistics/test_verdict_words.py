@@ -1,4 +1,4 @@
-"""Verdict words: those of this version, and those in result files of earlier versions."""
+"""Verdict words: those that this version writes, and those in result files of earlier versions."""
 
 import pytest
 
