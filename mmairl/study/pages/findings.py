@@ -210,7 +210,7 @@ class Findings:
 
     @cached_property
     def crossed(self) -> Record | None:
-        """The effects of a design's factors, which replace the comparisons of rows; None if this score has no such effects."""
+        """The effects of a design's factors, which replace the comparisons of rows; None if the study has no design."""
         return self.study.get('attribution', {}).get(self.key)
 
     @cached_property
