@@ -51,5 +51,8 @@ def measure(device: str, rounds: int = 12) -> Limits:
     product = best(lambda: torch.mm(left, right))
     # A copy reads its target before it overwrites it, and these bytes are not counted. An in-place sum has no such extra
     # reads.
-    copied, summed = best(lambda: target.copy_(source)), best(lambda: target.add_(source))
-    return Limits(2 * size**3 / product, COPIED[device] * max(2 / copied, 3 / summed))
+    copy_seconds, sum_seconds = (
+        best(lambda: target.copy_(source)),
+        best(lambda: target.add_(source)),
+    )
+    return Limits(2 * size**3 / product, COPIED[device] * max(2 / copy_seconds, 3 / sum_seconds))

@@ -58,10 +58,11 @@ def study(random: np.random.Generator, case: str, seeds: int) -> TrialBenefit:
     return trial_benefit(networks(random, seeds, TRIALS, height, spread, best, wide), rescaled)
 
 
-def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
+def holds(estimate: TrialBenefit, truth: TrialBenefit) -> bool:
     """Return True if the interval contains the true number of trials. None stands for more trials than were simulated."""
     low, true, high = (
-        found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high)
+        estimate.most + 1 if end is None else end
+        for end in (estimate.low, truth.trials, estimate.high)
     )
     return low <= true <= high
 
@@ -69,19 +70,24 @@ def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
 def coverage(case: str, seeds: int, studies: int = STUDIES) -> Mapping[str, float]:
     """Return the fraction of studies whose interval contains the truth, and the fraction whose interval is one number."""
     random = np.random.default_rng(0)
-    truth, found = study(random, case, MANY), [study(random, case, seeds) for _ in range(studies)]
+    truth, benefits = (
+        study(random, case, MANY),
+        [study(random, case, seeds) for _ in range(studies)],
+    )
     return dict(
-        holds=np.mean([holds(one, truth) for one in found]),
-        decided=np.mean([one.low == one.high for one in found]),
+        holds=np.mean([holds(benefit, truth) for benefit in benefits]),
+        decided=np.mean([benefit.low == benefit.high for benefit in benefits]),
     )
 
 
 def main() -> None:
     rows = []
     for case in CASES:
-        told = [coverage(case, seeds) for seeds in SEEDS]
+        coverages = [coverage(case, seeds) for seeds in SEEDS]
         truth = study(np.random.default_rng(0), case, MANY).trials
-        shares = [f'{100 * one[part]:.1f} %' for part in ('holds', 'decided') for one in told]
+        shares = [
+            f'{100 * rates[part]:.1f} %' for part in ('holds', 'decided') for rates in coverages
+        ]
         rows.append((case, [f'more than {TRIALS - 1}' if truth is None else str(truth), *shares]))
     columns = [f'{part}, {seeds} seeds' for part in ('holds', 'decided') for seeds in SEEDS]
     print_table(['truth', *columns], rows)

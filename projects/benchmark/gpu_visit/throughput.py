@@ -198,8 +198,8 @@ def other_libraries(context: Context) -> None:
 
 def draw(context: Context) -> None:
     """Draw JPEG files as large as those of ImageNet, in several processes."""
-    done = context.scratch / 'drawn'
-    if done.exists():
+    marker = context.scratch / 'drawn'
+    if marker.exists():
         context.record(note='drawn by an earlier visit')
         return
     count, processes = (64, 1) if context.tiny else (DRAWN, DRAWERS)
@@ -217,7 +217,7 @@ def draw(context: Context) -> None:
     codes = [os.waitpid(child, 0)[1] for child in children]
     if any(codes):
         raise AssertionError('an image could not be drawn; see the log')
-    done.touch()
+    marker.touch()
     context.record(files=count, took=round(time.monotonic() - start, 1))
 
 
@@ -291,8 +291,8 @@ def evaluation(context: Context) -> None:
             precision=precision,
         )
         start = time.perf_counter()
-        found = extract(network, images, settings)
-        rate = len(found.x) / (time.perf_counter() - start)
+        features = extract(network, images, settings)
+        rate = len(features.x) / (time.perf_counter() - start)
         context.record(extraction=precision, images_per_second=round(rate, 1))
 
 
