@@ -8,7 +8,7 @@ detector on synthetic images from a ResNet-18 of mmairl, and shows whether the d
 if __name__ == '__main__':
     from mmairl.cli import prepare
 
-    prepare()  # before the imports below, which take seconds
+    prepare()  # prepares the process before the imports below, which take seconds
 
 import argparse
 import os

@@ -9,7 +9,7 @@ from projects.benchmark.timing import Row, timed
 
 # Rows and columns of the matrices. A product is limited by arithmetic, not memory, and takes less than a second.
 MATRIX = dict(cpu=1024, cuda=8192)
-COPIED = dict(cpu=2**28, cuda=2**31)  # number of bytes, more than any cache holds
+COPIED = dict(cpu=2**28, cuda=2**31)  # number of copied bytes, which exceeds the size of any cache
 
 
 @dataclass(frozen=True)

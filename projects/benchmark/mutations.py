@@ -34,7 +34,7 @@ class Fault:
 
 
 STATISTICS = ('test_statistics.py', 'test_compare_rows.py')
-# The planted faults. Their order is that of the first mutation check, so their numbers stay the same.
+# The planted faults. They keep the order of the first mutation check, so that the number of a fault never changes.
 FAULTS = (
     Fault(
         'loss: positive left out of the denominator',

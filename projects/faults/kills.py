@@ -27,7 +27,7 @@ FAULTS = (
 )
 # The run is started again and again. Each start is killed at the next of these moments.
 MOMENTS = ('save', 'step', 'save', 'step', 'start')
-# A start trains a random number of iterations, at most this many, before the moment of its kill may come.
+# After each start, the run trains a random number of iterations, at most this many, before it waits for the moment of its kill.
 FARTHEST = 8
 MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # maximum iterations of a start before it is killed
 SAVING, STEP = 0.02, 0.04  # approximate seconds of a save and of a step of the small run

@@ -77,7 +77,9 @@ class Sizes:
                 yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in arrays]
 
 
-Train = Callable[[int, Sizes, Tensor, int], dict]  # (seed, sizes, images, epochs) -> checkpoint
+Train = Callable[
+    [int, Sizes, Tensor, int], dict
+]  # from (seed, sizes, images, epochs) to a checkpoint
 
 
 def lightning(

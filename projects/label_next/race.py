@@ -4,7 +4,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-# The fractions of its wealth that the test bets. The results are averaged, so no fraction has to be tuned.
+# The test bets each of these fractions of its wealth and averages the results, so that no fraction has to be tuned.
 BETS = np.linspace(0.1, 0.95, 8)
 
 

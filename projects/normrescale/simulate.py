@@ -16,10 +16,12 @@ from projects.normrescale.trials import TrialBenefit, trial_benefit
 STUDIES = 1000  # simulated studies of each case
 MANY = 4000  # simulated networks from which the true number of trials is computed
 TRIALS, SEEDS = 5, (3, 5, 10)
-RATES = np.log([1 / 100, 10])  # range of the rates that are tried, relative to the recipe's
+RATES = np.log(
+    [1 / 100, 10]
+)  # logarithms of the lowest and the highest rate, relative to the recipe's rate
 CHANCE = 8.3  # score of random guesses, in points
-RUN = 1.0  # standard deviation of a run, in points
-HALF = 1.5  # standard deviation due to half of the test images, in points
+RUN = 1.0  # standard deviation between runs, in points
+HALF = 1.5  # standard deviation between scores on different halves of the images, in points
 # For each case: the mean and the standard deviation of the original network's best score, the mean and the standard
 # deviation of the logarithm of its best rate relative to the recipe's, and by how many points the rescaled network is
 # better.

@@ -12,9 +12,9 @@ GAIN = 10.0
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Return the rates of each rule in percent, for each number of seeds.
+    """Return, for each rule and each number of seeds, the rate of false winners and the power in percent.
 
-    The rates are the highest rate of false winners over all distributions of scores, and the power.
+    The rate of false winners is the highest over all distributions of scores.
     """
     rates_by_rule = {}
     for name, rule in RULES.items():

@@ -45,7 +45,7 @@ class Agreement:
     """How well the mean effects of forks at one fork point agree with the mean effects of whole runs."""
 
     same_sign: int
-    slope: float  # of the line through the origin that fits the effects of forks to those of whole runs
+    slope: float  # of the line through the origin that predicts effects of forks from effects of whole runs
     correlation: float
 
 

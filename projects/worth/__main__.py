@@ -6,7 +6,7 @@ python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet
 if __name__ == '__main__':
     from mmairl.cli import prepare
 
-    prepare()  # before the imports below, which take seconds
+    prepare()  # prepares the process before the imports below, which take seconds
 
 import argparse
 

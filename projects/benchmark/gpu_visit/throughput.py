@@ -73,7 +73,7 @@ def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
         if context.choice == 'software' and fast.get('compile'):  # Triton requires a GPU
             fast = dict(fast, compile=dict(backend='aot_eager'))
         size = replace(TINY if context.tiny else ON_GPU, batch=batch)
-        torch.backends.cudnn.benchmark = True  # as configs/_base_/default_runtime.py sets it
+        torch.backends.cudnn.benchmark = True  # configs/_base_/default_runtime.py sets this, too
         with float32_precision(fast.get('precision')):
             model = siamese(size, 'mocov2plus').to(context.device)
             step = our_step(model, random_batch(size, context.device), 'SGD', **fast)
@@ -348,7 +348,8 @@ def norm_kernels(context: Context, shape: tuple[int, ...]) -> None:
             shape=shape,
             forward_ms=round(1e3 * ahead, 3),
             backward_ms=round(1e3 * behind, 3),
-            # The fused kernels read x twice and write y forward; backward, they read x, dy and y twice each and write dx.
+            # In the forward pass, the fused kernels read x twice and write y. In the backward pass,
+            # they read x, dy and y twice each and write dx.
             forward_terabytes_per_second=round(3 * moved / ahead / 1e12, 3) if fused else None,
             backward_terabytes_per_second=round(7 * moved / behind / 1e12, 3) if fused else None,
         )
