@@ -34,7 +34,7 @@ def regrets(scores: np.ndarray, goodness: np.ndarray) -> np.ndarray:
     return scores.max(-1) - (scores * is_preferred).sum(-1) / is_preferred.sum(-1)
 
 
-def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
+def regret_interval(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the mean regret, which resamples choices and the networks of each choice."""
     rng, samples = np.random.default_rng(seed), []
     for scores, goodness in choices:
@@ -81,7 +81,7 @@ def judge(
     units = []
     for name, choices in situation.items():
         values = np.array([float(regrets(*choice)) for choice in choices])
-        low, high = resampled(choices)
+        low, high = regret_interval(choices)
         regrets_by_row: dict[Hashable, list[float]] = {}
         for row, regret in zip(rows[name] if rows else range(len(values)), values):
             regrets_by_row.setdefault(row, []).append(regret)

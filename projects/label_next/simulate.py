@@ -19,7 +19,7 @@ POWER = 90  # report how many labels decide this percentage of the studies
 SIZES = range(50, IMAGES + 1, 50)
 
 
-def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndarray]:
+def simulate_classifiers(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the predictions of simulated classifiers, whose errors are correlated, and the labels."""
     random = np.random.default_rng(seed)
     labels = random.integers(CLASSES, size=IMAGES)
@@ -72,7 +72,7 @@ def simulate(accuracies: Sequence[float], studies: int = STUDIES) -> list[float]
     all_decisions = []
     disagreeing_decisions = []
     for seed in range(studies):
-        predictions, labels = planted(accuracies, seed)
+        predictions, labels = simulate_classifiers(accuracies, seed)
         count, remaining = race_labels(predictions, labels, seed)
         race_counts.append(count)
         scores = (predictions == labels[:, None]).sum(axis=0)

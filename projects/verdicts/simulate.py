@@ -133,7 +133,7 @@ def design(
     return false_alarms(shape, (estimate, error, freedom), share)
 
 
-def searched(
+def simulate_searches(
     draw: np.random.Generator,
     searches: int,
     trials: int,
@@ -172,7 +172,7 @@ def chances(case: str, searches: int) -> tuple[float, float]:
     The first fraction is for the scores of the best trials, the second for fresh runs with their values.
     """
     draw = np.random.default_rng(searches)
-    one, two = (searched(draw, searches, *row) for row in CHANCES[case])
+    one, two = (simulate_searches(draw, searches, *row) for row in CHANCES[case])
     words = [
         verdicts(*(part[:, None] for part in paired(*pair)), margin=1.0) for pair in zip(one, two)
     ]

@@ -41,7 +41,7 @@ class Verdict:
     more: int = 0  # if undecided: how many additional labels would lead to a decision
 
 
-def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
+def standardize(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
     """Standardize features by the mean and deviation of the training images, and scale them to unit length on average.
 
     If there are more dimensions than images, a rotation reduces the dimensions to the number of images.
@@ -90,7 +90,9 @@ def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) 
     return members[positions if len(order) == len(groups) else random.permutation(positions)]
 
 
-def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) -> np.ndarray:
+def classify_correctly(
+    x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray
+) -> np.ndarray:
     """Return for each test image whether ridge regression classifies it correctly. All classes have the same weight.
 
     The penalty minimizes the leave-one-out squared error, which has a closed form (Allen, 1974). With one label per class,
@@ -114,7 +116,7 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
     return scores.argmax(1) == y[test]
 
 
-def recognised_by_draw(
+def classify_by_draw(
     x: np.ndarray, y: np.ndarray, points: Mapping[float, Sequence[np.ndarray]], test: np.ndarray
 ) -> np.ndarray:
     """Return which test images a candidate recognizes, as an array (points, draws, test images).
@@ -122,8 +124,8 @@ def recognised_by_draw(
     The last point has all labels and therefore only one possible draw, whose result is repeated.
     """
     *partial, full = points.values()
-    hits = [[recognised(x, y, fit, test) for fit in draws] for draws in partial]
-    return np.array([*hits, [recognised(x, y, full[0], test)] * len(full)])
+    hits = [[classify_correctly(x, y, fit, test) for fit in draws] for draws in partial]
+    return np.array([*hits, [classify_correctly(x, y, full[0], test)] * len(full)])
 
 
 def class_weights(y: np.ndarray) -> np.ndarray:
@@ -159,7 +161,7 @@ def gain(
     )
 
 
-def judged(
+def decide(
     right: Right,
     weight: np.ndarray,
     own: Sequence[str],
@@ -205,7 +207,9 @@ def more_labels(estimate: float, error: float, labelled: int) -> int:
     return int(round(more, 1 - len(str(round(more)))))
 
 
-def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
+def bootstrap_accuracies(
+    right: Right, weight: np.ndarray, seed: int, groups: np.ndarray
+) -> np.ndarray:
     """Return bootstrap accuracies in percent, as an array (samples, candidates, points).
 
     Each bootstrap sample selects, with replacement, draws of labels and groups of test images. All candidates share the
@@ -229,12 +233,12 @@ def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -
     return 100 * np.stack(accuracy, 1).clip(0, 1)
 
 
-def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
+def labels_needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     """Return the number of labels at which a learning curve reaches a score, interpolated on a log axis.
 
     Return infinity if the curve does not reach the score.
 
-    >>> round(needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
+    >>> round(labels_needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
     8.0
     """
     rising = np.maximum.accumulate(curve)
@@ -246,7 +250,7 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     )
 
 
-def saved(
+def saved_labels(
     means: np.ndarray, samples: np.ndarray, labels: np.ndarray, one: int, two: int
 ) -> tuple[float, float, float, float]:
     """Return a number of labels of candidate `one`, and how many labels candidate `two` needs for the same score.
@@ -258,14 +262,14 @@ def saved(
     reachable = [
         place
         for place in range(len(labels))
-        if np.isfinite(needed(means[two], labels, means[one][place]))
+        if np.isfinite(labels_needed(means[two], labels, means[one][place]))
     ]
     point = max(reachable, default=0)
-    counts = [needed(curves[two], labels, curves[one][point]) for curves in samples]
+    counts = [labels_needed(curves[two], labels, curves[one][point]) for curves in samples]
     low, high = np.percentile(counts, [2.5, 97.5], method='nearest')
     return (
         float(labels[point]),
-        needed(means[two], labels, means[one][point]),
+        labels_needed(means[two], labels, means[one][point]),
         float(low),
         float(high),
     )

@@ -14,14 +14,14 @@ from mmairl.report.table import print_table
 from projects.worth.few_labels import (
     Right,
     Verdict,
+    bootstrap_accuracies,
     class_weights,
+    classify_by_draw,
+    decide,
     draw,
-    judged,
-    needed,
-    prepared,
-    recognised_by_draw,
-    resampled,
-    saved,
+    labels_needed,
+    saved_labels,
+    standardize,
 )
 
 STUDIES = 1000
@@ -79,8 +79,8 @@ def study(
         x = distance * np.eye(8)[y] + random.normal(size=(labels, 8))
         if together > 1:  # groups vary as much as images within a group
             x += random.normal(size=(labels, 8))[groups]
-        x = prepared(x, pool)
-        right[f'{name} {len(right)}' if name not in OWN else name] = recognised_by_draw(
+        x = standardize(x, pool)
+        right[f'{name} {len(right)}' if name not in OWN else name] = classify_by_draw(
             x, y, points, test
         )
     return Simulated(
@@ -93,7 +93,7 @@ def verdict(
 ) -> Verdict:
     """Return the verdict of a study that was evaluated with half of the labels and with all labels."""
     simulated = study(seed, own, rest, labels, together, last=2)
-    return judged(simulated.right, simulated.weight, simulated.own, labels, simulated.groups)
+    return decide(simulated.right, simulated.weight, simulated.own, labels, simulated.groups)
 
 
 def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
@@ -111,12 +111,14 @@ def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
     ]
     truth, curve_covers, saving_covers = np.mean(means, 0), [], []
     for seed, (simulation, mean) in enumerate(zip(simulations, means)):
-        samples = resampled(simulation.right, simulation.weight, seed, simulation.groups)
+        samples = bootstrap_accuracies(simulation.right, simulation.weight, seed, simulation.groups)
         low, high = np.percentile(samples, [2.5, 97.5], axis=0)
         curve_covers.append((low <= truth) & (truth <= high))
-        own_labels, _, low_labels, high_labels = saved(mean, samples, simulation.labels, 0, 1)
+        own_labels, _, low_labels, high_labels = saved_labels(
+            mean, samples, simulation.labels, 0, 1
+        )
         point = simulation.labels.tolist().index(own_labels)
-        true_labels = needed(truth[1], simulation.labels, truth[0][point])
+        true_labels = labels_needed(truth[1], simulation.labels, truth[0][point])
         saving_covers.append(low_labels <= true_labels <= high_labels)
     return np.mean(curve_covers, 0), float(np.mean(saving_covers))
 

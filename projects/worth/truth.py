@@ -29,7 +29,7 @@ from mmairl.io import read_json, write_json
 from mmairl.report.table import print_table
 from projects.worth.domains import DOMAINS, SIDE, Domain, write_images
 from projects.worth.domains import draw as drawn
-from projects.worth.few_labels import MARGIN, prepared, recognised
+from projects.worth.few_labels import MARGIN, classify_correctly, standardize
 from projects.worth.worth import OWN, RANDOM, RAW, central, network, worth
 
 SEEDS = (0, 1)
@@ -126,14 +126,14 @@ def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float
     The training labels are labels of the other half of the new images, as many as `worth` had for training.
     """
     pool, test = np.arange(FRESH), np.arange(FRESH, 2 * FRESH)
-    x, random = prepared(x, pool), np.random.default_rng(seed)
+    x, random = standardize(x, pool), np.random.default_rng(seed)
     labels = np.concatenate([with_faults(y[:FRESH], domain, seed), y[FRESH:]])
     classes = [pool[y[:FRESH] == label] for label in range(domain.classes)]
     fits = [
         np.concatenate([random.choice(rows, domain.labels // 2, False) for rows in classes])
         for _ in range(DRAWS)
     ]
-    return 100 * float(np.mean([recognised(x, labels, fit, test).mean() for fit in fits]))
+    return 100 * float(np.mean([classify_correctly(x, labels, fit, test).mean() for fit in fits]))
 
 
 def released_on_outlines(path: Path) -> Path:

@@ -47,14 +47,14 @@ from projects.worth.few_labels import (
     MARGIN,
     Right,
     Verdict,
+    bootstrap_accuracies,
     class_weights,
+    classify_by_draw,
+    classify_correctly,
+    decide,
     draw,
-    judged,
-    prepared,
-    recognised,
-    recognised_by_draw,
-    resampled,
-    saved,
+    saved_labels,
+    standardize,
 )
 from projects.worth.page import write_worth_page
 from projects.worth.task import Task, lay_out, read_task, testable
@@ -116,11 +116,11 @@ class Plan(msgspec.Struct):
     @property
     def remarks(self) -> list[str]:
         """Return remarks on a plan that exceeds the budget, or has too few epochs to advise against pre-training."""
-        minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
+        minutes, total = self.asked['minutes'], sum(self.seconds.values()) / 60
         remarks = []
-        if minutes and planned > minutes:
+        if minutes and total > minutes:
             remarks.append(
-                f'the plan takes {planned:.3g} minutes, more than the budget of {minutes:g}'
+                f'the plan takes {total:.3g} minutes, more than the budget of {minutes:g}'
             )
         if self.epochs < ENOUGH:
             remarks.append(
@@ -206,7 +206,7 @@ class Comparison:
             **self.shape(size, start),
         )
 
-    def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
+    def train_own(self, name: str, plan: Plan) -> tuple[Path, float]:
         """Train, or resume an interrupted training. Return the last checkpoint and the duration of training in seconds."""
         words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
         # The folder includes a hash of the name, because two names may differ only in punctuation.
@@ -229,7 +229,7 @@ class Comparison:
             write_json(note, previous_seconds + time.monotonic() - began)
         return checkpoint, read_json(note, float)
 
-    def untrained(self, name: str, size: int) -> Network:
+    def load_untrained(self, name: str, size: int) -> Network:
         """Return the network of a candidate without pre-training."""
         if name in self.starts:
             return network(self.starts[name], self.task.channels)
@@ -260,7 +260,7 @@ class Comparison:
         stored(path, module, self.task.dataset(views), self.extraction(normal))
         return read_rows(path, len(self.task.labelled)).double().numpy()
 
-    def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
+    def make_plan(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
         """Return a plan with the expected time of each stage. If its file has the same arguments, it is read.
 
         Settings that are None are selected by the measured speed and the time budget.
@@ -307,7 +307,7 @@ class Comparison:
         affordable_draws = OF_DRAWS * 60 * (minutes or 0) / a_draw / len([*other_names, *own_names])
         draws = int(np.clip(affordable_draws, *BUDGETED)) if minutes else DRAWS
         for name in other_names:
-            module, normal, views = self.untrained(name, chosen_size)
+            module, normal, views = self.load_untrained(name, chosen_size)
             began = time.perf_counter()
             list(self.extraction(normal).batches(module, task.dataset(views, sample_places)))
             seconds[name] = (time.perf_counter() - began) / len(sample_places) * len(
@@ -399,29 +399,29 @@ def worth(
     comparison.config(SIZES[0] if size is None else size, epochs=epochs)
     claim(out, comparison.identity(), ('worth.json',))
     lay_out(task, out / 'images')
-    selected = comparison.planned(size, epochs, minutes)
+    selected = comparison.make_plan(size, epochs, minutes)
     if plan:
         return selected
     for remark in selected.remarks:
         print(f'remark: {remark}', file=sys.stderr, flush=True)
     right: dict[str, np.ndarray] = {}
     own_networks: dict[str, tuple[Path, float]] = {}
-    for name in announced(selected):
+    for name in run_stages(selected):
         if name.startswith(OWN):
-            own_networks[name] = comparison.trained(name, selected)
+            own_networks[name] = comparison.train_own(name, selected)
         parts = (
             network(own_networks[name][0])
             if name in own_networks
-            else comparison.untrained(name, selected.size)
+            else comparison.load_untrained(name, selected.size)
         )
         x = comparison.features(*parts)
         if name == RAW:
             task, left_out = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed, selected.draws, task.groups)
-        right[name] = recognised_by_draw(
-            prepared(np.nan_to_num(x), task.pool), task.y, points, task.test
+        right[name] = classify_by_draw(
+            standardize(np.nan_to_num(x), task.pool), task.y, points, task.test
         )
-    record = recorded(task, right, np.array([*points]), own_networks, selected, seed)
+    record = build_record(task, right, np.array([*points]), own_networks, selected, seed)
     record |= dict(
         margin=MARGIN,
         enough=ENOUGH,
@@ -456,11 +456,11 @@ def pace_of_draws(task: Task) -> float:
     """Return the seconds that one draw of labels takes for a candidate, estimated from the classifier with all labels."""
     x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
     began = time.perf_counter()
-    recognised(x, task.y, task.pool, task.test)
+    classify_correctly(x, task.y, task.pool, task.test)
     return (time.perf_counter() - began) * (len(draw(task.y, task.pool, 0, 1, task.groups)) - 1)
 
 
-def announced(plan: Plan) -> Iterator[str]:
+def run_stages(plan: Plan) -> Iterator[str]:
     """Yield the names of the stages, and print the remaining time before each."""
     for place, (name, seconds) in enumerate(plan.seconds.items()):
         remaining = sum(list(plan.seconds.values())[place:]) / 60
@@ -482,11 +482,11 @@ def central(size: int) -> Views:
     return [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]]
 
 
-def recorded(
+def build_record(
     task: Task,
     right: Right,
     labels: np.ndarray,
-    trained: Mapping[str, tuple[Path, float]],
+    own_networks: Mapping[str, tuple[Path, float]],
     plan: Plan,
     seed: int,
 ) -> dict[str, Any]:
@@ -500,14 +500,14 @@ def recorded(
         [name for name in names if name.startswith(OWN)],
         len(task.pool) + len(task.test),
     )
-    verdict = judged(right, weight, own_names, labelled_count, groups)
-    steps = load_checkpoint(trained[verdict.own][0])['meta']['iter']
+    verdict = decide(right, weight, own_names, labelled_count, groups)
+    steps = load_checkpoint(own_networks[verdict.own][0])['meta']['iter']
     training = Training(plan.size, plan.epochs, steps)
     means = np.array([100 * (hits * weight).mean((1, 2)) for hits in right.values()])
-    samples = resampled(right, weight, seed, groups)
+    samples = bootstrap_accuracies(right, weight, seed, groups)
     low, high = np.percentile(samples, [2.5, 97.5], axis=0)
     own_index, best_index = names.index(verdict.own), names.index(verdict.best)
-    own_labels, *other_labels = saved(means, samples, labels, own_index, best_index)
+    own_labels, *other_labels = saved_labels(means, samples, labels, own_index, best_index)
     return dict(
         answer=sentence(
             verdict, means[own_index, -1], means[best_index, -1], len(task.pool), training
@@ -522,8 +522,8 @@ def recorded(
                 low=low[i].tolist(),
                 high=high[i].tolist(),
                 **(
-                    {'checkpoint': str(trained[name][0]), 'seconds': trained[name][1]}
-                    if name in trained
+                    {'checkpoint': str(own_networks[name][0]), 'seconds': own_networks[name][1]}
+                    if name in own_networks
                     else {}
                 ),
             )

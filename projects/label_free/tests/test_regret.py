@@ -7,7 +7,7 @@ import pytest
 
 from mmairl.errors import UserError
 from mmairl.io import write_json
-from projects.label_free.regret import UNDECIDED, USELESS, judge, regrets, resampled, words
+from projects.label_free.regret import UNDECIDED, USELESS, judge, regret_interval, regrets, words
 from projects.label_free.trusted import EPOCHS, SETTINGS, TRUSTED, trusted
 
 
@@ -17,7 +17,7 @@ def test_regret_is_the_best_minus_the_chosen():
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
     # A measure without a value chooses at random.
     assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)
-    low, high = resampled([(scores, -scores)] * 4)
+    low, high = regret_interval([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
 
 

@@ -82,15 +82,19 @@ def test_classifier_equals_scikit_learns():
         ]
         errors[strength] = np.square(np.concatenate(left_out) - np.eye(3)[y[fit]]).sum()
     best = Ridge(60 * min(errors, key=errors.get)).fit(x[fit], np.eye(3)[y[fit]]).predict(x[test])
-    assert (few_labels.recognised(x, y, fit, test) == (best.argmax(1) == y[test])).all()
+    assert (few_labels.classify_correctly(x, y, fit, test) == (best.argmax(1) == y[test])).all()
 
 
 def test_labels_saved_are_read_off_the_curves():
     curves = np.array([[50.0, 60, 70, 80], [20, 40, 60, 70]])
     labels = np.array([1.0, 2, 4, 8])
-    assert few_labels.saved(curves, curves[None], labels, 0, 1) == pytest.approx((4, 8, 8, 8))
-    assert few_labels.needed(np.array([50.0, 100, 100]), np.array([1.0, 10, 50]), 100) == 10
-    assert few_labels.saved(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[:2] == (
+    assert few_labels.saved_labels(curves, curves[None], labels, 0, 1) == pytest.approx(
+        (4, 8, 8, 8)
+    )
+    assert few_labels.labels_needed(np.array([50.0, 100, 100]), np.array([1.0, 10, 50]), 100) == 10
+    assert few_labels.saved_labels(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[
+        :2
+    ] == (
         1,
         np.inf,
     )
@@ -262,7 +266,7 @@ def test_similar_names_train_in_separate_folders(images, tmp_path, monkeypatch):
     starts = dict.fromkeys(('run-1.pth', 'run_1.pth'), 'x')
     comparison = module.Comparison(task, tmp_path / 'out', starts, 'mocov2plus', 0, None, 0, {})
     for name in starts:
-        comparison.trained(f'{module.OWN} from {name}', module.Plan({}, 16, 1, {}))
+        comparison.train_own(f'{module.OWN} from {name}', module.Plan({}, 16, 1, {}))
     assert len(set(folders)) == 2
     other = dataclasses.replace(
         comparison, starts={}, task=dataclasses.replace(task, unlabelled=task.unlabelled[1:])
