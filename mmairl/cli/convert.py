@@ -38,7 +38,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--license',
         metavar='ID',
-        help='--to hub: set the license of the weights, such as apache-2.0 (default: none)',
+        help='--to timm, safetensors or hub: state this license in the model card, such as apache-2.0 (default: none)',
     )
     parser.add_argument(
         '--size',

@@ -54,7 +54,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='resume from CHECKPOINT or, if omitted, from the newest checkpoint in the work dir (default: start at step 0)',
+        help='resume from CHECKPOINT, or without a value from the newest checkpoint in the work dir (default: start at step 0)',
     )
     parser.add_argument(
         '--fork',
@@ -105,7 +105,8 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
         '--plan',
         type=positive,
         metavar='GPUS',
-        help='print how GPUS GPUs with --per-gpu images each process a batch, and exit (default: train)',
+        help='print how the total batch is divided among GPUS GPUs that process --per-gpu images at a time, and exit '
+        '(default: train)',
     )
 
 

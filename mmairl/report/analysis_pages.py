@@ -103,7 +103,7 @@ def cka_page(
 ) -> Path:
     """Write a page with the CKA of networks.
 
-    Two networks are compared for each pair of stages. More networks are compared in pairs at the given stage.
+    Two networks are compared for each pair of stages. More than two networks are compared in pairs, only at the given stage.
     """
     networks = _networks(subjects, images, recalibrate)
     names = list(networks)

@@ -208,7 +208,7 @@ def _draw_mark(axes: Axes, kind: str, value: float | None, height: float, size: 
 
 @styled(**PAPER)
 def figure_files(figure: Figure) -> dict[str, bytes]:
-    """Return the content of a figure's SVG, PDF and PNG files by extension. The files contain the fonts."""
+    """Return the content of a figure's SVG, PDF and PNG files by extension. The files do not depend on installed fonts."""
     dpi = min(300, TALLEST / figure.get_figheight())
     return {kind: rendered(figure, kind, dpi=dpi) for kind in ('svg', 'pdf', 'png')}
 

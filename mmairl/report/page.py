@@ -22,7 +22,7 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# The colors of lines, and the characters to escape in Markdown and LaTeX. The scripts of pages read this file, too.
+# The colors of lines, and the characters to escape in Markdown and LaTeX. Pages contain these values for their scripts, too.
 SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
 COLORS: list[str] = SIGNS['colors']
 MARKDOWN: dict[str, str] = SIGNS['markdown']
