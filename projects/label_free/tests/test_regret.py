@@ -24,9 +24,9 @@ def test_regret_is_the_best_minus_the_chosen():
 def test_verdicts_are_wrong_in_at_most_one_of_twenty():
     """Each of 20 measures is within the margin in half of all choices, so 'trusted' and 'useless' are both wrong."""
     rng = np.random.default_rng(0)
-    said = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
+    studies = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
     for word in (TRUSTED, USELESS):
-        assert np.mean([word in verdicts for verdicts in said]) <= 0.05
+        assert np.mean([word in verdicts for verdicts in studies]) <= 0.05
     # Without correction, each single test has an error rate of at most 5 %.
     naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))
     assert naive > 0.25
