@@ -231,7 +231,7 @@ def image_map(arguments: Sequence[str]) -> Path:
         '--size',
         type=positive,
         metavar='PIXELS',
-        help='set the side of the center crop (default: as in training)',
+        help='set the side of the center crop (default: as in training if the checkpoint states it, else 224)',
     )
     add_loading(parser)
     parser.add_argument(
