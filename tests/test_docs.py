@@ -349,7 +349,7 @@ def test_python_of_the_readme_runs(folder):
 
 
 @pytest.mark.slow
-def test_python_of_projects_worth_runs(folder):
+def test_python_of_the_worth_page_runs(folder):
     draw(folder / 'images', 80)
     labels = [f'{number:02}.png,{number % 2}' for number in range(16)]
     (folder / 'labels.csv').write_text('\n'.join(['file,class', *labels]))

@@ -44,7 +44,7 @@ TRAINED = [
 
 
 @pytest.mark.parametrize('path', TRAINED)
-def test_it_trains_and_its_checkpoint_loads(toy_config, path):
+def test_config_trains_and_its_checkpoint_loads(toy_config, path):
     def on_shapes(**options) -> Config:
         """Return a toy config with synthetic images for two steps, in place of noise, and with as many views."""
         cfg = toy_config(short(path), steps=2, batch=16, width=16, **options)

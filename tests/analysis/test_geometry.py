@@ -67,7 +67,7 @@ def test_collapsed_network_has_no_invariance():
     assert np.isnan([*kept.values()]).all()
 
 
-def test_invariance_finds_the_invisible_change():
+def test_invariance_is_one_for_an_invisible_change():
     images = torch.rand(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     # These features are the means of rows of pixels, which a horizontal flip does not change.
     kept = invariance(lambda x: x.mean(dim=3).flatten(1), images)

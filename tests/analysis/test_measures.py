@@ -71,7 +71,7 @@ def test_spectra_use_all_images_and_views_a_few(monkeypatch):
 
 
 @pytest.mark.parametrize('kept', [10, 1000])
-def test_uniformity_uses_at_most_the_kept_images(monkeypatch, kept):
+def test_uniformity_uses_a_limited_number_of_images(monkeypatch, kept):
     monkeypatch.setattr(m, 'KEPT', kept)
     x = cloud(60, 20)
     values = m.measures_of(m.Sample(x, torch.stack([x, x]), {}))

@@ -51,7 +51,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize('layer,expected', [('projector', project), ('predictor', encode)])
-def test_layers_after_the_backbone(trained, layer, expected):
+def test_layer_after_the_backbone_equals_its_output(trained, layer, expected):
     cfg, model, path = trained
     images = Images(cfg, 8)
     batch = next(iter(images))

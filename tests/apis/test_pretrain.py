@@ -38,7 +38,7 @@ def test_large_folder_gets_the_config_of_folders():
     assert made == written
 
 
-def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
+def test_two_runs_in_one_process_agree_and_resume(images, tmp_path):
     how = dict(size=32, batch=32, workers=1, seed=4)
     first, second = (
         mmairl.pretrain('mocov2plus', images, tmp_path / name, 1, options=NARROW, **how) for name in ('a', 'b')
@@ -120,7 +120,7 @@ def test_import_loads_no_engine():
         mmairl.pretain  # noqa: B018
 
 
-def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch):
+def test_run_from_weights_has_a_tenth_of_the_rate(images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {**NARROW, 'model.projector.hidden_channels': 32}
     how = dict(size=32, batch=32, workers=0, seed=4)
@@ -164,7 +164,7 @@ SMALL_HEADS = {key: value for key, value in NARROW.items() if 'hidden' in key}
 
 
 @pytest.mark.parametrize('output', ['map', 'pooled', 'stages'])
-def test_given_network_is_trained(output, images, tmp_path):
+def test_copy_of_the_callers_network_is_trained(output, images, tmp_path):
     torch.manual_seed(0)
     network = Map(output)
     before = {key: value.clone() for key, value in network.state_dict().items()}
@@ -180,7 +180,7 @@ def test_given_network_is_trained(output, images, tmp_path):
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-def test_given_network_starts_from_its_weights(images, tmp_path):
+def test_callers_network_provides_initial_weights(images, tmp_path):
     network = timm.create_model('resnet18', num_classes=0)
     options = {**SMALL_HEADS, 'optim_wrapper.optimizer.weight_decay': 0.0, 'optim_wrapper.optimizer.lr': 0.0}
     last = mmairl.pretrain(
@@ -197,6 +197,6 @@ def test_network_without_features_is_an_error(output, images, tmp_path):
         mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=Map(output), size=32)
 
 
-def test_given_network_of_another_process_is_an_error():
+def test_network_of_another_process_is_an_error():
     with raises_code('network-of-python'):
         MODELS.build(dict(type='GivenNetwork', name='Map-99'))

@@ -62,7 +62,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize('kind, field, value', OTHERS)
-def test_hugging_face_field_we_lack_is_an_error(kind, field, value, hugging_face):
+def test_unknown_hugging_face_field_is_an_error(kind, field, value, hugging_face):
     path, _ = hugging_face(kind, **{field: value})
     with raises_code('other-network'):
         build(read_backbone(path))

@@ -49,7 +49,7 @@ def test_norms_match_the_anchor_and_directions_stay():
     assert all(torch.allclose(twice[key].double(), new[key].double(), rtol=3e-7, atol=0) for key in new)
 
 
-def test_options_per_channel_and_statistics():
+def test_channels_and_statistics_can_be_rescaled():
     source, anchor = weights(1), weights(2)
     source['conv1.weight'][3] = 0
     new, _ = normrescale(source, anchor, per='channel', statistics='rescale')

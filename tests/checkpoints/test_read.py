@@ -79,7 +79,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize('name', ALONE)
-def test_one_network_is_a_student_and_no_teacher(name, states, tmp_path):
+def test_single_network_is_a_student_only(name, states, tmp_path):
     torch.save(ALONE[name](states[0]), tmp_path / 'a.pth')
     found = read_backbone(tmp_path / 'a.pth')
     assert_equal(found.weights, states[0])

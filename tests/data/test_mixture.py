@@ -126,7 +126,7 @@ def test_mixture_has_images_and_labels_of_its_sets(places):
     assert bare.classes == [] and bare.labels.tolist() == [-1] * 19 and bare.labels.untyped_storage().nbytes() == 8
 
 
-def test_unfit_sets_and_weights_raise(places, tmp_path):
+def test_unsuitable_sets_and_weights_raise(places, tmp_path):
     np.save(tmp_path / 'five.npy', np.zeros((4, 4, 5), np.uint8))
     sets = three(places)
     view = [[dict(type='CenterCrop', size=16)]]

@@ -48,7 +48,7 @@ def flip(path: Path) -> None:
     os.utime(path, (time, time))
 
 
-def test_newest_is_the_noted_or_last_written_file(folder):
+def test_newest_checkpoint_is_the_noted_or_last_file(folder):
     assert name_of_newest(folder) == 'iter_25.pth' and newest_checkpoint(folder / 'not there') is None
     for note, expected in (
         (b'/another/machine/epoch_2.pth', 'epoch_2.pth'),

@@ -153,7 +153,7 @@ def test_bad_logger_raises(toy_config, monkeypatch, tmp_path):
         run_with(toy_config(steps=1, width=8), 'wandb')
 
 
-def test_wandb_itself_offline(toy_config, monkeypatch):
+def test_real_wandb_stores_an_offline_run(toy_config, monkeypatch):
     wandb = pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
     monkeypatch.setenv('WANDB_MODE', 'offline')
     kept = []
@@ -178,7 +178,7 @@ def interrupt_and_resume(toy_config, backend):
     return Path(first.work_dir)
 
 
-def test_wandb_itself_keeps_the_id_offline(toy_config, monkeypatch):
+def test_real_wandb_keeps_the_id_of_a_resumed_run(toy_config, monkeypatch):
     pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
     monkeypatch.setenv('WANDB_MODE', 'offline')
     work_dir = interrupt_and_resume(toy_config, 'wandb')
@@ -187,7 +187,7 @@ def test_wandb_itself_keeps_the_id_offline(toy_config, monkeypatch):
     assert ids == 2 * [(work_dir / 'run_id').read_text().strip()]
 
 
-def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
+def test_real_mlflow_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
     pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
     mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
     monkeypatch.chdir(tmp_path)

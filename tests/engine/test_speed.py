@@ -56,7 +56,7 @@ def one_step(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize('fast', [dict(channels_last=True), dict(checkpointing=True), COMPILED], ids=str)
-def test_a_step_is_the_same(network, fast):
+def test_fast_step_equals_the_plain_step(network, fast):
     plain, made = network().double(), make_fast(network().double(), fast)
     expected, found = one_step(plain), one_step(made)
     assert list(expected) == list(found)
@@ -156,7 +156,7 @@ def test_copy_of_a_fast_network_uses_its_own_weights(network):
         assert other.backbone(images)[0].abs().sum() == 0 and model.backbone(images)[0].abs().sum() > 0
 
 
-def test_checkpointing_keeps_less(network):
+def test_checkpointing_keeps_fewer_tensors(network):
     """Return the tensors that autograd keeps for the backward pass of one view through the backbone."""
 
     def held(model: nn.Module) -> int:

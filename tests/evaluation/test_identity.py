@@ -173,7 +173,7 @@ def test_weights_are_identified_by_float32_values():
     assert weights_identity(half) == weights_identity({name: value.float() for name, value in half.items()})
 
 
-def test_split_is_no_folder_and_decoder_is_recorded(tmp_path, monkeypatch):
+def test_split_is_kept_and_decoder_is_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'train').mkdir()
     assert config_identity(dict(split='train', root='train')) == dict(split='train')

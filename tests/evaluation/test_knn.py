@@ -43,7 +43,7 @@ def test_near_neighbor_outvotes_two_far_ones():
         np.testing.assert_allclose(scores[0], [2 * np.exp(-apart / temperature), 1, 0], rtol=1e-5)
 
 
-def test_larger_k_uses_all_images(digits):
+def test_k_above_the_count_uses_all_images(digits):
     right, expected = (knn.knn_right(*digits, ks=[20, k]) for k in (5000, 1200))
     assert list(right) == list(expected) == [20, 1200]
     assert all(right[k].equal(expected[k]) for k in right)

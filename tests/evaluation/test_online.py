@@ -23,7 +23,7 @@ def trained(cfg) -> tuple:
     return runner, {key: value.clone() for key, value in runner.model.state_dict().items()}
 
 
-def test_the_probe_is_plain_sgd_on_detached_features():
+def test_probe_is_plain_sgd_on_detached_features():
     hook = OnlineProbeHook(classes=3, lr=0.7)
     rows, labels = torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
     hook._build(rows)
@@ -39,7 +39,7 @@ def test_the_probe_is_plain_sgd_on_detached_features():
     torch.testing.assert_close(hook.probe.bias, bias)
 
 
-def test_batch_without_labels_does_not_change_the_probe():
+def test_unlabeled_batch_does_not_change_the_probe():
     hook = OnlineProbeHook(classes=3, lr=0.7)
     rows = torch.randn(6, 5)
     hook._build(rows)

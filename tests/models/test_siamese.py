@@ -93,6 +93,6 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
         ('too-few-views', {}, 1),
     ],
 )
-def test_invalid_setting_raises(build, code, options, count):
+def test_invalid_model_setting_raises(build, code, options, count):
     with raises_code(code):
         build(**options)(views(count), mode='loss')

@@ -87,7 +87,7 @@ def test_each_form_gives_each_verdict(form):
     assert verdict_on(test, dict(other=1.0))[0] == 'not run'
 
 
-def test_collapse_is_judged_by_the_number_of_runs():
+def test_collapse_claim_compares_numbers_of_runs():
     test = '{form: collapse, of: [a], scores: [linear]}'
     collapsed = dict(a=10, b=60, c=60, null=10.0)
     assert verdict_on(test, collapsed)[0] == 'supported'
@@ -113,7 +113,7 @@ def two_scores(points):
         (1, 5, 30.0, 'inconclusive'),
     ],
 )
-def test_regression_verdicts(slope, gap, spread, expected):
+def test_regression_claim_gets_each_verdict(slope, gap, spread, expected):
     groups = {name: [f'{name} {i}' for i in range(6)] for name in ('one', 'two')}
     noise = np.random.default_rng(0).normal(size=12) * spread
     points = {}
@@ -175,7 +175,7 @@ def test_record_has_published_and_measured_effects():
 
 
 @pytest.mark.parametrize('seeds', [1, 4])
-def test_record_has_the_interval_of_the_tested_contrast(seeds):
+def test_record_has_interval_of_the_tested_contrast(seeds):
     study = record(dict(a=60, b=50), seeds=seeds)
     test = '{form: rival, row: a, numbers: {linear: 58}, of: MoCo}'
     (part,) = judged(test, StudyRuns(study, 'in1k'))['parts']

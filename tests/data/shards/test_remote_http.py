@@ -223,7 +223,7 @@ def test_refusal_is_explained_at_once(status, code, site, clock):
     assert not clock.slept
 
 
-def test_server_that_is_away_is_retried_at_any_time(site, clock, monkeypatch):
+def test_unreachable_server_is_retried_at_any_time(site, clock, monkeypatch):
     site.closes_connections = True
     data = Shards(f'{site.url}/a.tar')
     data.raw(0)

@@ -131,7 +131,7 @@ COPIES = {
 
 @pytest.mark.parametrize('way', COPIES)
 @pytest.mark.parametrize('steps', [0, 3])
-def test_copy_trains_on_as_the_original(kind, way, steps):
+def test_copied_optimizer_trains_as_the_original(kind, way, steps):
     model = network()
     optimizer = build(kind, model.parameters())
     train(model, optimizer, steps)

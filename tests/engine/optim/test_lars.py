@@ -114,7 +114,7 @@ def test_parts_of_the_model_have_separate_rates(kind):
     assert found[student.backbone[0].weight] == (0.3, True) and student.teacher.weight not in found
 
 
-def test_group_that_sets_adapt_stays_whole():
+def test_group_that_sets_adapt_is_not_split():
     student = Student()
     options = dict(adapt=False, weight_decay=0.5)
     optimizer = LARS([dict(params=student.mlp.parameters(), **options), dict(params=student.backbone[0].weight)], lr=1)
@@ -165,7 +165,7 @@ def test_state_dict_of_an_older_version_resumes(version):
 
 
 @pytest.mark.parametrize('exclude', [True, False])
-def test_without_trust_it_is_sgd_with_the_exclusions(exclude):
+def test_lars_without_trust_is_sgd_with_exclusions(exclude):
     ours = [nn.Parameter(value) for value in tensors(0)]
     reference = [nn.Parameter(value.clone()) for value in tensors(0)]
     options = dict(lr=0.3, momentum=0.9, weight_decay=0.05)

@@ -64,7 +64,7 @@ def test_total_is_the_difference_of_shown_means():
     assert figure.total.size == f'{last - first:+.1f}'
 
 
-def test_confounded_effect_is_never_the_headline():
+def test_confounded_effect_is_not_in_the_headline():
     found = confounded()
     assert '“+ predictor” is confounded. It also changes optim_wrapper.optimizer.lr' in plain(problems(found))
     assert '2 rows build on it' in plain(problems(found))
@@ -82,13 +82,13 @@ def test_collapsed_runs_name_their_comparisons():
     assert next_steps(found)[0].command == 'mmairl report health runs/1/seed_0'
 
 
-def test_all_collapsed_has_no_effect_size():
+def test_collapsed_comparisons_have_no_effect_size():
     found = collapsed()
     rows = study(found['rows'][:2], ('k-NN',), seeds=found['seeds'])
     assert plain(answer(rows)) == 'No comparison is tested: 1 is not tested (collapsed runs).'
 
 
-def test_one_seed_suggests_three():
+def test_study_of_one_seed_suggests_three_seeds():
     found = one_seed()
     assert 'All comparisons rest on one seed' in plain(problems(found))
     step = next_steps(found)[0]
@@ -116,11 +116,11 @@ def test_sequential_study_is_continued_by_its_plan():
     assert 'covers all planned analyses. So far, 2 analyses are finished.' in plain(answer(sequential()))
 
 
-def test_nothing_open_is_stated():
+def test_page_states_that_no_comparison_is_open():
     assert plain([next_steps(two_factors())[0].title]) == 'Nothing left to do at this scale'
 
 
-def test_difference_in_collapses_is_a_verb():
+def test_headline_counts_differences_in_collapses():
     text = plain(answer(crossed()))
     assert 'Of 3 effects, 1 differs in how many runs collapse.' in text
 
@@ -133,7 +133,7 @@ def test_external_rows_are_not_one_factor():
     assert 'Their authors do not state optimizer and batch size' in plain(problems(external()))
 
 
-def test_command_of_the_record_is_used():
+def test_next_step_uses_the_recorded_command():
     found = one_decided() | dict(command=['mmairl', 'study', 'my study.yaml', '--out', 'x'])
     assert command(found, '--collect') == "mmairl study 'my study.yaml' --out x --collect"
     assert command(found | dict(name='')) == ''
@@ -146,6 +146,6 @@ def test_unequal_checks_are_a_problem():
 
 
 @pytest.mark.parametrize('effect', [0.0, math.pi])
-def test_two_rows_have_no_total(effect):
+def test_study_of_two_rows_has_no_total(effect):
     text = plain(answer(steps(('base', 0, 0), ('other', effect, 0.1))))
     assert 'together' not in text

@@ -94,7 +94,7 @@ def test_study_page_says_how_many_seeds_decide(tmp_path):
     assert f'about {needed[0]} seeds per row would decide it' in fill('part_claims.html', study=record)
 
 
-def test_opposite_results_contradict(tmp_path):
+def test_opposite_result_contradicts_the_claim(tmp_path):
     finished_ladder(tmp_path, gain=-4.0)
     found = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
     assert found['configurations_improve_linear'].measured['half']['verdict'] == 'contradicted'

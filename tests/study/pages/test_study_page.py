@@ -90,7 +90,7 @@ def test_unpublished_numbers_stay_blank():
     assert cells == [('67.2', ''), (BLANK, ''), ('72.0', BLANK), ('72.4', '+0.4')]
 
 
-def test_gap_needs_a_measured_and_a_published_score():
+def test_gap_requires_measured_and_published_scores():
     assert [column.kind for column in columns(ladder())] == ['measured'] * 2 + ['published'] * 3
     scores = [run(s, in1k=70.0 + s) for s in range(3)]
     found = study([row(name, scores, published=PUBLISHED[name]) for name in ('mocov2', 'plus_syncbn')], ('in1k',))
@@ -156,7 +156,7 @@ def test_study_without_a_run_has_a_page(page):
     assert 'The fairness of this study was not checked.' in text
 
 
-def test_page_is_sound_and_lists_every_run(pages):
+def test_page_is_well_formed_and_lists_every_run(pages):
     for found, text in pages:
         outline = sound(text)
         runs = {f'run-{i}-{j}' for i, row in enumerate(found['rows']) for j in range(len(row['runs']))}
@@ -173,7 +173,7 @@ def test_problems_and_answer_come_before_evidence(pages):
     assert places == sorted(places)
 
 
-def test_tables_have_the_numbers_of_each_other(pages):
+def test_latex_and_markdown_have_equal_numbers(pages):
     for found, _ in pages:
         in_markdown = [numbers(line) for line in markdown(found).splitlines() if line.startswith('|')][2:]
         in_latex = [numbers(line) for line in body_rows(latex(found))]
