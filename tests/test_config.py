@@ -63,8 +63,8 @@ def test_table_of_the_docs_follows_the_configs():
 
 def test_factors_equal_the_papers_table():
     """The expected factors were copied from the paper's table by hand."""
-    shown = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
-    for name, factors in shown.items():
+    factors_by_name = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
+    for name, factors in factors_by_name.items():
         assert factors['student predictor'] == ('no' if name in ('mocov2', 'mocov2_syncbn') else 'yes')
         assert factors['teacher predictor'] == ('yes' if name == 'smocov2plus' else 'no')
         assert factors['negatives'] == ('none' if name.startswith('byol') else 'queue 65536')
@@ -89,8 +89,8 @@ def config(folder: Path, values: dict | str, name: str = 'run.yaml') -> Path:
 def test_yaml_config_has_bases_and_project_parts(tmp_path):
     config(tmp_path, dict(model=dict(a=1, b=dict(c=2)), train_cfg=dict(d=1)), 'one.json')
     config(tmp_path, dict(fast=dict(e=1)), 'two.yml')
-    own = 'model: {a: 1e-3, b: {_delete_: true, f: 4}}\nfast: {e: "1e-3"}'
-    cfg = load_config(config(tmp_path, f'_base_: [one.json, two.yml]\n{own}'))
+    text = 'model: {a: 1e-3, b: {_delete_: true, f: 4}}\nfast: {e: "1e-3"}'
+    cfg = load_config(config(tmp_path, f'_base_: [one.json, two.yml]\n{text}'))
     assert cfg.to_dict() == dict(model=dict(a=0.001, b=dict(f=4)), train_cfg=dict(d=1), fast=dict(e='1e-3'))
     base = 'mmairl::projects/msbreg/configs/msbreg_k4_r50_300e.py'
     cfg = load_config(config(tmp_path, dict(_base_=base, total_batch_size=8)))

@@ -77,7 +77,7 @@ BELOW = [path for path in WITH_VIEWS if path.parent != CONFIGS]
 
 @pytest.mark.parametrize('paths', [AT_THE_TOP, pytest.param(BELOW, marks=pytest.mark.slow)], ids=['top', 'below'])
 def test_schedules_end_with_the_run_and_views_build(paths):
-    image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
+    image, seen_views = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
     for path in paths:
         cfg = load_config(str(path))
         assert cfg.default_scope == 'mmairl'
@@ -91,10 +91,10 @@ def test_schedules_end_with_the_run_and_views_build(paths):
         # The data set with the views may be wrapped, for example in a sample of classes.
         while 'dataset' in dataset:
             dataset = dataset.dataset
-        if dataset.get('views') is None or dataset.views in made:
+        if dataset.get('views') is None or dataset.views in seen_views:
             # The views are created on the device, or an earlier config has the same ones.
             continue
-        made.append(dataset.views)
+        seen_views.append(dataset.views)
         for steps, pipeline in zip(dataset.views, build_views(dataset.views)):
             view, size = image, steps[0]['size']
             for step in pipeline:

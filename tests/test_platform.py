@@ -31,8 +31,8 @@ def test_mmpretrain_imports_with_new_transformers(tmp_path, before):
         'Metadata-Version: 2.1\nName: pycocotools\nVersion: 2\n'
     )
     code = f'import sys; sys.path.insert(0, {str(tmp_path)!r}); {before} import mmairl.models; print("fine")'
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=600)
-    assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]
+    process = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=600)
+    assert process.stdout.strip().endswith('fine'), process.stderr[-2000:]
 
 
 def test_config_trains_in_mmengines_runner(toy_config, caplog):

@@ -40,9 +40,9 @@ def canary(tmp_path) -> Path:
     return tmp_path / 'canary'
 
 
-def sentence(read: Callable[[], object], canary: Path, match: str) -> None:
+def sentence(reader: Callable[[], object], canary: Path, match: str) -> None:
     with pytest.raises(UserError, match=match) as caught:
-        read()
+        reader()
     assert '\n' not in str(caught.value) and not canary.exists()
 
 

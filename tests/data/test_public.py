@@ -373,7 +373,9 @@ VOC_IMAGES = {
 def voc(root: Path) -> None:
     folder = root / 'VOCdevkit/VOC2007'
     for part in ('train', 'val', 'test'):
-        write(folder / f'ImageSets/Main/{part}.txt', *(name for name, (own, _) in VOC_IMAGES.items() if own == part))
+        write(
+            folder / f'ImageSets/Main/{part}.txt', *(name for name, (split, _) in VOC_IMAGES.items() if split == part)
+        )
     for name, (_, things) in VOC_IMAGES.items():
         picture(folder / f'JPEGImages/{name}.jpg', int(name))
         objects = ''.join(

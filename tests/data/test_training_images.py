@@ -41,8 +41,8 @@ def seed_worker(worker: int) -> None:
 
 @pytest.mark.parametrize('workers', [0, 2])
 def test_plain_sampler_draws_different_views(workers):
-    found = drawn(workers, worker_init_fn=seed_worker)
-    for numbers in found.unbind(-1):
+    draws = drawn(workers, worker_init_fn=seed_worker)
+    for numbers in draws.unbind(-1):
         assert len(numbers.unique()) == 16, 'the j-th images of all batches have the same numbers'
 
 

@@ -57,12 +57,12 @@ def one_step(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize('fast', [dict(channels_last=True), dict(checkpointing=True), COMPILED], ids=str)
 def test_fast_step_equals_the_plain_step(network, fast):
-    plain, made = network().double(), make_fast(network().double(), fast)
-    expected, found = one_step(plain), one_step(made)
-    assert list(expected) == list(found)
+    plain, fast_model = network().double(), make_fast(network().double(), fast)
+    expected, results = one_step(plain), one_step(fast_model)
+    assert list(expected) == list(results)
     for name, tensor in expected.items():
         if isinstance(tensor, torch.Tensor):
-            torch.testing.assert_close(found[name], tensor, atol=1e-9, rtol=1e-7, msg=name)
+            torch.testing.assert_close(results[name], tensor, atol=1e-9, rtol=1e-7, msg=name)
 
 
 def test_adding_a_hook_recompiles_nothing(network):

@@ -165,13 +165,13 @@ def test_neighbors_of_100_000_images_fit_in_memory():
     points = np.lib.stride_tricks.as_strided(labels, (100_000, 100, 16), (0, 2, 0))
     settings = settings_for('segment', ignore=(0, 2))
     tracemalloc.start()
-    rows, drawn = settings.bank_cells(points)
+    rows, cell_labels = settings.bank_cells(points)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * 2**20
-    assert len(np.unique(rows)) == settings.bank == len(drawn)
-    assert drawn.equal(torch.from_numpy(labels[rows % 100]).long())
-    assert set(drawn.tolist()) == {1, 3, 4, 5, 6}
+    assert len(np.unique(rows)) == settings.bank == len(cell_labels)
+    assert cell_labels.equal(torch.from_numpy(labels[rows % 100]).long())
+    assert set(cell_labels.tolist()) == {1, 3, 4, 5, 6}
     assert rows.mean() == pytest.approx(cells / 2, rel=0.01)
 
 

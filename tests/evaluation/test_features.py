@@ -48,9 +48,9 @@ def in_store(root: Path) -> list[str]:
 
 def test_features_are_the_pooled_map_or_the_pixels():
     dataset = Noise()
-    found = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
-    np.testing.assert_allclose(found.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
-    assert found.x.dtype == torch.float32 and torch.equal(found.y, dataset.labels)
+    extracted = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
+    np.testing.assert_allclose(extracted.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
+    assert extracted.x.dtype == torch.float32 and torch.equal(extracted.y, dataset.labels)
     np.testing.assert_allclose(extract(None, dataset, HOW).x, normalised(dataset).reshape(45, -1), atol=1e-5)
 
 
@@ -94,12 +94,12 @@ def test_unreadable_images_have_no_row_and_are_listed(tmp_path, monkeypatch):
     assert whole.unreadable == ()
     for name in ('a/4.png', 'b/6.png'):
         (tmp_path / 'images' / name).write_bytes(b'')
-    dataset, kept = ImageFolder(tmp_path / 'images', views=VIEW), [0, 1, 2, 3, 5, 7, 8, 9]
-    found = [extract(backbone, dataset, HOW), stored(tmp_path / 'k.npy', backbone, dataset, HOW)]
+    dataset, readable = ImageFolder(tmp_path / 'images', views=VIEW), [0, 1, 2, 3, 5, 7, 8, 9]
+    results = [extract(backbone, dataset, HOW), stored(tmp_path / 'k.npy', backbone, dataset, HOW)]
     monkeypatch.setattr(feature_store, '_fill', lambda *_: pytest.fail('extracted again'))
-    for one in (*found, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
+    for one in (*results, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
         assert one.unreadable == (4, 6)
-        assert torch.equal(one.x, whole.x[kept]) and torch.equal(one.y, whole.y[kept])
+        assert torch.equal(one.x, whole.x[readable]) and torch.equal(one.y, whole.y[readable])
     assert backbone[1].num_batches_tracked == 0, 'batch norm uses and keeps its running statistics'
 
 

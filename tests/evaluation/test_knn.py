@@ -31,8 +31,8 @@ def test_blocks_equal_the_full_similarity_matrix(digits, monkeypatch):
     )
     whole = queries @ bank.T
     np.testing.assert_allclose(similarity, -np.sort(-whole, axis=1)[:, :50], atol=1e-5)
-    found = np.take_along_axis(whole, position.numpy(), axis=1)
-    np.testing.assert_allclose(found, similarity, atol=1e-5)
+    similarities = np.take_along_axis(whole, position.numpy(), axis=1)
+    np.testing.assert_allclose(similarities, similarity, atol=1e-5)
     assert all(len(set(row)) == 50 for row in position.tolist())
 
 

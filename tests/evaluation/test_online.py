@@ -81,10 +81,10 @@ def test_saved_probe_is_a_copy(toy_config):
         runner.message_hub.state_dict()['resumed_keys'],
     ]
     live += [value for state in probe.optimizer.state.values() for value in state.values()]
-    kept = tree_leaves(runner.snapshot({}, True, True), is_leaf=lambda found: any(found is one for one in live))
+    leaves = tree_leaves(runner.snapshot({}, True, True), is_leaf=lambda leaf: any(leaf is one for one in live))
     places = {one.data_ptr() for one in live if isinstance(one, torch.Tensor) and one.numel()}
-    assert len(kept) > 200 and not any(found is one for found in kept for one in live)
-    assert not places & {found.data_ptr() for found in kept if isinstance(found, torch.Tensor)}
+    assert len(leaves) > 200 and not any(leaf is one for leaf in leaves for one in live)
+    assert not places & {leaf.data_ptr() for leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
 @pytest.mark.parametrize('classes, code', [(1, 'few-classes'), (3, 'label-out-of-range')])

@@ -121,12 +121,12 @@ def test_other_projects_and_released_models_are_scored(tool, cfg, config_file, t
     hub.parent.mkdir()
     torch.save({**state, 'fc.weight': torch.zeros(2, 64)}, hub)
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    found = []
+    results = []
     for subject in (moco, 'torchvision:resnet18'):
         out = tmp_path / 'found.json'
         tool('knn', config_file, subject, '--k', 3, '--out', out)
-        found.append(json.loads(out.read_text())['scores'])
-    assert found[0] == found[1]
+        results.append(json.loads(out.read_text())['scores'])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize('protocol', ['logreg', 'svm'])

@@ -157,9 +157,9 @@ def test_identity_follows_each_setting(cfg, checkpoint, name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_settings_of_other_protocols_are_errors(name):
-    own = {setting.name for setting in dataclasses.fields(PROTOCOLS.get(name))}
+    names = {setting.name for setting in dataclasses.fields(PROTOCOLS.get(name))}
     every = {setting.name for other in NAMES for setting in dataclasses.fields(PROTOCOLS.get(other))}
-    for setting in {*every, 'no_such_setting'} - own:
+    for setting in {*every, 'no_such_setting'} - names:
         with raises_code('unknown-setting'):
             settings_for(name, **{setting: 1})
 

@@ -65,6 +65,6 @@ def sound(text: str) -> Outline:
     used = set(re.findall(r'var\((--\w+)\)', text)) - {'--state'}
     schemes = re.findall(r':root \{([^}]*)\}', text)
     assert len(schemes) == 2 and all(used <= set(re.findall(r'(--\w+):', scheme)) for scheme in schemes)
-    drawn = re.sub(r'data:[^"]+', '', text)
-    assert not re.search(r'#0[0-9]0[0-9]0[0-9]', drawn), 'a hard-coded black in a chart'
+    markup = re.sub(r'data:[^"]+', '', text)
+    assert not re.search(r'#0[0-9]0[0-9]0[0-9]', markup), 'a hard-coded black in a chart'
     return outline

@@ -63,12 +63,12 @@ def test_key_views_select_the_keys(build):
     """With multi-crop views, the teacher sees only the large crops, and each small crop is compared with both of them."""
     model = build(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')})
     images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]
-    found = model(images, mode='loss')
+    results = model(images, mode='loss')
     assert list(model.keys) == [0, 1] and model.teacher.backbone.bn1.num_batches_tracked == 2
     pairs = [(query, key) for query in range(3) for key in (0, 1) if query != key]
     q = [model.predictor(model.projector(model(view))) for view in images]
     expected = sum(2 - 2 * torch.cosine_similarity(q[i], model.keys[j]).mean() for i, j in pairs)
-    torch.testing.assert_close(found['loss'], expected)
+    torch.testing.assert_close(results['loss'], expected)
 
 
 @pytest.mark.parametrize('target, learns', [('student', True), ('stop_gradient', False), ('teacher', False)])

@@ -170,12 +170,12 @@ def test_shard_replaced_while_it_is_copied_is_an_error(site, monkeypatch, tmp_pa
     monkeypatch.setattr(remote, 'BLOCK', 1024)
     url = f'{site.url}/a.tar'
     stamp = remote.stamp_of(url)
-    read = remote.part
+    read_part = remote.part
 
     def replaced_midway(url: str, stamp: remote.Stamp, start: int, size: int) -> bytes:
         if start == 2048:
             site.replace(shard(90))
-        return read(url, stamp, start, size)
+        return read_part(url, stamp, start, size)
 
     monkeypatch.setattr(remote, 'part', replaced_midway)
     (tmp_path / 'copy').touch()
@@ -228,10 +228,10 @@ def test_unreachable_server_is_retried_at_any_time(site, clock, monkeypatch):
     data = Shards(f'{site.url}/a.tar')
     data.raw(0)
     site.stop()
-    for read in (lambda: data.raw(1), lambda: Shards(f'{site.url}/a.tar')):
+    for attempt in (lambda: data.raw(1), lambda: Shards(f'{site.url}/a.tar')):
         began = clock.now
         with raises_code('no-answer'):
-            read()
+            attempt()
         assert clock.now - began > 60
     monkeypatch.setattr(clock, 'sleep', lambda _: site.serve(site.server.server_address))
     assert int(data.raw(1)[0, 0, 0]) == 200
