@@ -95,7 +95,7 @@ def extract_map_features(
 
 
 def differ(x: Tensor) -> bool:
-    """Return whether any row has a different direction than the first row. Rows of zeros have the same direction."""
+    """Return True if the direction of any row differs from that of the first. All rows of zeros count as one direction."""
     first = F.normalize(x[:1])
     for block in x.split(BLOCK):
         squared = (F.normalize(block) - first).square()
@@ -223,8 +223,8 @@ class Outstanding:
     Args:
         near: Two images are near-duplicates if their distance is at most this.
         far: An image is an outlier if its nearest neighbor is farther than this distance.
-        duplicates: Groups of near-duplicates, largest first. The number is the largest distance from an image of the
-            group to its nearest neighbor.
+        duplicates: Groups of near-duplicates, largest first. With each group comes the largest distance from one of its
+            images to the image's nearest neighbor.
         outliers: Images without a close neighbor, each with the distance to its nearest neighbor, farthest first.
     """
 
@@ -256,10 +256,10 @@ def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
 
 
 def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
-    """Return groups of feature vectors that are linked by small cosine distances, the largest group first.
+    """Return the positions of feature vectors that are linked by small cosine distances, the largest group first.
 
-    Two rows of `x` are in the same group if a chain of rows connects them in which no distance exceeds `limit`. Rows without
-    such a chain are in no group.
+    Two rows of `x` are linked if their distance is at most `limit`. They are in the same group if a chain of links connects
+    them. Rows without any link are in no group.
     """
     unit = F.normalize(x)
     group = np.arange(len(x))

@@ -84,9 +84,9 @@ CHANGES: Mapping[str, Change] = {
     'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
     'rotation': lambda images, strength: T.rotate(images, 90.0 * strength, BILINEAR),
 }
-# The functions of these changes do not return the original images at strength 0, so they are not called for it.
+# At strength 0, these functions are not called, because some of them change the images or raise an error.
 UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')
-# torchvision supports these changes only for RGB images.
+# These changes are skipped for images that are not RGB. torchvision cannot apply them to most other numbers of channels.
 RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 

@@ -104,8 +104,8 @@ def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
     """Return feature maps (C, rows, columns) as colors (3, rows, columns), as in DINOv2.
 
     The colors are principal components that are fitted to all maps at once. The first component separates foreground and
-    background. Its sign is chosen so that the borders of the images are in the background, which is black. Three components
-    that are fitted to the foreground are its red, green and blue values.
+    background. Its sign is chosen so that the borders of the images are mostly background. The background is black. Three
+    components that are fitted to the foreground are its red, green and blue values.
     """
     cells = torch.cat([features.flatten(1).T for features in maps])
     is_border = []

@@ -24,7 +24,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
         NAME and the number of features D, which is measured by calling the module with two blank images.
 
     Raises:
-        UserError: 'bad-network' if the module fails on the blank images or returns tensors of another shape.
+        UserError: 'bad-network' if the module fails on the blank images or does not return features of these shapes.
     """
     kind = type(network).__name__
     parameter = next(network.parameters(), torch.empty(0))

@@ -63,7 +63,7 @@ def pretrain(
         weights: A checkpoint in any format that mmairl reads, or a released model such as 'torchvision:resnet50', to
             initialize student and teacher. The learning rate is then divided by 10, because the full rate would destroy the
             learned features.
-        network: A module to train instead of the method's backbone. It maps images to pooled features or a feature map.
+        network: A module to train instead of the ResNet-18. It maps images to pooled features or a feature map.
             Cannot be combined with `weights`.
         views: Augmentations of each view. Default: those of the method. For images that are not photographs, choose
             'satellite', 'microscopy', 'medical_grey' or 'documents' (mmairl/data/view_sets.yaml explains these choices). For

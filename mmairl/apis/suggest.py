@@ -146,7 +146,7 @@ def suggest_for(
     views: str | None = None,
     **request: Any,
 ) -> str:
-    """Return the text of `suggest` for a folder of images. If `views` is None, a sample of the images decides."""
+    """Return the text of `suggest` for a folder of images. If `views` is None, `domain_of` chooses the views."""
     dataset = UnlabelledFolder(data, channels=channels)
     views = views or domain_of(dataset)
     return suggest(method, len(dataset), channels=channels, data=data, views=views, **request)
@@ -196,7 +196,7 @@ def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _batch(request: Request) -> int:
-    """Return the batch size: about sixteen steps per epoch for a small data set, and a multiple of the number of GPUs."""
+    """Return the requested batch size, or a multiple of the number of GPUs: for a small data set, about 16 steps per epoch."""
     if request.batch:
         return request.batch
     gpus = request.gpus
@@ -251,7 +251,7 @@ def _starting_point(
     if request.weights:
         backbone, width = _pretrained_backbone(request.weights)
         if 'depth' not in backbone and base.optim_wrapper.optimizer.type != 'AdamW':
-            # The configs in configs/vit use the same settings for AdamW.
+            # The configs in configs/vit use these settings of AdamW.
             optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
             rate = 1.5e-4 / 256
         rate /= CONTINUED
@@ -281,7 +281,7 @@ def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
 
 
 def _folder(request: Request, views: Sequence[Sequence[dict]]) -> dict[str, Any]:
-    """Return the config of the data set. Views of the method that do not suit the images are replaced."""
+    """Return the config of the data set. If the views of the method do not suit the images, the config has other views."""
     dataset: dict[str, Any] = dict(type='UnlabelledFolder', root=str(request.data))
     channels = request.channels
     if request.views:
@@ -320,8 +320,8 @@ def domain_of(dataset: ViewDataset) -> str | None:
     """Return the name of the set of views that suits the images, or None for photographs.
 
     The choice is based on thumbnails of some images. Documents are white and without color, medical images are gray, and
-    stained tissue has more red and blue than green. Aerial images have no top or bottom, so that their mean is nearly
-    uniform.
+    stained tissue has more red and blue than green. In aerial images, all positions are equally bright on average, so
+    the mean over the images is nearly uniform.
     """
     small = []
     for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
@@ -346,7 +346,7 @@ def domain_of(dataset: ViewDataset) -> str | None:
 
 
 def full_size(method: str) -> str:
-    """Return the name of the config file that trains a method with the settings of its paper.
+    """Return the name of the config file that trains a method at full size, on ImageNet.
 
     Raises:
         UserError: If the method is unknown. The message lists all methods, grouped by their heads.

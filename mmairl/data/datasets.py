@@ -132,7 +132,10 @@ class ViewDataset(Dataset):
         return image
 
     def take_depth(self) -> None:
-        """Set the bit depth and the value range of the data set to those of its first readable image."""
+        """Set the bit depth and the value range of the data set to those of its first readable image.
+
+        Do nothing if images are converted to 8-bit RGB.
+        """
         if not self.as_stored:
             return
         for index in range(min(len(self), DEPTH_TRIES)):
@@ -300,7 +303,10 @@ class UnlabelledFolder(ImageFolder):
 
 
 def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
-    """List the images of a folder with one subfolder per class. Return their sorted paths, their labels and the classes."""
+    """List the images of a folder with one subfolder per class. Return their paths, their labels and the classes.
+
+    The paths are in the order of `image_files`.
+    """
     classes = sorted(
         entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
     )

@@ -58,8 +58,8 @@ EXTENSIONS = (
     '.pgm',
     '.dcm',
 )
-# The file extension of each format whose name in Pillow is not its extension. MPO is a JPEG file with several pictures, as
-# some phones write it.
+# The file extension of each format whose name in Pillow differs from its extension. An MPO file is a JPEG file with several
+# pictures, which some phones write.
 KINDS = {'JPEG': 'jpg', 'MPO': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}
 NPY = b'\x93NUMPY'
 ORIENTATION = 0x0112  # the EXIF tag that states how to rotate the image
@@ -141,12 +141,15 @@ functions of a reader must be importable by name, because spawned data workers d
 
 
 def extensions() -> tuple[str, ...]:
-    """Return the extensions by which image files are recognized, those of registered readers included."""
+    """Return the extensions by which image files are recognized, including those of registered readers."""
     return tuple(dict.fromkeys((*EXTENSIONS, *READERS)))
 
 
 def ending_by_reader(data: bytes, readers: dict[str, Reader]) -> str | None:
-    """Return the extension of the registered reader that recognizes this content, or None if there is no such reader."""
+    """Return the extension of the registered reader that recognizes this content, or None if there is no such reader.
+
+    Raise if the content is a DICOM file and no reader recognizes it.
+    """
     for ending, reader in readers.items():
         if reader.matches(data):
             return ending
@@ -187,7 +190,7 @@ def open_image(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     Warnings of Pillow are hidden.
     """
     before = Image.MAX_IMAGE_PIXELS
-    # Pillow raises if an image has more than twice this number.
+    # Pillow raises if an image has more than twice this number of pixels.
     Image.MAX_IMAGE_PIXELS = max_pixels / 2
     try:
         with warnings.catch_warnings():
@@ -222,7 +225,7 @@ def decoder() -> str:
 
 
 def refuse_pages(image: Image.Image) -> None:
-    """Raise if the second page of a TIFF is as large as the first page. A page of another size is only a preview."""
+    """Raise if the second page of a TIFF is as large as the first page. A second page of another size counts as a preview."""
     size = image.size
     image.seek(1)
     if image.size == size:
@@ -257,7 +260,7 @@ def turn_upright(image: Image.Image) -> None:
 
 @contextmanager
 def faults_explained(data: bytes) -> Iterator[None]:
-    """Turn any exception that a decoder raises into an UnreadableImage that states the reason."""
+    """Turn an exception that a decoder raises for a faulty file into an UnreadableImage that states the reason."""
     try:
         yield
     except (MemoryError, UserError):
@@ -326,7 +329,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ('I', 'F'):  # the value range of these modes is unknown
         raise UnreadableImage(Reason.NOT_RGB)
     if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
-        # In CMYK files with Adobe's marker, 255 means no ink. Pillow assumes this of all CMYK files, so a file without the
+        # In a CMYK JPEG with Adobe's marker, 255 means no ink. Pillow assumes this of all CMYK JPEGs, so a file without the
         # marker must be inverted.
         image = ImageChops.invert(image)
     if not image.has_transparency_data:

@@ -156,7 +156,8 @@ class Scenes(DenseDataset):
         self.count = count
         self.size = size
         self.seed = seed
-        # Results are stored with an identity of their data. It includes this image, because the drawing code can change.
+        # A stored result is reused only for the same data. A digest of the data includes this image, so that the digest
+        # changes with the drawing code.
         self.sample, _ = self.pair(0)
 
     def __len__(self) -> int:

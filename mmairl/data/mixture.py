@@ -27,7 +27,8 @@ class Mixture(ViewDataset):
             views apply to the images of all sets.
 
     Raises:
-        UserError: If the sets differ in channels or bit depth, if a set has its own views, or if a weight is not positive.
+        UserError: If the sets differ in channels or bit depth, if a set has its own views or is a Mixture, or if a weight
+            is not positive or belongs to an unknown set.
 
     Example:
         >>> photos = dict(type='ImageFolder', root='photos')
@@ -100,7 +101,7 @@ class Mixture(ViewDataset):
 
     @property
     def shard_bounds(self) -> list[np.ndarray] | None:
-        """For each set, the index of the first image of each shard, followed by the number of images in the set.
+        """For each set, the index of the first image of each shard or row group, followed by the number of images in the set.
 
         The value is None unless all sets are of the type Shards.
         """

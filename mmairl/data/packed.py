@@ -29,7 +29,8 @@ from mmairl.io import replacing
 # The first and the last file in a shard. They state the settings and the progress of packing.
 HEAD = f'{ABOUT.decode()}about.json'
 TAIL = f'{ABOUT.decode()}done.json'
-# An image and its label require at most this many bytes of tar headers and padding.
+# An image and its label require at most this many bytes of tar headers and padding, unless the name of the image is so long
+# that it requires an additional header.
 OVERHEAD = 4 * tarfile.BLOCKSIZE
 
 
@@ -87,8 +88,7 @@ def pack(
 ) -> Iterator[tuple[str, str | None]]:
     """Write the images of a data set into shards.
 
-    For each image, yield its name and None if the image is stored. If the image is unreadable, it is left out. In this case,
-    yield its name and the reason.
+    Unreadable images are left out. For each image, yield its name and the reason why it is unreadable, or None if it is stored.
 
     Args:
         dataset: Images in files or shards.
@@ -98,8 +98,8 @@ def pack(
         smaller: How to downscale images. Default: keep their size.
 
     Raises:
-        UserError: If more images are unreadable than the data set allows, or if an archive already exists and does not come
-            from an interrupted run with the same images and settings.
+        UserError: If more images are unreadable than the data set allows, if the single archive already exists, or if a
+            shard exists that does not come from an earlier run with the same images and settings.
     """
     about = dict(
         classes=dataset.classes,
@@ -181,9 +181,10 @@ def shard_path(out: Path, size: int | None, number: int) -> Path:
 
 
 def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """Return how many shards an interrupted run completed, how many images it read for them, and how many it left out.
+    """Return how many shards an earlier run completed, how many images it read for them, and how many it left out.
 
-    Raise if a shard exists that does not come from a run with the same images and settings.
+    Raise if a shard exists that does not come from a run with the same images and settings. If `size` is None, raise if the
+    archive exists.
     """
     number = 0
     done = dict(done=0, left_out=0)

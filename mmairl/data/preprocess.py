@@ -18,9 +18,9 @@ from mmairl.registry import MODELS
 class ViewPreprocessor(BaseDataPreprocessor):
     """Moves a batch to the device, augments it there if `views` is set, and normalizes it.
 
-    If `views` is set, batched operations augment each training batch on the device. There are two cases. If the data set
-    has no views, every pipeline in `views` starts from the same images, which must have equal sizes. If the image files
-    differ in size, the views of the data set contain only the crops, and each pipeline starts from the crop of its view (see
+    If `views` is set, batched operations augment each training batch on the device. If all images have the same size, the
+    data set requires no views, and every pipeline in `views` starts from the same images. If the images differ in size, the
+    views of the data set contain only the crops, and each pipeline starts from the crop of its view (see
     configs/_base_/views/on_device.py). If `views` is None, the data workers do all augmentation.
 
     Args:
@@ -66,7 +66,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
             data = dict(data, data_samples=samples)
         data = self.cast_data(data)
         inputs = data['inputs']
-        # Preprocessing always runs in float32, because autocast and TF32 would round values more coarsely than 8 bits.
+        # Preprocessing always runs in float32, because autocast and TF32 would make the augmentation less precise.
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
             if isinstance(inputs, Tensor):
                 return dict(data, inputs=self.normalize(to_unit(inputs)))

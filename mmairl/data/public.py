@@ -198,7 +198,7 @@ class ListedDataset(Published, FileDataset):
     def listing(self, root: Path, part: str) -> Listing:
         """Return the image files, labels and classes of one part ('train', 'val' or 'test')."""
         listed = self.lists(root, part)
-        # The lists are private attributes of torchvision. They are used, because the public way to get a label also decodes
+        # The lists are private attributes of torchvision. They are used because the public way to get a label also decodes
         # the image.
         if hasattr(listed, '_samples'):
             files, labels = zip(*listed._samples)
@@ -313,7 +313,7 @@ class SUN397(ListedDataset):
 
 @DATASETS.register_module()
 class Birdsnap(ListedDataset):
-    """Photographs of 500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images.
+    """Photographs of 500 species of birds of North America: 42 405 training, 4 981 validation and 2 443 test images.
 
     Some photographs no longer exist on Flickr, and the splits leave them out. If training images are missing, the number of
     validation images is reduced in proportion.

@@ -18,8 +18,8 @@ from mmairl.io import FULL, open_without_waiting
 
 Answer = TypeVar('Answer')
 FIRST_PAUSE = 0.1  # seconds before the second try; the pause doubles after each further try
-# All tries on a file system take at most this many seconds. This allows six tries and is about as long as a file server takes
-# to fail over.
+# No try on a file system starts later than this many seconds after the first try. This allows six tries and is about as long as
+# a file server takes to fail over.
 PATIENCE = 3.2
 # The system errors that are the fault of the file. All other errors (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...)
 # count as temporary.
@@ -61,7 +61,7 @@ def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def require_root(root: Path) -> None:
-    """Raise if the root folder is missing or empty, as after a lost mount. If it has content, only the file is missing."""
+    """Raise if the root folder is missing or empty, for example after a mount was lost. Otherwise, only the file is missing."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
         if any(entries):
             return
@@ -77,11 +77,12 @@ def retried(read: Callable[[], Answer], name: Path | str, patience: float | None
     Args:
         read: The function to call.
         name: The name of what `read` reads, for the error message.
-        patience: Largest total time of all tries in seconds. Set this if `read` reads from remote storage. Default:
-            PATIENCE, which suits file systems.
+        patience: No try starts later than this many seconds after the first try. Set this if `read` reads from remote
+            storage. Default: PATIENCE, which suits file systems.
 
     Raises:
         UserError: If all tries fail.
+        OSError: If the disk to which `read` writes is full.
     """
     began = time.monotonic()
     pause = FIRST_PAUSE

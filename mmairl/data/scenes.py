@@ -18,7 +18,7 @@ class DrawnScene(NamedTuple):
     """An image with K shapes that do not touch.
 
     Attributes:
-        image: The picture of all shapes.
+        image: The image as 8-bit RGB.
         kinds: The kind of each shape, as an index into KINDS. The array has the shape (K,).
         covered: For each shape and each pixel, whether the shape covers the pixel. The array has the shape (K, H, W).
         depths: The depth of each shape in meters. The array has the shape (K,).
@@ -49,7 +49,7 @@ def scene(random: np.random.Generator, size: int) -> DrawnScene:
 
 
 def _places(random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sample centers and radii of shapes inside the image that do not touch. Shapes for which there is no room are left out."""
+    """Sample centers and radii of shapes inside the image that do not touch. Leave out a shape after 20 failed tries."""
     centers = []
     radii = []
     for _ in range(random.integers(COPIES[0], COPIES[1] + 1)):

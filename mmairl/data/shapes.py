@@ -29,9 +29,8 @@ RADIUS = (0.11, 0.17)  # range of the radius of a copy, as a fraction of the ima
 CONTRAST = (0.25, 0.6)
 NOISE = 0.03  # standard deviation of the noise that is added to each pixel
 LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
-CHUNK = (
-    256  # this many images are drawn at once, because more would not fit into the processor's cache
-)
+# This many images are drawn at once, because more images would not fit into the processor's cache.
+CHUNK = 256
 
 
 @DATASETS.register_module()

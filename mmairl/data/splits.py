@@ -29,8 +29,8 @@ HELD_OUT = 0.2  # default fraction of the images to hold out
 HASH = 64  # number of bits of a hash
 BITS = 4  # the hashes of two images that look alike differ in at most this many bits
 # If two images look alike, their thumbnails differ by at most ALIKE in gray and by at most COLORS in color, in units of the
-# standard deviation of all thumbnails. JPEG compression with quality 20 changes the color of images with 32 x 32 pixels by up
-# to 0.27. Drawings that differ only in color differ by at least 0.71.
+# standard deviation of the training set's thumbnails. JPEG compression with quality 20 changes the color of images with 32 x 32
+# pixels by up to 0.27. Drawings that differ only in color differ by at least 0.71.
 ALIKE = 0.1
 COLORS = 0.4
 BLOCK = 128  # this many hashes are compared with all other hashes at once
@@ -213,8 +213,8 @@ def split_by_class(
 ) -> tuple[Tensor, Tensor]:
     """Split images into two sides. Return the indices of the images to fit on, and the indices of the held-out images.
 
-    A fraction of every class is held out, and at least one image of it. If an image can have several labels, a fraction of all
-    images is held out. If `groups` is set, all images of a group are on the same side.
+    A fraction of every class is held out, but at least one image. If an image can have several labels, a fraction of all
+    images is held out instead. If `groups` is set, all images of a group are on the same side.
     """
     generator = torch.Generator().manual_seed(seed)
     if groups is not None:
@@ -242,11 +242,11 @@ def split_by_class(
 def _split_by_group(
     y: Tensor, fraction: float, groups: Sequence[str], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Split images so that all images of a group are on the same side. Return two arrays of indices, as `split_by_class`.
+    """Split images so that all images of a group are on the same side. Return the indices as `split_by_class` does.
 
-    The groups are visited in random order. A group is held out if this brings the held-out part of the classes closer to
-    `fraction`. scikit-learn's StratifiedGroupKFold is not used, because it can leave a class with few groups on only one
-    side.
+    The groups are visited in random order. A group is held out if this brings the held-out fractions of its classes
+    closer to `fraction`. Then, for each class without held-out images, one group is held out. scikit-learn's
+    StratifiedGroupKFold is not used, because it can leave a class with few groups on only one side.
     """
     names, inverse = np.unique(groups, return_inverse=True)
     numbers = torch.from_numpy(inverse)
@@ -295,7 +295,8 @@ def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, in
 
     No neural network is used. Two images look alike if three conditions hold: their gray difference hashes differ in at
     most BITS of 64 bits, the mean absolute difference of their gray thumbnails is below ALIKE, and the root-mean-square
-    difference of their color thumbnails, after subtracting gray, is below COLORS.
+    difference of their color thumbnails, after subtracting gray, is below COLORS. The last two differences are measured in
+    standard deviations of the training set's thumbnails.
     """
     bank = _thumbnails(train, workers)
     queries = _thumbnails(test, workers)

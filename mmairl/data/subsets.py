@@ -327,7 +327,7 @@ def merge_classes(
     # This is the paper's bottom-up rule. It merges the deepest groups into their parents, one level at a time, until at most
     # `groups` groups remain. The groups that the paper used are not published.
     for level in range(max(map(len, lines)), 0, -1):
-        # Each class is replaced by its lowest ancestor that is at most `level` - 1 steps below the root.
+        # A class that is more than `level` - 1 steps below the root is replaced by its ancestor at this level.
         merged = [line[max(0, len(line) - level)] for line in lines]
         reached = len(set(merged))
         if reached <= groups:

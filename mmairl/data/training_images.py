@@ -37,8 +37,8 @@ class TrainingImages(Dataset):
         reasons: One byte per image: the Reason why the image is unreadable, or 0.
         allowed: How many images may be unreadable.
         tally: One row per data worker, with three numbers: how many unreadable images the worker met, how many images it
-            loaded, and how many seconds it spent on loading. When an unreadable image is met, this table tells whether there
-            are too many, because a sum over `reasons` would be too slow.
+            loaded, and how many seconds it spent on loading. The first column is summed after each unreadable image to find
+            out whether there are too many. A sum over `reasons` would be too slow.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
@@ -106,7 +106,10 @@ class TrainingImages(Dataset):
         raise AssertionError('unreachable: allowed is less than the number of images')
 
     def met(self) -> Tensor:
-        """Return the unreadable images that this process has met. Each row contains an index and the number of a Reason."""
+        """Return the unreadable images that this process and its data workers have met.
+
+        Each row contains the index of an image and the number of a Reason.
+        """
         if not self.tally[:, 0].any():
             return torch.zeros(0, 2, dtype=torch.int64)
         unreadable = self.reasons.nonzero()

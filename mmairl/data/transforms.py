@@ -1,4 +1,7 @@
-"""Augmentations. Each samples random parameters and applies them to an image in a data worker, or to a batch on a device."""
+"""Augmentations of single images in data workers and of batches on a device.
+
+Resize and CenterCrop always change an image in the same way. All other augmentations sample random parameters.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -170,7 +173,8 @@ class RandomResizedCrop(Augmentation):
         left = np.floor(chance[:, -1] * (width - w + 1))
         none_fits = ~fits.any(1)
         if none_fits.any():
-            # In very long images, no attempt may fit. They get the largest centered box with an allowed aspect ratio.
+            # If an image is very long, it can happen that no attempt fits. The largest centered box with an allowed aspect
+            # ratio is used instead.
             largest_height = min(height, round(width / self.ratio[0]))
             largest_width = min(width, round(height * self.ratio[1]))
             h[none_fits] = largest_height
@@ -559,8 +563,8 @@ class Solarize(Augmentation):
         return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # The threshold is lower by half a byte, because values in this range are rounded to the threshold in data workers,
-        # which change bytes.
+        # The threshold is lowered by half a byte, because data workers change bytes: values in this half byte have been
+        # rounded up to the threshold there.
         bright = images >= (self.threshold - 0.5) / 255
         bright &= to_device_of(params['on'], images).view(-1, 1, 1, 1)
         return torch.where(bright, 1 - images, images)

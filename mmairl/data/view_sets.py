@@ -31,9 +31,9 @@ def reasons(name: str) -> list[tuple[dict, str]]:
 
 
 def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) -> list[list[dict]]:
-    """Return predefined views. There is one view for each view in `like`.
+    """Return as many predefined views as `like` has.
 
-    A view consists of the crop of the view in `like`, followed by the transforms in view_sets.yaml under this name.
+    Each view consists of the crop of a view in `like`, followed by the transforms in view_sets.yaml under this name.
     """
     transforms = [transform for transform, _ in reasons(name)]
     views = []

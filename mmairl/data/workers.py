@@ -41,7 +41,10 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
 
 
 def require_handles(workers: int) -> None:
-    """Increase the soft limit of open files if the workers require more, because batches are lost without file handles."""
+    """Increase the soft limit of open files if the workers require more. Raise if the hard limit is too low.
+
+    Without file handles, batches would be lost.
+    """
     # Each worker requires handles for its pipes and for each queued tensor.
     needed = 64 + 32 * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,7 +2,7 @@
 
 To try a remedy, a copy of the run (a fork) continues for a few hundred iterations with changed options. The control is a fork
 without a change. Each fork is repeated with learning rates that differ by one billionth, so that the spread of the repeats
-shows how far runs drift apart because of rounding alone. The severity of a value says how bad it is.
+shows how far runs drift apart because of rounding alone. The severity of a value says how bad it is, from 0 (good) to WORST.
 """
 
 import tempfile

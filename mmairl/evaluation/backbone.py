@@ -17,7 +17,7 @@ from mmairl.checkpoints.init import fitted
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import Backbone, read_backbone, warn
 
-# The module mmairl.models.norm also registers the backbones of mmpretrain.
+# This import also registers the backbones of mmpretrain.
 from mmairl.models.norm import measure_statistics, norms_of
 from mmairl.registry import MODELS
 
@@ -42,7 +42,7 @@ def load_backbone(
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Raises:
-        UserError: If the keys of the checkpoint differ from those of the backbone.
+        UserError: If the names or shapes of the weights in the checkpoint differ from those of the backbone.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -51,7 +51,7 @@ def load_backbone(
             origin = f'random initialisation, seed {seed}'
             logger = MMLogger.get_current_instance()
             level = logger.level
-            # At a lower level, mmengine would log the initialization of each tensor.
+            # At a lower log level, mmengine would log the initialization of each tensor.
             logger.setLevel(logging.WARNING)
             try:
                 getattr(backbone, 'init_weights', lambda: None)()

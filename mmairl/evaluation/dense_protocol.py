@@ -39,7 +39,8 @@ from mmairl.io import replacing
 from mmairl.models.layers import joined_map, layer_outputs
 
 POINTS = 4  # In training, the target is sampled at POINTS x POINTS points of each cell.
-SCALES = (0.5, 2.0)  # range of random resizing before a random crop, as in mmseg
+# Before a random crop, an image is resized by a random factor from this range, as in mmseg.
+SCALES = (0.5, 2.0)
 Batches = Iterator[tuple[Tensor, Tensor]]
 Window = tuple[slice, slice]
 Head = Callable[[Tensor], Tensor]
@@ -290,7 +291,10 @@ class DenseProtocol(Protocol):
         return F.interpolate(maps, tuple(size), mode=self.upsample)
 
     def resized(self, image: Tensor, scale: float = 1.0) -> Tensor:
-        """Return an image resized to the protocol's `size` multiplied by `scale`."""
+        """Resize an image so that its shorter side is `scale` times the protocol's `size`.
+
+        If `crop` is None, the image is resized to size x size, and `scale` has no effect.
+        """
         size = [self.size, self.size]
         if self.crop is not None:
             sides = image.shape[1:]
@@ -351,7 +355,7 @@ class Windows(Dataset):
 
 
 def start_of_window(spare: int, random: np.random.Generator | None) -> int:
-    """Return where a window starts that is `spare` pixels shorter than the image.
+    """Return the first row or column of a window whose side is `spare` pixels shorter than the image's side.
 
     Without `random`, the window is in the center of the image.
     """
@@ -359,7 +363,7 @@ def start_of_window(spare: int, random: np.random.Generator | None) -> int:
 
 
 class CellFeatures:
-    """Compute the feature maps of the protocol's layers, concatenated, from batches of uint8 images."""
+    """Compute feature maps from batches of uint8 images. The maps of the protocol's layers are concatenated."""
 
     def __init__(self, backbone: nn.Module, how: Extraction, protocol: DenseProtocol) -> None:
         self.backbone = backbone.to(how.device)
@@ -404,7 +408,7 @@ class CellFeatures:
 class Cells:
     """The features and targets of the central window of each training image, stored in two files.
 
-    The files are written at the first access.
+    The first access writes the files, unless they exist.
     """
 
     def __init__(
@@ -437,7 +441,7 @@ class Cells:
         if self.bytes > free:
             raise UserError(
                 f"{folder}: features take {need} and the disk has {free / 2**30:.2f} GiB free ('{folder}'); free space, "
-                'name another folder (--cache), or set a smaller size, crop or fewer layers',
+                'name another folder (--cache), or set a smaller size, a smaller crop or fewer layers',
                 code='disk-too-small',
             )
         self.features.restart(self.protocol.seed)

@@ -19,7 +19,8 @@ from mmairl.evaluation.features import Features
 from mmairl.evaluation.neighbors import nearest
 
 CHANCE = 1e-4  # accepted fraction of test images that are marked although they are no duplicates
-SAME = 1e-6  # Smaller cosine distances count as zero, because float32 rounds cosines by this much.
+# Images at this cosine distance or less count as duplicates, because float32 rounds cosines by about this much.
+SAME = 1e-6
 NEIGHBORS = 10  # number of training images from which the density around a test image is estimated
 SHOWN = 12  # number of pairs shown on a page
 SIDE = 96  # side of each picture in pixels
@@ -94,6 +95,7 @@ def pictures(
     train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]
 ) -> list[list[tuple[str, str]]]:
     """Return up to SHOWN pairs of a test image and its duplicate in the training set.
+
     Each image is returned as a picture and a name.
     """
     pairs = []

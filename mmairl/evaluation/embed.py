@@ -62,8 +62,8 @@ def embed(
         prefix: Prefix of the backbone's keys. Default: detect it.
         size: Side of the central crop in pixels. Default: the crop size of the training if the checkpoint or a file next to
             it (`config.json`, `preprocessor_config.json`) states one, otherwise 224.
-        mean: Mean of each channel, with pixel values from 0 to 1. Default: the mean that the checkpoint or a file next to it
-            states. If there is none, ImageNet's mean is used, with a warning.
+        mean: Mean of each channel, with pixel values from 0 to 1. Default: the mean in `config`, or without a config, the
+            mean that the checkpoint or a file next to it states. If there is none, ImageNet's mean is used, with a warning.
         std: Standard deviation of each channel. Default: chosen in the same way as the mean.
         config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT, or if a
             warning shows that the assumed number of attention heads is wrong.
@@ -191,8 +191,8 @@ def embedding_network(
     """Return the network of a checkpoint, and how images must be prepared for it.
 
     Returns:
-        A config that defines the network, its weights, a dictionary with the mean and standard deviation of the images, the
-        list with the view that resizes and crops them, and their number of channels (None if it is unknown).
+        A config that defines the network, the weights, a dictionary with the mean and standard deviation of the images, a
+        list of one view, which resizes and crops the images, and their number of channels (None means 8-bit RGB images).
     """
     register()
     cfg = load_config(config) if config else None
@@ -227,7 +227,7 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
     if len(shape) == 3 and shape[2] in PLANES - {channels}:
         raise UserError(
             f'embed: an array {shape} may be one image of {shape[2]} channels or {shape[0]} gray images; put the images into a '
-            'list (one image of more than 4 channels requires a network that was trained on as many)',
+            'list (one image of more than 4 channels requires a network trained on that number of channels)',
             code='ambiguous-array',
         )
     if _is_one_image(images, channels):

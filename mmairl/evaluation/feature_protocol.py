@@ -1,6 +1,6 @@
 """Base class of the protocols that score the features of a frozen backbone, such as k-NN.
 
-All these protocols use the same features, which are extracted once per data set.
+With a cache, protocols that use the same views of the images share the extracted features.
 """
 
 import dataclasses
@@ -141,7 +141,7 @@ class FeatureProtocol(Protocol):
         self, datasets: dict[str, Dataset], split: Split, scores: Scores, details: dict
     ) -> tuple[Scores, dict]:
         """Return the main score without the test images that are near duplicates, and details about the duplicates."""
-        # This module imports OpenCV, which is needed only here.
+        # The import is local, because the module `duplicates` imports OpenCV.
         from mmairl.evaluation.duplicates import near_duplicates
 
         both = (datasets['train'], datasets['test'])
@@ -169,7 +169,7 @@ def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence
 
 
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
-    """Return and log the names of unreadable images."""
+    """Return the names of unreadable images, and log the first five."""
     name = getattr(dataset, 'name', 'image {}'.format)
     names = [printable(name(position)) for position in positions]
     print_log(

@@ -42,7 +42,7 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
 
 
 def read_rows(path: Path, images: int) -> Tensor:
-    """Return the features in a file, memory-mapped. Nothing is unpickled, so that the file cannot execute code."""
+    """Return the features in a file, memory-mapped. Nothing is unpickled, so the file cannot execute code."""
     what = f'the features in {path} cannot be read'
     with explained(
         what, 'remove the file to extract the features again', code='unreadable-features'

@@ -52,7 +52,7 @@ PACKAGES = (
 # If files have more bytes than this, their digest covers their names, sizes and modification times, but not their content.
 WHOLE = 256 * 2**20
 NAME = 'identity.json'
-# Config keys that name locations. They are not part of an identity, because images are identified by their content.
+# Config keys of locations and caches. They are not part of an identity, because images are identified by their content.
 PLACES = ('root', 'data_root', 'cache', 'cache_size')
 RESULTS = ('scores.json', 'last_checkpoint')  # files that show that a run has used a folder
 ABSENT = 'not on this machine'
@@ -143,7 +143,7 @@ def weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
-    """Return the digest of weights that versions up to revision 5 computed."""
+    """Return the digest that earlier versions computed for these weights."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f'{name} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
@@ -152,7 +152,7 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
-    """Return a data set's settings without its views, and a digest of its images, labels and classes.
+    """Return a data set's settings without its views, a digest of its images, labels and classes, and its number of images.
 
     The digest covers the labels, the arrays in memory, and the files. If the files have at most 256 MiB in total, it covers
     their bytes. Otherwise, it covers only the name, size and modification time of each file, and a change goes unnoticed if

@@ -25,15 +25,16 @@ from mmairl.evaluation.metrics import scores_of
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-# These are BYOL's 45 regularization strengths, from strong to weak, because each fit starts from the previous solution.
+# The exponents of BYOL's 45 regularization strengths. Strong regularization comes first, because each fit starts from the
+# solutions of the fits before it.
 EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ROWS = 65536  # number of images whose features are converted to float64 at a time
 # If there are more features and more images than this, principal axes would take minutes and are not computed.
 WIDEST = 8192
-# A fit ends if a step is at most this fraction of the weights. With this value of FORCING, the remaining error is about a
-# twentieth of the step.
+# A fit can end only after a step of at most this fraction of the weights. With this value of FORCING, the remaining error
+# is about a twentieth of the step.
 TOLERANCE = 1e-4
 FORCING = 0.01  # relative residual at which a linear system counts as solved
 STEPS = 100  # largest number of Newton steps
@@ -347,7 +348,7 @@ class Objective:
         return step * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
-        """Return the weights for the original features. Classes without a training image get a constant score."""
+        """Return the weights for the original features. Classes that cannot be fitted get the constant score `certain`."""
         inner = weight[:, :-1]
         if self.axes is not None:
             inner = inner @ self.axes.T

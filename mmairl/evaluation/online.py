@@ -58,7 +58,7 @@ class SelectionHook(Hook):
                 hook.after_val_epoch(runner, metrics)
             if isinstance(hook, CheckpointHook) and _chooses_by(hook, metrics):
                 last = hook.last_ckpt
-                # Without this, mmengine would write the last checkpoint again.
+                # If `last_ckpt` were set, mmengine would write the last checkpoint again.
                 hook.last_ckpt = None
                 hook.after_val_epoch(runner, metrics)
                 hook.last_ckpt = last
@@ -73,11 +73,11 @@ class OnlineKNNHook(SelectionHook):
     """Measure k-NN accuracy during training, on held-out images of the config's `evaluation`.
 
     The held-out images are `evaluation.val`. If it is not set, they are a part of the training images, and the images of one
-    group (`evaluation.groups`) are held out together. Test images are not read. It is therefore safe to choose a checkpoint
-    by `default_hooks.checkpoint.save_best='knn_accuracy'`.
+    group (`evaluation.groups`) are held out together. Unless `images` is 'test', test images are not read. It is then safe
+    to choose a checkpoint by `default_hooks.checkpoint.save_best='knn_accuracy'`.
 
     Each process extracts a share of the features with a copy of the backbone, and classifies a share of the images. The
-    processes exchange features through a file in the work dir, which is then removed. Training is bit-identical with and
+    processes exchange features through files in the work dir, which are then removed. Training is bit-identical with and
     without the hook, because the hook changes neither the student nor the random state.
 
     Args:
@@ -116,7 +116,7 @@ class OnlineKNNHook(SelectionHook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
     ) -> None:
-        # The interval is converted to iterations, because mmengine treats a run by iterations as one long epoch.
+        # The interval is converted to iterations, because mmengine treats an iteration-based run as one long epoch.
         if not self.every_n_train_iters(runner, self.interval * len(runner.train_dataloader)):
             return
         with same_randomness():
@@ -255,7 +255,7 @@ class OnlineProbeHook(SelectionHook):
             labels = labels.masked_fill(held, UNKNOWN)
             if self.every_n_train_iters(runner, len(runner.train_dataloader)):
                 self._end_epoch(runner)
-        # The loader has pinned the labels in memory, so that this copy does not block.
+        # If the loader has pinned the memory of the labels, this copy does not block.
         labels = labels.to(features.device, non_blocking=True)
         progress = runner.iter / runner.max_iters
         accuracy = self._step(features, labels.clamp(min=UNKNOWN), progress)
@@ -276,7 +276,7 @@ class OnlineProbeHook(SelectionHook):
         runner.message_hub.update_scalar('train/probe_held_out_accuracy', accuracy)
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
-        # The first batch of this process may have no labels although the training set has some.
+        # The first batch of another process may have labels even if that of this process has none.
         all_reduce(highest, 'max')
         labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
         if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
@@ -315,7 +315,7 @@ class OnlineProbeHook(SelectionHook):
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
-            # If a batch has a non-finite loss, the run skips its step, and the probe must not change, either.
+            # If a batch has a non-finite loss, the run skips its step. The probe must not learn from this batch, either.
             parameter.grad = gradient.nan_to_num_(0.0, 0.0, 0.0)
         self.optimizer.step()
         right = scores.detach().argmax(dim=1) == labels

@@ -1,6 +1,7 @@
 """Find images that two data sets share.
 
-Two images are shared if they are the same file, if one file is a copy of the other, or if their pixels in memory are equal.
+An image is shared if both data sets contain its file or a copy of the file. Images that are in memory are shared if their
+pixels are equal.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from mmairl.data.shards.dataset import Shards
 
 THREADS = 16  # Parallel reads hide the latency of a network disk.
 BLOCK = 256  # number of items that a thread handles at a time
-# A leaf is a data set that wraps no other data set, with the indices of the images to search.
+# A leaf is a pair: a data set that wraps no other data set, and the indices of the images to search in it.
 Leaf = tuple[Dataset, np.ndarray]
 
 
@@ -49,8 +50,8 @@ def shared_images(
 ) -> list[tuple[str, str]]:
     """Return the images of `one` that are also in `two`, as pairs of their names in `one` and in `two`.
 
-    If `rows` is set, only these images of `one` are searched in `two`. Only files whose size occurs in both data sets are
-    read.
+    If `rows` is set, only these images of `one` are searched in `two`. If all file sizes are known, only files whose size
+    occurs in both data sets are read.
     """
     first = list(_leaves(one, rows))
     second = list(_leaves(two))

@@ -50,7 +50,7 @@ class Result:
         seconds: Duration of the measurement in seconds.
         details: Further values of the protocol, such as the hyperparameters that it chose.
         identity: Everything that the scores depend on (`mmairl.evaluation.identity`).
-        left_out: Number of unreadable images, and number of classes without an image.
+        left_out: How many images are unreadable, and how many classes have no image. Keys describe what is counted.
     """
 
     subject: str
@@ -74,8 +74,8 @@ class Protocol:
     Class attributes:
         validation: How the config's validation images are used. ``'join'`` adds them to the training images, ``'choose'``
             chooses hyperparameters on them, and ``'recipe'`` lets the recipe decide.
-        labels: Supported kinds of labels: ``'single'`` (one class per image), ``'multi'`` (several classes per image) and
-            ``'dense'`` (one value per pixel).
+        labels: Supported kinds of labels: ``'single'`` (one class per image), ``'multi'`` (several classes per image),
+            ``'dense'`` (one value per pixel) and ``'queries'`` (the queries that an image matches).
         metric: ``'dataset'`` if the data set defines the metric, the name of the metric if the protocol defines it, or
             ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
@@ -125,7 +125,7 @@ class Protocol:
         return config_identity(chosen)
 
     def chooses(self, cfg: Config, trials: bool = False) -> bool:
-        """Return whether hyperparameters are chosen on validation or held-out images.
+        """Return whether hyperparameters are chosen on the held-out images of `sets.held_out`.
 
         `trials` is True if a study tunes hyperparameters in several trials.
         """

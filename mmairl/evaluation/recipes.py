@@ -114,7 +114,7 @@ def compose(
         composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
-        # The name is taken from the imported class, so that the protocol's digest covers the source code of the class.
+        # Importing the class makes its module part of the protocol's digest. Its name as a plain string would not.
         type=HeadAccuracy.__name__,
         metric=images.metric,
         train_counts=_long_tail(images.labels, len(images.classes)),
@@ -127,7 +127,8 @@ def compose(
 def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
     """Return the number of training images of each class, or None if the class sizes are similar.
 
-    Class sizes are similar if the largest is less than LONG_TAIL times the smallest. Empty classes are ignored.
+    Class sizes are similar if the largest is less than LONG_TAIL times the smallest. Empty classes are ignored. If images
+    can have several classes, None is returned.
     """
     if labels.ndim != 1:
         return None

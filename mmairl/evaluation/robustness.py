@@ -31,9 +31,9 @@ def robustness_parts(cfg: Config, classes: Sequence[str], loader: dict) -> dict[
 def columns_of(name: str, dataset: Dataset, classes: Sequence[str]) -> list[int] | None:
     """Return, for each class of a data set, the index of the classifier's output for this class.
 
-    Return None if the data set has the same classes as the classifier. Other outputs of the classifier are ignored. This is
-    usual for ImageNet-A and -R, which have 200 of ImageNet's classes. Class names that are whole numbers, as in ImageNet-V2,
-    are used as indices.
+    Return None if the data set has the same classes as the classifier. Outputs for classes that the data set lacks are
+    ignored, as is usual for ImageNet-A and -R, which have 200 of ImageNet's classes. Class names that are whole numbers, as
+    in ImageNet-V2, are used as indices.
     """
     own = list(map(str, dataset.classes))
     if own == list(map(str, classes)):

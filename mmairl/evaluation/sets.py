@@ -115,7 +115,7 @@ def require_labeled_images(dataset: Dataset) -> None:
 
 
 def label_kind(dataset: Dataset) -> str:
-    """Return the kind of a data set's labels: 'dense' (one value per pixel), 'multi' (several classes) or 'single'."""
+    """Return the kind of a data set's labels: 'single', 'multi', 'dense' or 'queries' (see `Protocol`)."""
     if hasattr(dataset, 'label_kind'):
         return dataset.label_kind
     return 'multi' if dataset.labels.ndim == 2 else 'single'
@@ -175,7 +175,8 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
     training images.
 
     Raises:
-        UserError: If two parts overlap according to their configs. The function `require_apart` compares their images.
+        UserError: If two parts overlap according to their configs, or if `held_out` is not a fraction. The function
+            `require_apart` compares the images.
     """
     if _overlap_by_config(data['train'], data['test']):
         raise UserError(
@@ -235,8 +236,8 @@ def _refuse_shared_groups(parts: Mapping[str, Dataset], groups: Groups) -> None:
 def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
     """Raise if the images `held`, on which hyperparameters are chosen, contain test images or copies of test images.
 
-    Published data sets often have a few images in several splits. Therefore, copies are only logged if they make up at most
-    a hundredth of `held`, and if `held` and `test` are splits of one data set or `held` is a part of the training images.
+    The splits of published data sets share a few images. Therefore, copies are only logged if they make up at most a
+    hundredth of `held`, and if `held` and `test` are splits of one data set or `held` is a part of the training images.
     """
     copies = shared_images(held, test)
     tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])

@@ -1,8 +1,8 @@
 """Compute digests of the source code that a result depends on.
 
-There are three kinds of digests. The first covers the modules that a config imports, directly or through other modules, from
-outside the installed packages. The second covers the implementation of a protocol. The third covers all of mmairl. Comments,
-docstrings and formatting do not change a digest.
+`outside_sources` covers the modules that a config imports, directly or through other modules, from outside the installed
+packages. `protocol_source` covers the implementation of a protocol, `room_source` covers given modules of
+`mmairl.evaluation`, and `package_source` covers all of mmairl. Comments, docstrings and formatting do not change a digest.
 """
 
 import ast
@@ -29,8 +29,8 @@ INSTALLED = ('site-packages', 'dist-packages')
 STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ('stdlib', 'platstdlib'))
 NOT_FOUND = 'not found'
 ROOM = f'{OURS}.evaluation'
-# These modules do not affect scores, so that no digest of a protocol covers them. If the identities of results must change,
-# increment REVISION in the module `identity`.
+# These modules do not affect scores, so no digest of a protocol covers them. If one of them changes how identities are
+# computed, increment REVISION in the module `identity`.
 BOOKKEEPING = tuple(
     f'{ROOM}.{name}' for name in ('identity', 'protocol', 'sources', 'duplicates', 'overlap')
 )
@@ -107,7 +107,7 @@ def room_source(names: Iterable[str]) -> str:
 
 
 def package_source() -> str:
-    """Return a digest of every Python file of the package."""
+    """Return one digest of all Python files of the package."""
     digests = {}
     for path in PACKAGE.rglob('*.py'):
         inner = path.relative_to(PACKAGE)

@@ -85,7 +85,7 @@ class TrainingProtocol(Protocol):
         """Return the recipe, in which this protocol's settings replace the recipe's own.
 
         The default recipe depends on whether LARS trained the weights. If neither the settings nor the config name a recipe
-        or an optimizer, this is inferred from the norms of the weights.
+        or an optimizer, the norms of the weights show whether LARS trained them.
         """
         name = self.recipe
         known = 'optim_wrapper' in cfg or self.name in cfg.get('recipes', {})

@@ -23,7 +23,8 @@ class Uniformity(FeatureProtocol):
     Lower values mean more uniform features. For a uniform distribution on the sphere, the value is about -4.
 
     Args:
-        images: Largest number of test images to use. They are spaced evenly over the test set. Default: 5000.
+        images: Largest number N of test images to use. If the test set has at least 2 N images, the used images are
+            spaced regularly. Otherwise, the first N images are used. Default: 5000.
     """
 
     images: int = 5000

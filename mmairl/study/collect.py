@@ -52,7 +52,7 @@ def collect(
     rows_left_out: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> Record:
-    """Write the record of all finished runs to study.json, and return it.
+    """Write the record of a study and its runs to study.json, and return the record.
 
     Args:
         study: The study.

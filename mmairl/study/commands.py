@@ -348,7 +348,7 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Run more and more seeds until every comparison is decided or `most` runs are spent.
+    """Run additional seeds until every comparison is decided or `most` runs are spent.
 
     Args:
         prepared: The study.

@@ -118,10 +118,11 @@ def _reference_work(scale: bytes) -> ImageWork | None:
 
 
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return the training FLOPs of each run, divided by the number of training images.
+    """Return a number for each config that is proportional to the training FLOPs of a run.
 
-    If the FLOPs of a config cannot be counted, return the number of epochs of each run instead, so that the numbers can be
-    compared with each other.
+    The number is the FLOPs per image, times the number of epochs or, if the config states its length in iterations, times
+    the number of images that the run trains on. If the FLOPs per image of any config cannot be counted, they are taken to
+    be equal for all configs.
     """
     counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
     if not all(counted.values()):

@@ -23,7 +23,7 @@ from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 NULL_ROWS = dict(pixels='raw pixels', random='random initialisation')
-CHECKS = {  # the checks of finished runs, each with the key in the runs' records that must be equal
+CHECKS = {  # the checks of finished runs, each with the key whose value must be equal in the records of all runs
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
     'evaluation': 'evaluation',

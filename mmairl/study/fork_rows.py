@@ -40,7 +40,7 @@ def fork_points(trunk: Row, rows: Sequence[Row], configs: Configs) -> tuple[int,
 def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
     """Raise an error if a fork and its trunk differ in the order of images or in the shapes of the model's tensors.
 
-    A fork cannot continue a run whose images come in another order, or whose weights do not fit its model.
+    A fork cannot continue a run whose images come in another order, or whose weights do not fit the model of the fork.
     """
     known: dict[str, Shapes] = {}
     for row in rows:

@@ -87,9 +87,10 @@ def set_changed_run_aside(run: Run, change: str) -> None:
 
 
 def _with_known_sources(run: Run) -> Asked:
-    """Return the request to the worker of a run, with the digests of source code that the request must have.
+    """Return the request to the worker of a run, with the digests of the source code with which the run began.
 
-    A run that already has a checkpoint keeps the digests that were recorded when it began, or None if there were none.
+    If the run has a checkpoint, the digests are copied from its earlier request, or are None if that request has none. A
+    run without a checkpoint begins now, with the current source code.
     """
     path = run.folder / 'asked.json'
     begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()

@@ -1,4 +1,4 @@
-"""Read the numbers that the papers print from configs/studies/_published.
+"""Read the published numbers of the papers. They are in configs/studies/_published.
 
 Pages show these numbers and mark them as published. Statistics never use them.
 """

@@ -84,7 +84,7 @@ class Run:
 
     @property
     def stale_reason(self) -> str:
-        """The reason why the run's scores are out of date; '' if they are current or do not exist."""
+        """The reason why the run's scores are out of date; '' if no change is known, or if there are no scores."""
         result = self.result
         if result is None:
             return ''

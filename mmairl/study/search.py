@@ -2,8 +2,8 @@
 
 A search trains several trials of each row. The first trial has the row's own options and is called the row as published.
 Further trials change the row's own values of the searched keys. The changes follow scrambled Sobol points, which are the same
-for all rows. The row is then trained with the options of its best trial from a fresh seed, and only these last runs of the
-rows are compared.
+for all rows. Each row is then trained with the options of its best trial from a fresh seed, and only these final runs are
+compared.
 
 A study repeats the search with other points and seeds. The spread over the searches therefore includes the randomness of
 tuning and the randomness of training.
@@ -105,7 +105,7 @@ class Dimension(Declared, frozen=True):
         return math.log(factor / low) / math.log(high / low)
 
     def require_fits(self, row: str, own: Any) -> None:
-        """Raise an error if the range of factors cannot be applied to a row's own value, such as 0 or a text."""
+        """Raise an error if the range of factors cannot be applied to a row's own value, for example to 0 or to a text."""
         if self.values:
             return
         is_number = isinstance(own, int | float) and own and own is not True
@@ -136,7 +136,7 @@ class Tune(Declared, frozen=True):
 class Search(Declared, frozen=True):
     """Tunes the rows of a study before they are compared."""
 
-    # The training FLOPs that each row can spend in one search. The unit is one run of the study's cheapest row.
+    # The training FLOPs that each row can spend on its trials in one search. The unit is one run of the study's cheapest row.
     budget: Annotated[float, Meta(ge=1, le=MOST_TRIALS)]
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3

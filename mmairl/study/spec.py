@@ -498,7 +498,7 @@ def as_branch(row: Row, rows: Sequence[Row]) -> Row:
 
 
 def with_local_paths(row: Row, folder: Path) -> Row:
-    """Return the row with paths in the study's folder for those of its files `config` and `trained` that exist there."""
+    """Replace a row's `config` and `trained` by paths in the study's folder, if these files exist there."""
     paths = {key: folder / getattr(row, key) for key in ('config', 'trained')}
     return replace(row, **{key: str(path) for key, path in paths.items() if path.is_file()})
 

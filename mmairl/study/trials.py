@@ -214,7 +214,7 @@ def best_of_search(trials: Sequence[Trial]) -> Trial:
 def _edges(
     search: Search, row: Row, cfg: Config, searches: Sequence[Sequence[Trial]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record for each end of a search range to which best trials of a row are close, with their number.
+    """Yield a record for each end of a search range to which best trials of a row are close, with the number of these trials.
 
     If many best trials are close to one end, better values may lie outside the range.
     """

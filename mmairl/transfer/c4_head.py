@@ -12,7 +12,7 @@ from mmairl.registry import MODELS
 class Res5Head(ResLayer):
     """Applies ResNet's `layer4` and a newly initialized batch norm (without ReLU) to every region, as in MoCo's detectors.
 
-    The additional norm is necessary because the weights of self-supervised and supervised networks have different scales.
+    The additional norm compensates for the scale of self-supervised weights, which differs from that of supervised weights.
     `layer4` has torchvision's layout, with the stride in the 3x3 convolution. All weights are trained, and the norms use
     batch statistics.
 

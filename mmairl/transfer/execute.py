@@ -90,9 +90,10 @@ def run_task(
     place: Place,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Run a task and return its scores. The keys are the columns of the papers' tables, and the values are percentages.
+    """Run a task and return its scores. The keys are the columns of the results table.
 
-    If the task is finished, only its scores are read. If it was interrupted, it is resumed.
+    The values are percentages, except in the columns that `Task.plain` lists. If the task is finished, only its scores are
+    read. If it was interrupted, it is resumed.
     """
     task = TASKS[name]
     scores = _measured(place.work_dir / name, name, start, depth, place, options or {})
@@ -137,7 +138,7 @@ def _measured(
     options: Mapping[str, Any],
     held_out: bool = False,
 ) -> dict[str, Any]:
-    """Run a task unless its result exists, and return its scores under the names that mmdet or mmseg uses.
+    """Run a task unless its result exists, and return its scores under the names that mmdet, mmseg or the protocol uses.
 
     The scores are those on the test images. If `held_out` is true, there are scores on each half of the held-out images.
     """

@@ -17,12 +17,12 @@ from mmairl.data.reading import read_file
 from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, explained, printable
 
-# A column of a Parquet file may expand to INFLATED bytes, or to INFLATION bytes per byte of the file, whichever is more.
+# A column of a row group of a Parquet file may expand to INFLATED bytes, or to INFLATION bytes per byte of the file, whichever
+# is more.
 INFLATED = 2**28
 INFLATION = 50
-GROUPS = (
-    16  # a process caches this many row groups, which is the default window of ResumableSampler
-)
+# A process caches this many row groups. The default window of ResumableSampler has the same size.
+GROUPS = 16
 
 
 class Columns(NamedTuple):
@@ -173,7 +173,7 @@ opened_once = lru_cache(open_parquet)
 
 @lru_cache(GROUPS)
 def row_group(file: io.FileIO, name: str, group: int) -> Any:
-    """Return all images of a row group. They are compressed together, so a single image cannot be read."""
+    """Return all images of a row group. They are compressed together, so a single image cannot be read alone."""
     opened, columns = opened_once(file, name)
     table = opened.read_row_group(group, [columns.image], use_threads=False)
     return table.column(0).combine_chunks()

@@ -46,7 +46,7 @@ REFUSALS |= dict.fromkeys((301, 307, 400, 401, 403), REFUSED)
 # Some errors about credentials have no HTTP status, for example if the file with the credentials is missing. These words
 # identify them.
 NO_CREDENTIALS = re.compile('credential|forbidden|denied|unauthori[sz]ed|expired', re.IGNORECASE)
-# If the original error has no HTTP status, its type implies one.
+# If no error states an HTTP status, an original error of one of these types implies a status.
 STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
 # These errors mean that the server did not answer: the connection was refused or dropped, DNS or TLS failed, or a time limit
 # was exceeded.
@@ -140,7 +140,7 @@ def explained_refusals(url: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise  # the disk of this node is full, so another try would fail, too
-        # A time-out is caused by a CancelledError, which is skipped because it is not an Exception.
+        # The cause of a time-out is a CancelledError. It is not an Exception and is left out here.
         links = [link for link in chain(error) if isinstance(link, Exception)]
         first = type(links[-1])
         if issubclass(first, ValueError) and not issubclass(first, OSError):

@@ -1,4 +1,4 @@
-"""Search for the shards that the argument `root` of `Shards` names. It can be a file, a folder, a pattern or a list."""
+"""Search for the shards that the argument `root` of `Shards` names: a file, a folder, a pattern or a list of these."""
 
 import glob
 import os
@@ -56,7 +56,7 @@ def shards_in(place: str) -> Iterator[str]:
 def hub_shards(place: str) -> list[str]:
     """Return the Arrow files of a data set of the Hugging Face hub, `hf:NAME` or `hf:NAME:SPLIT`.
 
-    The library `datasets` downloads the files if they are not on this machine.
+    The default split is train. The library `datasets` downloads the files if they are not on this machine.
     """
     with installed('datasets', 'data sets of the Hugging Face hub'):
         from datasets import load_dataset

@@ -48,7 +48,7 @@ Sample = dict[bytes, Member]
 
 
 class LabelFile(msgspec.Struct):
-    """The keys of an image's JSON file that may contain its label. Other keys are ignored."""
+    """The keys in the JSON file of an image that may contain the label of the image. Other keys are ignored."""
 
     label: Label = None
     cls: Label = None

@@ -94,7 +94,7 @@ def _primary(study: Record) -> Findings:
 
 
 def _along_axis(study: Record) -> Iterator[Markup]:
-    """Yield a phrase for each group of rows that states the primary score at both ends of the figure's x axis."""
+    """Yield a phrase for each group of rows: the primary score of the rows with the smallest and the largest x."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
     found = _primary(study)
@@ -217,7 +217,7 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
         run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
         yield Step(
             Markup('Find out why {}, seed {}, collapsed').format(quoted(name), seeds[0]),
-            'comparisons with this row are not tested, because some of its runs collapsed',
+            'the means of this row are not compared, because some of its runs collapsed',
             'no runs',
             shlex.join(['mmairl', 'report', 'health', run['folder']]),
         )

@@ -54,7 +54,7 @@ class Finding:
         undeclared: Config keys that also differ between the rows although the study does not declare them.
         cost: The compute of the row divided by that of its base row; 0 if unknown.
         published: The published effect; None unless the scores of both rows are published.
-        asked_seeds: The number of seeds that each row of the study should have; 0 if rows may differ.
+        asked_seeds: The number of seeds that each row should have; 0 if rows may have different numbers of seeds.
         epochs: The number of epochs that both rows share because one continues the other or both continue the same row.
         digits: The number of decimals of the effect.
     """
@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def estimate(self) -> float | None:
-        """The estimated effect; None if runs collapsed, because their means are meaningless."""
+        """The estimated effect; None if a run collapsed, because the means are not compared then."""
         return None if self.collapses else self.stored['estimate']
 
     @property
@@ -210,7 +210,7 @@ class Findings:
 
     @cached_property
     def crossed(self) -> Record | None:
-        """The effects of the factors in a design. They replace the comparisons of rows; None if the study has no design."""
+        """The effects of a design's factors, which replace the comparisons of rows; None if the study has no design."""
         return self.study.get('attribution', {}).get(self.key)
 
     @cached_property
@@ -244,7 +244,7 @@ class Findings:
 
     @property
     def largest_open(self) -> Finding | None:
-        """The largest effect without a decision; None if all effects are decided."""
+        """The largest of the estimated effects that have no decision; None if there are none."""
         known = [one for one in self.undecided if one.estimate is not None]
         return max(known, key=lambda one: one.magnitude, default=None)
 
@@ -299,8 +299,8 @@ class Findings:
     def published_key(self) -> str:
         """The key of the published score that the page shows next to this score.
 
-        If the rows of a comparison have published numbers for this score, it is the key of this score. Otherwise, it is the
-        key of the published score that most comparisons have, or '' if no comparison has one.
+        If both rows of any comparison have a published number for this score, it is the key of this score. Otherwise, it is
+        the key of the published score that most comparisons have, or '' if no comparison has one.
         """
         counts: Counter[str] = Counter()
         for pair in self._family:
@@ -379,7 +379,7 @@ class Findings:
         if any(compared.collapsed):
             return None
         return Effect(
-            name=f'{last}, less {first}',
+            name=f'{last} minus {first}',
             verdict='',
             kind='problem',
             estimate=round(ends[0], self.digits) - round(ends[1], self.digits),

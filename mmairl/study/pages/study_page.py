@@ -147,7 +147,8 @@ def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]
 def _curves(study: Record, lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Return the arguments for drawing each chart of scores that the study declares.
 
-    There is a chart for each score that two or more rows have.
+    There is a line chart for each measured or published score that two or more rows have. Scatter plots show only measured
+    scores.
     """
     kind = study['figure'].get('kind')
     if kind not in ('lines', 'scatter'):

@@ -193,7 +193,7 @@ def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) 
 
 
 def row_problems(study: Mapping, row: Mapping) -> list[str]:
-    """Return a sentence for each problem of a row's runs, with their seeds. The means in the table would hide problems."""
+    """Return a sentence for each problem of a row's runs, with the seeds of these runs. The means alone hide problems."""
     seeds: dict[str, list[str]] = {}
     for seed, _, sentence in problems_by_seed(study, row):
         seeds.setdefault(sentence, []).append(str(seed))

@@ -8,17 +8,16 @@ Hunter and Hunter.
 
 Standard errors come from the spread between runs of the same row. The residual of a run is its score minus the mean of its
 row. Seeds are blocks if each seed gives all rows the same order of images and the same initial weights. The effect of the
-run's seed is then subtracted from the residual as well. Each row has its own variance. If every row has a single run, there
-are no standard errors, so no effect is tested. The degrees of freedom of an estimate are Satterthwaite's, but at most (n -
-1) log2(R) / 2, where R is the number of rows and n is the smallest number of runs in a row. Without this limit, tests find
-false effects too often. An example is a design with 16 rows of two runs in which no effect is real, and the standard
-deviation of one row is 16 times that of the other rows. In simulations of this design, 9 % of the studies had a false
-effect.
+run's seed is then subtracted from the residual as well. Each row has its own variance. If a row has a single run, its
+variance is unknown. There are then no standard errors, so no effect is tested. The degrees of freedom of an estimate are
+Satterthwaite's, but at most (n - 1) log2(R) / 2, where R is the number of rows and n is the smallest number of runs in a
+row. Without this limit, tests find false effects too often: in a design with 16 rows of two runs, in which no effect is real
+and the standard deviation of one row is 16 times that of the other rows, 9 % of the studies would have a false effect.
 
 If rows are missing, an effect is reported only if no other main effect or pairwise interaction contributes to its estimate.
-Collapsed runs are excluded. If all runs of a row but one collapsed, the remaining run is excluded, too, unless an effect
-cannot be estimated without it. If any run collapsed, the effects on the mean score have no verdict. Instead, Fisher's exact
-test compares how many runs collapsed at the two levels of each factor.
+Collapsed runs, whose scores are far below those of the other runs, are excluded. If all runs of a row but one collapsed, the
+remaining run is excluded, too, unless an effect cannot be estimated without it. If any run collapsed, the effects on the
+mean score have no verdict. Instead, Fisher's exact test compares how many runs collapsed at the two levels of each factor.
 
 The total gain is the difference between the row with all factors at the second level and the row with all factors at the
 first level. A factor is added by moving it to its second level. The share of a factor is the gain from adding it, averaged
@@ -214,7 +213,7 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
         gain=dict(factor='all factors', **found.ends(gain)),
         # Shares are exact only if the model has all interactions, including those of three or more factors.
         exact=len(model.terms) == 2 ** len(design.factors) - 1,
-        # This is the standard deviation of residuals. If seeds are blocks, it excludes the effects of seeds.
+        # This is the standard deviation of a run's score within its row. If seeds are blocks, it excludes seed effects.
         spread=None if math.isnan(spread) else spread,
     )
 
@@ -385,7 +384,7 @@ def how_many_collapsed(
 
 
 def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) -> bool:
-    """Return True if a row has several seeds, and each seed gives the same start to all rows that have it (`same_start`)."""
+    """Return True if some row has several seeds, and each seed gives all rows that have it the same start (`same_start`)."""
     for seed in set().union(*scores.values()):
         first, *others = (row for row in rows if seed in scores[row['name']])
         if not all(same_start(row, first, seed) for row in others):

@@ -33,7 +33,7 @@ class Contrast:
         estimate: The estimated value of the sum, in points.
         error: The standard error of the estimate; NaN if there is only one seed or if the scores do not vary.
         freedom: Degrees of freedom of the error.
-        seeds: The smallest number of runs in a row.
+        seeds: The smallest number of runs in a row; for fitted lines, the degrees of freedom plus one.
     """
 
     estimate: float
@@ -89,7 +89,7 @@ def _contrast(
     freedom: int,
     seeds: int,
 ) -> Contrast:
-    """Return a contrast from its squared standard error. The error is NaN without degrees of freedom or without any spread."""
+    """Return a contrast from its squared standard error. The error is NaN if it cannot be estimated."""
     known = freedom > 0 and square > TIED**2
     return Contrast(float(estimate), math.sqrt(square) if known else math.nan, freedom, seeds)
 
@@ -156,7 +156,8 @@ def parallel_lines(
 ) -> Contrast:
     """Fit parallel lines to groups of models, and return a weighted sum of the fitted coefficients.
 
-    The coefficients are the slope, which all groups share, and one intercept for each group.
+    The coefficients are the slope, which all groups share, and one intercept for each group. The intercept is the height of
+    the group's line at the mean of `x`.
 
     Args:
         x: (models,) The score of each model on the x axis.

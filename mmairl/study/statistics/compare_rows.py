@@ -40,7 +40,7 @@ from mmairl.study.statistics.verdict_words import (
 LEVEL = 0.05
 # Differences below this number of points are equivalent, unless the study declares another margin.
 MARGIN = 1.0
-# Runs whose scores differ by fewer points than this differ only by rounding.
+# A standard error of fewer points than this is due to rounding, so it counts as unknown.
 TIED = 1e-9
 # The arrays are estimates, their standard errors and their degrees of freedom.
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -59,7 +59,8 @@ class Comparison:
         on: Name of its base row.
         metric: Key of the score.
         margin: Differences below the margin are equivalent.
-        seeds: Number of seeds that both rows have if seeds are blocks; otherwise, the smaller number of seeds of a row.
+        seeds: Number of seeds that both rows have if seeds are blocks; otherwise, the number of seeds of the row with
+            fewer seeds.
         blocks: Whether seeds are blocks, so that the rows are paired by seed.
         verdict: The decision, or the reason why there is none.
         estimate: Difference between the means.
@@ -235,9 +236,10 @@ def verdicts(
         error: Their standard errors.
         freedom: Degrees of freedom of the errors.
         margin: Differences below the margin are equivalent.
-        level: The chance of one or more false decisions in the family is at most this.
-        known: Decisions of an earlier analysis, which are final. The test that led to a decision gets the p-value 0, the
-            other test of the same comparison gets 1.
+        level: The chance of one or more false differences in the family is at most this. The same limit applies to false
+            equivalences.
+        known: Decisions of an earlier analysis, which are final. To repeat a decision, the test that led to it gets the
+            p-value 0, and the other test of the same comparison gets 1.
         share: p-values of Fisher's exact test, NaN for comparisons without collapsed runs. Where there is such a
             p-value, it replaces that of the difference, and the comparison cannot be equivalent.
     """
@@ -312,7 +314,7 @@ def compare_pair(
 ) -> Comparison:
     """Compare a row with its base row, without a decision, because a decision requires the whole family.
 
-    If no decision is possible, `verdict` has the reason; otherwise, it is empty.
+    If the means cannot be tested, `verdict` has the reason; otherwise, it is empty.
 
     Args:
         row: The row.

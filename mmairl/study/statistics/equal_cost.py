@@ -36,8 +36,8 @@ def costs(study: Mapping) -> Costs:
 def _device_seconds(row: Mapping, source: Mapping | None, images: float | None) -> float | None:
     """Return the mean device-seconds of a row's runs.
 
-    If the row starts from weights of another row, `source`, the result includes the time that the runs of `source` took for
-    the same number of images.
+    A row may take its weights from the runs of another row, `source`, instead of training. The result then includes the time
+    that the runs of `source` took for the same number of images.
     """
     seconds = _mean(row, 'device_seconds')
     if not source or not images or seconds is None:
@@ -64,8 +64,8 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
 
     In each entry, `ratio` is the cost of one run of the row divided by that of one run of its base row. The score of the
     costlier row is interpolated linearly between two checkpoints. If no checkpoints on both sides of the lower cost were
-    measured, the entry has no `estimate`. Collapsed runs are excluded. A row has no entry if it costs as much as its base
-    row, or if it starts from weights of another row.
+    measured, the entry has no `estimate`. Collapsed runs are excluded. A row has no entry if one of the two costs is unknown,
+    if both are equal, or if the row takes its weights from another row instead of training.
     """
     spent = costs(study)
     rows = {row['name']: row for row in study['rows']}

@@ -6,9 +6,9 @@ together may use (n / N)^2 of it. The level of an analysis is therefore this amo
 analyses may use. Each analysis tests the comparisons as usual, at its own level and with Holm's correction. Decisions are
 final. Rows get more seeds only while one of their comparisons is undecided.
 
-The chance of one or more false verdicts is at most the sum of the levels, whether or not the analyses are independent. Known
-alternatives are worse for 2 to 20 seeds: group-sequential designs assume a known variance, and confidence sequences that are
-valid at any time are much wider.
+The chance of one or more false differences is at most the sum of the levels, whether or not the analyses are independent.
+Known alternatives are worse for 2 to 20 seeds: group-sequential designs assume a known variance, and confidence sequences
+that are valid at any time are much wider.
 """
 
 import math

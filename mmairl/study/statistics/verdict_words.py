@@ -1,8 +1,8 @@
 """The words for decisions on comparisons, in result files and on pages.
 
-A test decides `DIFFERS`, `EQUIVALENT` or `UNDECIDED`. Result files and pages use other words, which state the direction of a
-difference or the reason for no decision. Earlier versions of mmairl stored the decision itself. `decision_of` and
-`current_verdict` accept both old and current words.
+A test decides `DIFFERS`, `EQUIVALENT` or `UNDECIDED`. Result files and pages use more precise words, which also state the
+direction of a difference or the reason for no decision. Earlier versions of mmairl stored the decision itself. `decision_of`
+and `current_verdict` accept both old and current words.
 """
 
 from collections.abc import Mapping
