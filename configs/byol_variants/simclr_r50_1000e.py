@@ -6,5 +6,6 @@ optim_wrapper = dict(optimizer=dict(lr=3.2, weight_decay=1.5e-6))
 default_hooks = dict(momentum=dict(base=0.996))
 train_cfg = dict(max_epochs=1000)
 assumptions = dict(
-    simclr_recipe="'SimCLR (repro)' is trained with BYOL's recipe of 1000 epochs; BYOL's paper does not state its recipe"
+    simclr_recipe="'SimCLR (repro)' is trained with BYOL's recipe of 1000 epochs; BYOL's paper does not state "
+    'the recipe of this model'
 )

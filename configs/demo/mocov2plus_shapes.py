@@ -2,8 +2,8 @@
 _base_ = '../mocov2plus_r50_200e.py'
 # A study does not scale this config down. The scale `demo` of a study is meant for full-size configs.
 fixed_size = True
-# With the views of the full-size recipe, a short run learns to recognize images by their colors and backgrounds. Views
-# that are gray and small crops that rarely overlap have only the kind of shape in common.
+# With the views of the full-size recipe, a short run learns to recognize images by their colors and backgrounds. Here,
+# views are gray, and crops are so small that they rarely overlap, so two views have only the kind of shape in common.
 view = [
     dict(type='RandomResizedCrop', size=32, scale=(0.2, 0.6)),
     dict(type='RandomFlip', p=0.5),

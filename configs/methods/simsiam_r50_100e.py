@@ -1,5 +1,5 @@
 # SimSiam: MoCo v2's views, batch 512, SGD with learning rate 0.05 per 256 images and a cosine without warm-up, 100 epochs.
-# The paper keeps the predictor's learning rate constant. In this config, it follows the cosine like the rate of all
+# The paper keeps the predictor's learning rate constant. In this config, it follows the cosine, like the rate of the other
 # layers.
 __method__ = 'simsiam'
 _base_ = '../mocov2plus_r50_200e.py'

@@ -1,5 +1,5 @@
 # Segmentation of synthetic scenes: an FCN head on all four stages, all layers trained, SyncBN. 90 % of the pixels are
-# background. It has a weight of 0.1 in the loss, because otherwise a short run predicts background only.
+# background. The background has a weight of 0.1 in the loss, because otherwise a short run predicts background only.
 _base_ = [
     'mmseg::_base_/default_runtime.py',
     '_base_/segmentation.py',

@@ -35,7 +35,8 @@ def backbone_of(
         norm_eps: Epsilon of a ViT's layer norms. Default: 1e-6.
 
     Raises:
-        UserError: 'unknown-network' if the weights belong to no such network, 'incomplete-network' if a tensor is missing.
+        UserError: 'unknown-network' if the weights belong to no such network, 'incomplete-network' if a tensor is missing,
+            'other-network' if a tensor has an unexpected number of dimensions.
     """
     if 'vit.cls_token' in weights:
         return _dinov3_of(weights, path, heads)
@@ -117,7 +118,7 @@ def _in_channels(channels: int) -> dict[str, int]:
 def _usual_heads(positions: Tensor, tokens: int, path: str) -> int:
     """Return the number of attention heads that released ViTs of the same width have.
 
-    Log a warning if there are no such ViTs, or if they do not all have the same number of heads.
+    Log a warning if no released ViT has this width, or if the weights look like those of MoCo v3's ViT of width 384.
     """
     width = positions.shape[2]
     # MoCo v3's position embeddings are sines and cosines. The first patch has the position 0, so its row has only zeros and

@@ -93,7 +93,10 @@ def write_onnx(
 
 
 def _feature_difference(network: nn.Module, file: Path, images: Tensor, path: str | Path) -> float:
-    """Return the largest difference between onnxruntime's and torch's features, as a fraction of the largest feature."""
+    """Return the largest difference between onnxruntime's and torch's features, as a fraction of the largest feature.
+
+    Raise an error if it is larger than TOLERANCE.
+    """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])

@@ -73,7 +73,7 @@ class HubConfig:
 
     @property
     def norm_eps(self) -> float | None:
-        """Hugging Face's epsilon of layer norms, or None if it is not stated."""
+        """The epsilon of layer norms in Hugging Face's config.json, or None if the file does not state it."""
         value = self.config.get('layer_norm_eps')
         return float(value) if is_number(value) and 0 < value < 1 else None
 

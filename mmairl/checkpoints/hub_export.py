@@ -36,7 +36,7 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
         The path of the file with the weights.
 
     Raises:
-        UserError: 'unwritable-network' if timm has no such network.
+        UserError: 'unwritable-network' if timm has no such network, 'not-a-folder' if the folder is an existing file.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():

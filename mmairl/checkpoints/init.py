@@ -104,7 +104,7 @@ def weights_for(
 def fitted(
     weights: dict[str, Tensor], network: dict[str, Tensor], path: str | Path
 ) -> dict[str, Tensor]:
-    """Return the weights after fitting the first convolution, which has RGB kernels, to images of C channels, as timm does.
+    """Fit the RGB kernels of the first convolution to images of C channels, as timm does, and return all weights.
 
     If C is 1, the three kernels are summed. Otherwise they are repeated for C channels and multiplied by 3 / C. In both
     cases, the response to a gray image stays about the same.

@@ -40,7 +40,7 @@ class Format(Declared):
 
     @property
     def pure(self) -> bool:
-        """Whether only tensors of a backbone have this prefix, and none of a head. The backbone may have any architecture."""
+        """Whether all tensors with the student's prefix belong to a backbone, of any architecture, and none to a head."""
         return self.student.endswith(('backbone.', '.0.', '_feature_blocks.', 'bottom_up.'))
 
     def matches(self, keys: Collection[str]) -> bool:

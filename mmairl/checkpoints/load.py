@@ -30,7 +30,7 @@ FOLDER = 0x10
 ZIP = b'PK\x03\x04'
 # A file of torch before 1.6 starts with these bytes. The byte after the first one is the pickle protocol and is left out here.
 MAGIC = b'\x80\x8a\n'
-# The checkpoints of Lightning and DeepSpeed are recognized by these keys. They contain objects with settings.
+# The checkpoints of Lightning and DeepSpeed are recognized by these keys. These checkpoints contain objects with settings.
 WITH_SETTINGS = (b'pytorch-lightning_version', b'ds_version')
 Device = str | torch.device | dict | Callable | None
 

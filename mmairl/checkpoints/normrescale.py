@@ -1,8 +1,8 @@
 """NormRescale (Eq. 3): rescale each weight of a LARS-trained network to the norm of the same weight in an anchor network.
 
-The paper's form rescales all weights, including gains and biases. The network then computes different features until it is
-fine-tuned. The exact form only rescales weights that precede a batch norm, and adjusts the statistics and gains of the batch
-norm, so that the features stay the same.
+The paper's form rescales all weights, including gains and biases. This changes the features that the network computes before
+it is fine-tuned. The exact form only rescales weights that precede a batch norm, and adjusts the statistics and gains of the
+batch norm, so that the features stay the same.
 """
 
 import re
@@ -35,7 +35,7 @@ class TensorChange:
         name: Key of the tensor.
         norm: Norm of the tensor before the change.
         anchor: Norm to which the tensor is rescaled, or None if it is unknown.
-        why: The reason why the tensor was not rescaled. Empty if it was.
+        why: The reason why the tensor was not rescaled. Empty if the tensor was rescaled.
     """
 
     name: str
@@ -58,12 +58,12 @@ def normrescale(
     statistics: str = 'keep',
     exact: bool = False,
 ) -> tuple[dict[str, Tensor], list[TensorChange]]:
-    """Rescale each learned tensor to the norm of the same tensor in an anchor, or multiply all tensors by a constant.
+    """Rescale each learned tensor to the norm of the same tensor in an anchor, or multiply it by a constant.
 
     Args:
         weights: Weights of the network to rescale.
         anchor: Weights of the network whose norms are used. Give either an anchor or a constant.
-        constant: Factor by which all tensors are multiplied.
+        constant: Factor by which each learned tensor is multiplied.
         per: 'tensor' matches the norm of each tensor, and 'channel' matches the norm of each output channel.
         statistics: 'keep' does not change running means and variances. 'rescale' rescales them like weights, as the paper's
             release does. Counters never change.
@@ -193,7 +193,11 @@ def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, 
 
 
 def _next_kernel(kernel: str) -> str:
-    """Return the name of the next kernel in the same block of a ResNet, or '' if the kernel is not in a block."""
+    """Return the name that the next convolution in the same block of a ResNet has.
+
+    There is no tensor with this name if the kernel is the last convolution of its block. The result is '' for the stem and
+    for the projection of a shortcut.
+    """
     following, count = re.subn(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel)
     return following if count else ''
 
@@ -254,7 +258,7 @@ class NormRescaled(PretrainedBackbone):
     Args:
         checkpoint: The LARS-trained checkpoint.
         anchor: The checkpoint whose norms are used, or the name of a released model such as 'torchvision:resnet50'.
-        constant: A factor for all weights, instead of an anchor.
+        constant: Factor by which all weights are multiplied if there is no anchor.
         part: Which backbone of the checkpoint to load, 'student' or 'teacher'. Default: 'student'.
         anchor_part: Which backbone of the anchor to use, 'student' or 'teacher'. Default: 'student'.
         per: Whether to match the norm of each 'tensor' or of each output 'channel'. Default: 'tensor'.
@@ -286,8 +290,8 @@ class NormRescaled(PretrainedBackbone):
         weights, origin = super().weights()
         anchor = read_backbone(self.anchor, self.anchor_part).weights if self.anchor else None
         rescaled, rows = normrescale(weights, anchor, self.constant, **self.options)
-        # A tensor that is zero in either network, such as an untrained bias, is left unchanged. If any other tensor was not
-        # rescaled, the anchor has a different architecture.
+        # A tensor that is zero in either network, such as an untrained bias, and a tensor of whole numbers are left
+        # unchanged. If any other tensor was not rescaled, the anchor does not fit the checkpoint.
         if skipped := left_alone([row for row in rows if row.norm and row.anchor != 0]):
             raise UserError(
                 f'NormRescale: {self.anchor} does not fit {self.checkpoint} ({skipped}); use an anchor of the same network',

@@ -33,7 +33,7 @@ def is_statistic(key: str) -> bool:
 
 
 def weight_norms(weights: Mapping[str, Tensor], kernel: int | None = None) -> list[Norm]:
-    """Return the norms of the learned tensors in order. If `kernel` is set, return only convolutions of this kernel size.
+    """Return the norms of the learned tensors in order. If `kernel` is set, return only those of k x k convolutions.
 
     >>> import torch
     >>> weight_norms({'conv.weight': torch.ones(2, 3, 3, 3)}, kernel=3)[0].norm

@@ -271,7 +271,7 @@ class UnpicklingCost:
             Refused: If hashing would take a long time.
         """
         size = size_of(value)
-        # Small values are not counted. Even 64-bit integers rarely have the same hash.
+        # Small values are skipped, because hashing them takes little time, and integers of 64 bits rarely have the same hash.
         if type(value) is not complex and size < 3:
             return
         self.hashed += size
@@ -340,7 +340,8 @@ class PlainPickles(PickleHandler):
         content = file.read()
         refuse_endless(io.BytesIO(content))
         loaded = PlainUnpickler(io.BytesIO(content), **kwargs).load()
-        # A large data set has more than a million values, so the limit is raised to the number of bytes in the file.
+        # A large data set has more than a million values, and each value takes at least a byte of the file. Therefore the
+        # limit is raised to the number of bytes.
         return plain(loaded, max(LARGEST, len(content)))
 
 

@@ -178,7 +178,7 @@ class Backbone:
         return network
 
     def _with_padding(self, network: dict[str, Any]) -> dict[str, Any]:
-        """Choose the padding of a ResNet's 3x3 stem, which cannot be derived from the weights."""
+        """Return the network with the padding of a ResNet's 3x3 stem, which cannot be derived from the weights."""
         if self.source.startswith('solo-learn'):
             return {**network, 'type': 'SoloLearnResNet'}
         warn(
@@ -356,13 +356,14 @@ class BackboneSearch:
     def _read(self, prefix: str, source: str, pure: bool) -> Named:
         """Read the backbone whose keys start with a prefix.
 
-        If there is no known network directly at the prefix, read the only known network at a longer prefix. If there is none
-        either, and only backbones have this prefix (`pure`), read all tensors under their own names.
+        If there is no known network directly at the student's prefix, read the only known network at a longer prefix. If
+        there is none either, all tensors with the prefix belong to a backbone (`pure`), and the user gave no network, read
+        all tensors under their own names.
         """
         try:
             return self._read_known(prefix, source)
         except UserError as error:
-            # A network elsewhere in the file would not be the student, so only longer prefixes are searched.
+            # A network at any other prefix would not be the student, so only longer prefixes are searched.
             match = self._only_network(prefix) if prefix and self.part == 'student' else None
             if match:
                 return match
@@ -512,7 +513,10 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
 
 
 def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
-    """Return nested values as one dictionary with dotted names, without the prefixes of wrappers such as DDP."""
+    """Return tensors by dotted names, without the prefixes of wrappers such as DDP.
+
+    The dictionaries that NESTED names are included, and all other nested dictionaries are left out.
+    """
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f'{prefix}{key}'

@@ -128,7 +128,7 @@ def _hub_file(repository: str, name: str) -> Path:
                 if is_offline and not try_to_load_from_cache(filename=WEIGHTS, **where):
                     raise
         return Path(hf_hub_download(filename=WEIGHTS, **where))
-    # A download can fail with many exceptions, such as the HTTP client's or that of a full disk.
+    # A download can raise many exceptions, such as those of the HTTP client or of a full disk.
     except Exception as error:
         status = getattr(getattr(error, 'response', None), 'status_code', None)
         reason = getattr(error, 'strerror', None) or type(error).__name__
@@ -152,7 +152,7 @@ def download_once(
     hash_prefix: str = '',
     progress: bool = True,
 ) -> Path:
-    """Download a URL to a file of this name in torch's cache, unless the file exists. Return its path."""
+    """Download a URL to a file of this name, unless the file exists. Return its path. Default folder: torch's cache."""
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         with explained(

@@ -33,8 +33,8 @@ class Classifier(BaseModel):
         heads: Number of classifiers. They are stacked in one layer and trained on the same features. The optimizer
             `HeadSGD` gives each classifier its own learning rate.
         frozen: Whether the backbone stays in evaluation mode and is not trained.
-        layers: Number of layers, counted from a ViT's last one, whose features are concatenated. Default: use the output of
-            the backbone.
+        layers: How many of the last layers of a ViT to use. Their features are concatenated. Default: use the output of the
+            backbone.
         pooling: Features to use: 'cls' (the class tokens of the layers), 'mean' (the mean patch feature of the last layer)
             or 'both'.
         blocks: For each head, one number per concatenated vector: 1 if the head uses the vector, otherwise 0. Default: all

@@ -1,4 +1,4 @@
-"""Extract class tokens and maps of patch features from selected layers of a frozen backbone."""
+"""Extract class tokens and maps of patch features from selected layers of a backbone."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -34,7 +34,7 @@ def measure_statistics(
 
     Args:
         network: The network. Its weights do not change.
-        batches: The batches. The old statistics have no influence, because batch k is averaged with a momentum of 1 / k.
+        batches: The batches. Batch k is averaged with a momentum of 1 / k, so the old statistics have no influence.
         forward: Function that passes a batch through the network.
     """
     norms = [norm for norm in norms_of(network) if norm.training]

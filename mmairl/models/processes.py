@@ -49,8 +49,8 @@ def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
 def gather_with_gradient(rows: Tensor) -> Tensor:
     """Return the rows of all processes in rank order. Gradients flow back to the process from which a row came.
 
-    The loss of a process must be a mean over its own rows. DDP averages the gradients over the processes, so the parameters
-    get the gradient of the mean over the rows of all processes.
+    DDP averages the gradients over the processes, so the parameters get the gradient of the mean of all processes' losses.
+    The loss of a process can be a mean over its own rows, or a loss over the rows of all processes.
     """
     return rows if get_world_size() == 1 else torch.cat(all_gather(rows))
 

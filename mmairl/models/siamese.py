@@ -107,7 +107,8 @@ class Siamese(BaseModel):
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        # If there is a queue, these are the keys of the last batch by the index of their view. They are not normalized.
+        # If there is a queue, this dictionary maps the index of each key's view to the keys of the last batch. They are not
+        # normalized.
         self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:

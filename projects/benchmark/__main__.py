@@ -1,8 +1,8 @@
 """Compare the speed of mmairl with that of other libraries: python -m projects.benchmark --suite NAME [--device cuda].
 
-Both sides of a comparison run in one process. Exceptions are --suite scaling, which runs two processes, and --suite crops,
-which runs --processes processes, each on one thread. --suite detection --checkpoint CKPT trains a detector on synthetic images
-from a ResNet-18 of mmairl, and shows whether it learns.
+Both sides of a comparison run in one process, with two exceptions: --suite scaling compares one process with two, and
+--suite crops can run in several processes (--processes), each on one thread. --suite detection --checkpoint CKPT trains a
+detector on synthetic images from a ResNet-18 of mmairl, and shows whether the detector learns.
 """
 
 if __name__ == '__main__':
@@ -44,7 +44,7 @@ def parse_args() -> argparse.Namespace:
         default='all',
         help='choose the suite (default: all)',
     )
-    parser.add_argument('--checkpoint', help='detection: start from this ResNet-18; required there')
+    parser.add_argument('--checkpoint', help='detection: start from this ResNet-18 (required)')
     parser.add_argument(
         '--steps',
         type=positive,
@@ -67,7 +67,7 @@ def parse_args() -> argparse.Namespace:
         help='run each side this many times, in turn (default: 5)',
     )
     parser.add_argument(
-        '--quick', action='store_true', help='use tiny sizes to check that it runs (default: off)'
+        '--quick', action='store_true', help='use tiny sizes, only to check that the suite runs'
     )
     parser.add_argument(
         '--out',
@@ -92,7 +92,7 @@ def detection(args: argparse.Namespace) -> None:
 
 
 def two_processes(args: argparse.Namespace) -> None:
-    """Compare the speed of one process with that of two, each on one thread."""
+    """Compare the speed of one process with the speed of two, each on one thread."""
     command = f'python -m projects.benchmark --suite scaling --rounds {args.rounds}' + (
         ' --quick' if args.quick else ''
     )
@@ -103,8 +103,8 @@ def two_processes(args: argparse.Namespace) -> None:
     )
 
 
-def beside_peers(args: argparse.Namespace) -> None:
-    """Run the cases of the suites, and write the results after each. If the two sides of a case differ, the next case runs."""
+def compare_with_peers(args: argparse.Namespace) -> None:
+    """Run the cases of the suites, and write the results after each case. Cases whose two sides differ are not timed."""
     console, rows, differing, limits = (
         Console(quiet=not is_main_process()),
         [],
@@ -158,15 +158,15 @@ def main() -> None:
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()
-    torch.backends.cudnn.benchmark = True  # the configs of mmairl set it as well
+    torch.backends.cudnn.benchmark = True  # the configs of mmairl set this, too
     if args.device == 'cpu':
-        keep_freed_memory()  # training calls this too, and it affects both sides
+        keep_freed_memory()  # training calls this, too; it affects both sides of a comparison
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':
         two_processes(args)
     else:
-        beside_peers(args)
+        compare_with_peers(args)
         if args.suite == 'all':
             args.out = args.out and args.out.with_name('scaling_cpu')
             two_processes(args)

@@ -19,7 +19,7 @@ from projects.benchmark.timing import Case
 
 Views = Callable[[], object]
 SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
-# NumPy 2 raises on the negative bytes by which mmcv 2.1 shifts hues.
+# mmcv 2.1 shifts hues by negative bytes, for which NumPy 2 raises an error.
 NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= '2.0.0'
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
@@ -60,7 +60,7 @@ def augment(device: str, quick: bool) -> Iterator[Case]:
 
 
 def photograph(seed: int) -> np.ndarray:
-    """Return smooth colors with some noise, HWC. Like a decoded photograph, its JPEG is about as large as one of ImageNet."""
+    """Return an image (H, W, C) of smooth colors with some noise. Its JPEG is about as large as a photograph of ImageNet."""
     generator = np.random.default_rng(seed)
     smooth = cv2.resize(
         generator.random((12, 16, 3), np.float32), SIZE[::-1], interpolation=cv2.INTER_CUBIC
@@ -73,7 +73,7 @@ def tensor(pixels: np.ndarray) -> Tensor:
 
 
 def seeded(work: Views) -> Views:
-    """Return a function that repeats the same random draws in every call, so rounds differ only by the state of the machine."""
+    """Return a function that repeats the same random draws in every call, so that all rounds do the same work."""
 
     def repeated() -> object:
         for seed in (torch.manual_seed, np.random.seed, random.seed):
@@ -91,7 +91,7 @@ def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
-    """Return what other libraries do in a data worker: from the image that their decoder returns to two views as bytes."""
+    """Return functions that make two views by other libraries, from the images that their decoders return to bytes."""
     pil, tensors = (
         [Image.fromarray(pixels) for pixels in photographs],
         [tensor(pixels) for pixels in photographs],
@@ -111,7 +111,7 @@ def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
 
 
 def torchvision_released() -> v1.Compose:
-    """Return the views of MoCo's main_moco.py without ToTensor and Normalize, because mmairl does this on the device."""
+    """Return the view of MoCo's main_moco.py without ToTensor and Normalize, because mmairl normalizes on the device."""
     return v1.Compose(
         [
             v1.RandomResizedCrop(224, scale=(0.2, 1.0)),
@@ -174,7 +174,7 @@ def on_device(crops: list[Tensor], device: str) -> Views:
 
 
 def same_shapes(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
-    """Check the shapes only, because the random draws differ. The tests compare each operation with torchvision's."""
+    """Check only the shapes, because the random draws differ. Tests compare each operation with torchvision's."""
     for side in (ours, theirs):
         assert all(
             view.shape == (3, 224, 224) and view.dtype == torch.uint8

@@ -1,4 +1,4 @@
-"""Take a step of DINO or SwAV with small crops: mmairl compared with lightly's layers and losses, on the same crops."""
+"""Compare a step of DINO or SwAV with small crops with a step of lightly's layers and losses, on the same crops."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,14 +28,14 @@ LARGE, SMALL = 2, 6
 FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=2048, queue=0)
 ON_GPU = Size(depth=50, image=224, batch=128, features=2048, hidden=2048, queue=0)
 TINY = Size(depth=18, image=32, batch=4, features=512, hidden=16, queue=0)
-# The output width of the projector, and the number of prototypes.
+# For each method: the output width of the projector, and the number of prototypes.
 OUT = dict(dino=(256, 4096), swav=(128, 3000))
 NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. A check in float64 '
     "on a ResNet-18 shows that both take the same step if lightly's batch norm normalizes each crop separately, as mmairl "
-    "does. With crops of one size in one pass, lightly's step differs, because their statistics are joint. Losses and "
-    "prototypes are lightly's. With several processes on CPUs, each process has separate statistics on both sides, because "
-    "torch's SyncBN requires GPUs."
+    "does. If all crops of one size pass through lightly's network at once, its step differs, because these crops share "
+    "their statistics. Losses and prototypes of the other side are lightly's. With several processes on CPUs, each process "
+    "has separate statistics on both sides, because torch's SyncBN requires GPUs."
 )
 LOOPS = {
     "lightly's loop, a crop at a time": (False, '>= 1'),
@@ -84,7 +84,7 @@ def random_crops(size: Size, device: str = 'cpu') -> dict:
 
 @quiet()
 def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
-    """Return mmairl's network. SwAV's prototypes belong to its head, DINO's to its projector."""
+    """Return mmairl's network. Prototypes belong to the head for SwAV, and to the projector for DINO."""
     norm, (out, prototypes) = dict(type='SyncBN', group=1 if device == 'cpu' else None), OUT[method]
     neck = dict(
         in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=norm
@@ -117,7 +117,7 @@ def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
 
 
 class Lightly(nn.Module):
-    """Lightly's projection head, prototypes and loss on a ResNet, with ReLU in place of GELU, as in mmairl's projector.
+    """A ResNet with lightly's projection head, prototypes and loss. As in mmairl's projector, ReLU replaces GELU.
 
     With `together`, crops of one size pass through the network at once.
     """
@@ -160,7 +160,7 @@ class Lightly(nn.Module):
         self.train()
 
     def another(self) -> 'Lightly':
-        """Return a copy. Layers with a weight norm cannot be deep-copied."""
+        """Return a copy. copy.deepcopy fails for layers with weight norm."""
         made = Lightly(self.size, self.method, self.together).to(self.backbone.conv1.weight)
         made.load_state_dict(self.state_dict())
         return made
@@ -176,7 +176,7 @@ class Lightly(nn.Module):
     def forward(
         self, large: Sequence[Tensor], small: Sequence[Tensor], keys: Sequence[Tensor] | None
     ) -> Tensor:
-        """Return the loss from one pass of DDP, as lightly's Trainer does."""
+        """Return the loss of all crops. DDP expects a single call per step, so this method does the whole forward pass."""
         z, small_z = self.embed(large), self.embed(small)
         return (self.loss(z, small_z) if keys is None else self.loss(keys, z + small_z)).sum()
 
@@ -210,7 +210,7 @@ def our_step(model: BaseModel, batch: dict, fast: dict) -> Step:
 
 
 def their_step(peer: Lightly, batch: dict, channels_last: bool = False) -> Callable[[], dict]:
-    """Return one step of the loops in lightly's benchmarks."""
+    """Return a function that takes one step, as the training loop of lightly's benchmark does."""
     from lightly.models.utils import update_momentum
 
     first = peer.backbone.conv1.weight

@@ -1,12 +1,12 @@
-"""Measure controls of `segment` on drawn scenes, and its memory and speed.
+"""Measure controls for the protocol `segment` on drawn scenes, and its memory and speed.
 
     python -m projects.benchmark.dense_controls scores CHECKPOINT --seeds 5 --out scores.json
     python -m projects.benchmark.dense_controls memory
     python -m projects.benchmark.dense_controls speed
 
-Cells of the last stages see the whole image, so cells that are permuted within an image still carry its content. Two
-controls separate content from position: cells that all hold the image's mean, and cells that are exchanged for those of
-other images.
+A cell is one position of a feature map. In the last stages, a cell depends on the whole image, so cells that are permuted
+within an image still contain its content. Two more controls separate content from position: each cell gets either the mean
+of its image's cells, or the features of a cell of another image.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ROWS = ('trained', 'random weights', 'permuted', "image's mean", 'exchanged')
 
 
 def scores(checkpoint: str, seeds: int, out: Path) -> None:
-    """Measure each row on the scenes of each seed, and print differences with 95 % intervals."""
+    """Measure each row (the network and its controls) with each seed, and print differences with 95 % intervals."""
     found = json.loads(out.read_text()) if out.exists() else {}
     for seed in range(seeds):
         for row in ROWS:
@@ -61,7 +61,7 @@ def scores(checkpoint: str, seeds: int, out: Path) -> None:
 
 
 def measured(row: str, checkpoint: str, seed: int) -> Result:
-    """Return the result of one row on the scenes of a seed."""
+    """Return the result of one of ROWS on the scenes of a seed."""
     cfg = scenes(seed)
     backbone = load_backbone(cfg, None, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ Change = Callable[[CellFeatures, Tensor], Tensor]
 
 @contextmanager
 def changed_cells(change: Change | None):
-    """Replace the features of cells while an evaluation runs."""
+    """Apply `change` to the features of cells inside the block."""
     plain = CellFeatures.__call__
     if change:
         CellFeatures.__call__ = lambda self, images: change(self, plain(self, images))
@@ -105,15 +105,14 @@ def averaged(features: CellFeatures, x: Tensor) -> Tensor:
 
 
 def exchanged(cfg: Config, seed: int) -> Change:
-    """Give each cell the features of a random cell of other scenes."""
+    """Return a function that gives each cell the features of a random cell of other scenes."""
     random = torch.Generator().manual_seed(seed)
     bank: list[Tensor] = []
 
     def change(features: CellFeatures, x: Tensor) -> Tensor:
         if not bank:
-            bank.append(
-                torch.empty(0)
-            )  # prevents a recursion: features of the bank are not exchanged
+            # This item marks the bank as being filled, so that its own features are not exchanged.
+            bank.append(torch.empty(0))
             others = DATASETS.build({**cfg.evaluation.train, 'seed': 10**6 + seed})
             images = [features.protocol.resized(others[row][0]) for row in range(OTHER_SCENES)]
             bank[0] = flat_cells(features(torch.stack(images)))
@@ -127,7 +126,7 @@ def exchanged(cfg: Config, seed: int) -> Change:
 
 
 def interval(differences: list[float]) -> tuple[float, float, float]:
-    """Return mean and limits of the 95 % interval: low, mean, high.
+    """Return the lower end of the 95 % interval of the mean, the mean, and the upper end.
 
     >>> [round(value, 2) for value in interval([1.0, 2.0, 3.0])]
     [-0.48, 2.0, 4.48]
@@ -139,9 +138,9 @@ def interval(differences: list[float]) -> tuple[float, float, float]:
 
 
 def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
-    """Print the highest private memory of `segment` with both heads by training images.
+    """Print the peak private memory of `segment` with both heads, for each number of training images.
 
-    Each image has one cell of 2 048 features, those of eight layers of a small ViT, so 100 000 images fill the largest
+    Each image has one cell. Its 2 048 features are those of eight layers of a small ViT, so 100 000 images fill the largest
     default bank of the k-NN head.
     """
     register()
@@ -163,7 +162,7 @@ def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
 
 @contextmanager
 def peak_memory():
-    """Yield a list; after the block, its item is the highest private memory (RssAnon) in bytes, without memory-mapped files."""
+    """Yield a list. After the block, its only item is the peak private memory (RssAnon, without mapped files) in bytes."""
     peak = [0]
     done = threading.Event()
 
@@ -181,7 +180,7 @@ def peak_memory():
 
 
 def speed(images: int = 16, rounds: int = 2) -> None:
-    """Print the CPU time of an epoch over stored features, and of an epoch that computes features by the backbone."""
+    """Print the CPU time of an epoch with stored features, and of an epoch in which the backbone computes the features."""
     register()
     for name, update in {
         'ResNet-18 of the demo, 64 pixels': {},
@@ -200,13 +199,13 @@ def speed(images: int = 16, rounds: int = 2) -> None:
                 used[random_crops].append(head_seconds(cfg, random_crops))
         stored, in_loop = (min(values) for values in used.values())
         print(
-            f'{name}: {1e3 * stored / images:.1f} ms stored, {1e3 * in_loop / images:.1f} ms in the loop per image, '
-            f'{in_loop / stored:.1f} times as much'
+            f'{name}, per image: {1e3 * stored / images:.1f} ms with stored features, {1e3 * in_loop / images:.1f} ms with '
+            f'computed features ({in_loop / stored:.1f} times as long)'
         )
 
 
 def head_seconds(cfg: Config, random_crops: bool) -> float:
-    """Return the CPU seconds of an epoch of the linear head. The extraction of stored features does not count."""
+    """Return the CPU seconds of an epoch of the linear head, without the time to extract stored features."""
     seconds: list[float] = []
     plain = dense_protocol.DenseProtocol.trained_heads
 

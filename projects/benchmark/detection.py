@@ -17,9 +17,9 @@ SCORES = ('AP', 'AP50', 'AP75')
 
 
 def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> list[tuple[int, ...]]:
-    """Train, and return rows of iteration, AP, AP50 and AP75 in percent.
+    """Train a detector, and return rows of iteration, AP, AP50 and AP75 in percent.
 
-    Iteration 0 is the detector before training, because the first step has a learning rate of 0.
+    The row of iteration 0 is for the untrained detector. It is measured after one step with a learning rate of 0.
     """
     data = write_voc(folder / 'data/VOCdevkit', IMAGES, SIZE)
     untrained = shrunk(checkpoint, data, folder / 'untrained', 1, 1)
@@ -56,7 +56,7 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
 
 
 def measured(folder: Path) -> list[tuple[int, ...]]:
-    """Return each evaluation in the log of a run."""
+    """Return a row for each evaluation in the log of a run."""
     curves = read_scalars(folder)
     steps, _ = curves['pascal_voc/AP']
     return list(

@@ -1,9 +1,9 @@
-"""Plant twelve faults in short runs of the demo, and print where `mmairl doctor` ranks the cause.
+"""Plant twelve faults in short runs of the demo, and print at which rank `mmairl doctor` lists the cause.
 
     python -m projects.benchmark.doctor_faults [FAULT ...]
 
-Each run has 160 iterations on a network of half the demo's width. A fault without a bad sign is found if the doctor lists its
-setting as unusual.
+Each run has 160 iterations on a network of half the demo's width. If a run shows no bad sign, the fault counts as found if
+the doctor lists its setting as unusual.
 """
 
 import sys
@@ -18,7 +18,7 @@ from mmairl.engine.fork import Fork
 from mmairl.engine.run import register, train
 from mmairl.errors import Diverged
 
-STEPS = 40  # iterations of each fork with which the doctor tries a remedy
+STEPS = 40  # iterations of each continued run in which the doctor tries a remedy
 SMALL = {
     'model.backbone.stem_channels': 8,
     'model.backbone.base_channels': 8,
@@ -81,7 +81,7 @@ def plant(folder: Path, changes: dict[str, Any]) -> Path:
 
 
 def diagnosis(run: Path) -> tuple[str, list[str]]:
-    """Return the first bad sign, and the remedies in the doctor's order."""
+    """Return the first bad sign of a run, and the doctor's remedies, the most likely first."""
     sign = first_sign(run)
     if sign is None:
         unusual = [remedy for remedy in remedies(Fork(run).config()) if remedy.specific]

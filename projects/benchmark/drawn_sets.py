@@ -31,7 +31,7 @@ ANNOTATION = (
 
 @dataclass
 class Thing:
-    """A drawn object. `box` holds its outermost pixels: left, top, right, bottom."""
+    """A drawn object. `box` contains the coordinates of its outermost pixels: left, top, right, bottom."""
 
     name: str
     box: tuple[int, int, int, int]

@@ -1,7 +1,7 @@
-"""The probes of goldens.py: `python golden_probes.py PART` computes golden values of the tree in the current folder.
+"""The probes of goldens.py: `python golden_probes.py PART` computes their results for the tree in the current folder.
 
 goldens.py runs a copy of this file in both trees, so it must work with the code before and after a move. It relies on
-commands, registered names, config file names and the functions in PLACES, which lists the possible modules of each.
+commands, registered names, config file names and a few functions. PLACES lists all modules in which these functions may be.
 """
 
 import contextlib
@@ -24,9 +24,10 @@ from typing import Any
 
 TREE = Path.cwd()
 OUT = Path(os.environ.get('GOLDENS_OUT', 'goldens'))  # this folder has one JSON file per probe
-SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))  # must be equal for both trees
+# The scratch folder must be the same for both trees.
+SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))
 STEPS = int(os.environ.get('GOLDENS_STEPS', '50'))
-# Functions that have moved between modules: all modules where each has been, the newest first.
+# For each function that has moved: all modules in which it has been, the newest first.
 PLACES = {
     'load_config': ('mmairl.config', 'mmairl.configs'),
     'train': ('mmairl.engine.run', 'mmairl.engine.launch'),
@@ -175,7 +176,7 @@ def register_toys() -> None:
 
     @DATASETS.register_module(force=True)
     class GoldenViews(Dataset):
-        """`count` images of several random views each, with sides of `sizes` pixels."""
+        """A data set of `count` images. Each has several random views, whose sides are `sizes` pixels."""
 
         def __init__(self, count: int, sizes: list[int], dtype: str = 'float64') -> None:
             generator = torch.Generator().manual_seed(7)
@@ -217,7 +218,7 @@ def register_toys() -> None:
 
 
 def narrow(cfg: Any) -> None:
-    """Make the network of a config small: a ResNet-18 of an eighth of the width and thin necks."""
+    """Make the network of a config small: a ResNet-18 with an eighth of its width and narrow necks."""
     model = cfg.model
     features = 8 * WIDTH
     model.backbone.update(depth=18, stem_channels=WIDTH, base_channels=WIDTH)
@@ -236,7 +237,7 @@ def narrow(cfg: Any) -> None:
 
 
 def view_sizes(cfg: Any) -> list[int]:
-    """Return the side in pixels of each view of a config. With multi-crop, there are large and small crops."""
+    """Return the side in pixels of each view of a config. Methods with multi-crop have large and small views."""
     views = cfg.train_dataloader.dataset.get('views') or cfg.model.get('data_preprocessor', {}).get(
         'views'
     )
@@ -252,9 +253,8 @@ def common_settings(cfg: Any, folder: Path, name: str) -> None:
     cfg.default_hooks.pop('progress', None)
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = str(folder)
-    cfg.experiment_name = (
-        f'goldens_{name}_{time.time_ns()}'  # mmengine keeps one logger for each name
-    )
+    # mmengine keeps one logger for each name.
+    cfg.experiment_name = f'goldens_{name}_{time.time_ns()}'
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'
     cfg.log_level = 'WARNING'
@@ -450,7 +450,10 @@ def real_config(
 
 
 def probe_resume() -> None:
-    """Train without interruption, and train to step k and resume. Both final states must be equal, also between the trees."""
+    """Train once without interruption, and again with an interruption after step k.
+
+    Both final states must be equal, both within a tree and between the trees.
+    """
     register_toys()
     for case, how in REAL_RUNS.items():
 
@@ -537,7 +540,7 @@ SINGLES = {
     'mmpretrain': lambda s: dict(state_dict=with_prefix('backbone.', s)),
     'compiled': lambda s: dict(model=with_prefix('_orig_mod.', s)),
 }
-# Small ViTs of timm, and the prefix of the keys in each checkpoint.
+# For each checkpoint of a ViT: the name of the model in timm, and the prefix of its keys.
 VITS = {
     'timm_vit': ('vit_small_patch16_224', ''),
     'timm_dinov2': ('vit_small_patch14_dinov2', ''),
@@ -547,7 +550,7 @@ VITS = {
 
 
 def describe_backbone(path: Path, part: str, size: int) -> dict[str, Any]:
-    """Read a backbone, and hash its weights and the features of the network built from them."""
+    """Read a backbone, and hash its weights and the features that a network with these weights computes."""
     import torch
 
     from mmairl.registry import MODELS
@@ -661,7 +664,7 @@ def succeed(*arguments: object) -> str:
     return done.stdout
 
 
-# Commands that have moved: all places where each has been. The first that exists is used.
+# For each command: all places where it has been. The first place that exists is used.
 TOOLS = {
     'analyze': (['tools/analyze.py'],),
     'benchmark': (['tools/benchmark.py'], ['-m', 'projects.benchmark']),
@@ -722,7 +725,7 @@ def tool(name: str) -> list[str]:
 
 
 def probe_tools() -> None:
-    """Record help and exit codes of every tool, including 75 of a run that a signal stops."""
+    """Record the help and the exit codes of every command, including code 75 of a run that a signal stops."""
     paths = dict(
         config=find_file('mocov2plus_r50_200e.py').relative_to(TREE),
         demo=find_file('mocov2plus_shapes.py').relative_to(TREE),
@@ -825,7 +828,7 @@ SMALL_SHAPES = [
     'evaluation.batch_size=60',
 ]
 SMALL_DIGITS = [*SMALL_NETWORK, 'model.in_channels=64']
-# The config, its overrides, and the arguments of the command.
+# For each probe: the config, its overrides, and the arguments of the command.
 EVALUATIONS = {
     'shapes_knn': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 20'),
     'shapes_random': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init random'),
@@ -867,7 +870,7 @@ def evaluation_checkpoint(folder: Path) -> Path:
 
 
 def short_recipe(folder: Path, name: str, epochs: int) -> Path:
-    """Write a recipe that shortens a recipe of the package."""
+    """Write a recipe that inherits from a recipe of the package and trains for fewer epochs."""
     path = folder / f'{name}_short.py'
     cosine = f"dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, end={epochs}, convert_to_iter_based=True)"
     path.write_text(
@@ -930,11 +933,11 @@ SCALE_CHANGES = dict(images=64, batch=16, queue=64, epochs=0.015, tasks=['knn'])
 
 
 def write_scale(folder: Path, **changes: Any) -> Path:
-    """Write a scale like the demo's, with the narrowest network and few images."""
+    """Write the YAML file of a scale like the demo's, with the narrowest network and few images."""
     import yaml
 
     scale = yaml.safe_load(find_file('demo.yaml').read_text())
-    scale.pop('seeds', None)  # use the seeds of the study instead
+    scale.pop('seeds', None)  # without this key, the seeds of the study apply
     for kind in ('mmpretrain.ResNet', 'ResNet'):
         scale['parts'][kind].update(stem_channels=8, base_channels=8)
     scale['views']['RandomResizedCrop']['size'] = 16
@@ -950,7 +953,7 @@ def write_scale(folder: Path, **changes: Any) -> Path:
 
 
 def planted_result(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return invented results of a run: scores, start, duration and steps, which depend only on the name of its folder."""
+    """Return invented results of a run, such as scores and a duration. They depend only on the name of its folder."""
     row = folder.parent.name
     draw = (
         int(
@@ -987,7 +990,7 @@ def run_study(study: Path, scale: Path, out: Path, *flags: object) -> str:
     return succeed(*tool('study'), study, '--scale', scale, '--out', out, '--gpus', 0, *flags)
 
 
-# Values that depend on the machine and the time.
+# These values depend on the machine or the time, so they are not compared.
 VOLATILE = (
     'seconds',
     'device_seconds',
@@ -1010,7 +1013,7 @@ def without(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def canned_study(name: str) -> dict[str, Any]:
-    """Create the folders of a study of the package, plant results in all of its runs, and collect the record."""
+    """Create the folders of a study of the package, write invented results for all of its runs, and collect the record."""
     folder = fresh_folder(f'study_{name}')
     scale, out = write_scale(folder, floor=[]), folder / 'out'
     study = find_file(f'{name}.yaml')
@@ -1067,7 +1070,7 @@ FIXTURE_STUDY = dict(
 
 
 def write_fixtures() -> None:
-    """Write files with the base commit: interrupted runs, a config, a result, and a study folder."""
+    """Write fixtures by the base commit: interrupted runs, a config, a result, and the folder of a study."""
     import yaml
 
     register_toys()
@@ -1096,7 +1099,7 @@ def probe_fixtures() -> None:
         return run_training(fixture_config(folder / kind, kind, resume=True))
 
     def loaded(kind: str) -> dict[str, Any]:
-        """Load weights with plain torch from the `backbone.` keys of a checkpoint."""
+        """Read student and teacher of the newest checkpoint, and hash their weights and features."""
         newest = sorted((folder / kind).glob('*.pth'))[-1]
         return {part: describe_backbone(newest, part, 64) for part in ('student', 'teacher')}
 

@@ -1,8 +1,9 @@
 """Compare the numbers of two commits, bit for bit: python -m projects.benchmark.goldens --base REV
 
-Run the probes of golden_probes.py in a copy of REV and in a copy of the working tree, on this machine and with this
-Python, and print one line for each probe. Exit with 1 if a probe differs in a way that ALLOWED does not list. Results
-of finished probes are stored under --work by the content of the tree, so REV runs only once and a stopped run resumes.
+A probe is a short program whose result must not change, such as a training run of 50 steps. All probes (golden_probes.py)
+run in a copy of REV and in a copy of the working tree, on this machine and with this Python. The command prints one line for
+each probe, and exits with 1 if a result differs in a way that ALLOWED does not list. Results are stored under --work by the
+content of the tree, so REV runs only once, and an interrupted command resumes.
 """
 
 import argparse
@@ -70,20 +71,22 @@ def parse_args() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        '--base', required=True, metavar='REV', help='the commit to compare the working tree with'
+        '--base', required=True, metavar='REV', help='compare the working tree with this commit'
     )
     parser.add_argument(
         '--part',
         nargs='+',
         choices=PARTS,
         default=PARTS,
-        help='run these parts only (default: all)',
+        help='run only these parts (default: all)',
     )
     parser.add_argument(
-        '--steps', type=int, default=50, help='training steps of each config (default: 50)'
+        '--steps', type=int, default=50, help='train each config for this many steps (default: 50)'
     )
     parser.add_argument(
-        '--work', type=Path, help='folder for trees and results (default: a fixed temporary folder)'
+        '--work',
+        type=Path,
+        help='write trees and results to this folder (default: a fixed temporary folder)',
     )
     parser.add_argument('--quiet', action='store_true', help='print only probes that differ')
     return parser.parse_args()
@@ -145,7 +148,7 @@ def checkout(work: Path, tree: str) -> Path:
 
 
 def results(work: Path, tree: str, steps: int) -> Path:
-    """Return the folder of a tree's results. It depends on the probes, so a changed probe runs again."""
+    """Return the folder for the results of a tree. Its name depends on golden_probes.py, so changed probes run again."""
     return work / 'results' / f'{tree[:12]}_{VERSION}_{steps}'
 
 
@@ -192,7 +195,10 @@ def run_part(work: Path, tree: str, part: str, steps: int, out: Path) -> None:
 
 
 def restore_fixtures(work: Path, base: str, steps: int) -> None:
-    """Have the base commit write its fixtures once, and copy them to the folder where it wrote them."""
+    """Restore the fixtures: files, such as interrupted runs, that the base commit writes and both trees read.
+
+    The base commit writes them only once. They are restored in the folder in which it wrote them.
+    """
     stored = results(work, base, steps) / 'written_fixtures'
     scratch = work / 'scratch' / 'fixtures'
     if not stored.is_dir():
@@ -204,7 +210,7 @@ def restore_fixtures(work: Path, base: str, steps: int) -> None:
         stored.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(scratch, stored)
     shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(stored, scratch)  # modification times are kept, because identities include them
+    shutil.copytree(stored, scratch)  # keeps modification times, which are part of identities
 
 
 def report(base: Path, new: Path, quiet: bool) -> tuple[int, int]:
@@ -272,7 +278,7 @@ def allowed(probe: str, key: str) -> str:
 
 
 def flatten(value: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
-    """Yield every plain value by its dotted key."""
+    """Yield each plain value inside nested dictionaries and lists, with its dotted key."""
     if isinstance(value, dict) and value:
         pairs = value.items()
     elif isinstance(value, list) and value:

@@ -14,7 +14,11 @@ COPIED = dict(cpu=2**28, cuda=2**31)  # number of bytes, more than any cache hol
 
 @dataclass(frozen=True)
 class Limits:
-    """FLOPs per second of a matrix product, and bytes per second, read and written, of a copy or an in-place sum."""
+    """The highest speeds of a machine.
+
+    `flops` is the number of operations per second of a matrix product. `moved` is the number of bytes per second that a copy
+    or an in-place sum reads and writes.
+    """
 
     flops: float
     moved: float
@@ -23,16 +27,19 @@ class Limits:
         return f'{self.flops / 1e9:.3g} GFLOP/s (float32 matrix product), {self.moved / 1e9:.3g} GB/s (memory)'
 
     def seconds(self, flops: float, moved: float) -> float:
-        """Return the least time for the work, if arithmetic and memory traffic overlap perfectly."""
+        """Return the shortest possible time for the work, with perfect overlap of arithmetic and memory traffic."""
         return max(flops / self.flops, moved / self.moved)
 
     def reached(self, row: Row) -> float | None:
-        """Return the least time over the measured time, or None without a least time. A cache can raise it above 1."""
+        """Return the shortest possible time divided by the measured time. A cache can raise this fraction above 1.
+
+        Return None if the case states neither operations nor bytes.
+        """
         return self.seconds(row.flops, row.moved) / row.ours if row.flops or row.moved else None
 
 
 def measure(device: str, rounds: int = 12) -> Limits:
-    """Return the best of some rounds after a warm-up, because other work on the machine can only slow a round down."""
+    """Measure both speeds. The best round counts, because other work on the machine can only slow a round down."""
     size = MATRIX[device]
     left, right = (torch.randn(size, size, device=device) for _ in range(2))
     source = torch.zeros(COPIED[device] // 4, device=device)

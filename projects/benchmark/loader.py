@@ -82,7 +82,7 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
 
 
 def many_files(device: str, quick: bool) -> Iterator[Case]:
-    """Write small JPEGs, up to a million of them."""
+    """Compare how long it takes to find and read images in folders and archives of up to a million small JPEGs."""
     for count in (64,) if quick else (10_000, 100_000, 1_000_000):
         with TemporaryDirectory() as folder:
             yield from growing(Path(folder), count)
@@ -129,7 +129,7 @@ def decoding(files: list[bytes]) -> Iterator[Case]:
 
 
 def growing(folder: Path, count: int) -> Iterator[Case]:
-    """Measure how long it takes to find and read an image among few and among many, in folders of 100 and in 16 archives."""
+    """Yield cases that find and read images among `count` images, in folders of 100 images and in 16 archives."""
     drawn = []
     for number in range(64):
         Image.fromarray(photograph(number)).resize((64, 48)).save(
@@ -146,7 +146,7 @@ def growing(folder: Path, count: int) -> Iterator[Case]:
 
     def searched() -> Shards:
         for archive in folder.glob('*.tar'):
-            archive.touch()  # the archive seems to have changed, so it is indexed again
+            archive.touch()  # a new modification time makes mmairl index the archive again
         return Shards(folder)
 
     own = lambda: ImageFolder(folder / 'files')  # noqa: E731
@@ -223,7 +223,7 @@ class Released(Dataset):
 
 
 def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple[str, Dataset]]:
-    """Return loaders of other installed packages, which read the same files in sequence and then make mmairl's two views."""
+    """Yield loaders of other installed packages. They read the same files in sequence, and then make mmairl's two views."""
     make = worker_views(view)
 
     def views(image: Image.Image) -> list[Tensor]:
@@ -259,7 +259,7 @@ def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple
 
 
 def dali(root: Path, threads: int) -> Callable[[], object]:
-    """Return DALI's loader for the same files, with its decoder and its form of the same two views."""
+    """Return a function that loads the same files by DALI, with DALI's decoder and DALI's version of the same two views."""
     from nvidia.dali import fn, pipeline_def, types
 
     def chance(share: float) -> object:
@@ -314,7 +314,7 @@ def files_size(files: ImageFolder) -> int:
 
 
 def epoch(dataset: Dataset, workers: int) -> Callable[[], object]:
-    """Load all batches. The workers persist from call to call, as they do from epoch to epoch."""
+    """Return a function that loads all batches. Its workers persist from call to call, as they do between epochs."""
     batches = DataLoader(
         dataset,
         BATCH,
@@ -337,6 +337,9 @@ def same_pixels(ours: list[Tensor], theirs: list[Tensor]) -> None:
 
 
 def same_batches(ours: dict, theirs: dict) -> None:
-    """Check that both sides load the same images in the same order. Workers draw other views in a second call."""
+    """Check that both sides load the same images in the same order.
+
+    The pixels of the views are not compared, because workers draw other views in a second call.
+    """
     assert torch.equal(ours['data_samples']['label'], theirs['data_samples']['label'])
     assert [view.shape for view in ours['inputs']] == [view.shape for view in theirs['inputs']]

@@ -12,7 +12,7 @@ from projects.benchmark.timing import Case
 
 NOTE = (
     'Limit: the products of the loss and of its gradient, 4 x batch x queue x width FLOPs. MoCo and mmpretrain concatenate '
-    'positive and negatives and pass the copy to a cross entropy, so at the peak they hold the logits three times.'
+    'positive and negatives and pass the copy to a cross entropy, so at the peak the logits are in memory three times.'
 )
 
 
@@ -27,7 +27,7 @@ def chunked(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tens
 
 
 def loss(device: str, quick: bool) -> Iterator[Case]:
-    """Compare InfoNCE with and without a logit matrix, at MoCo's queue length and at a smaller one."""
+    """Compare InfoNCE with and without a matrix of all logits, for MoCo's queue length and for a shorter queue."""
     sizes = (
         [(8, 100, 16)]
         if quick

@@ -25,7 +25,7 @@ LIMIT = 600  # maximum seconds for the tests of one fault
 
 @dataclass(frozen=True)
 class Fault:
-    """An edit, and the test files that should find it. Each test file has one or more possible names."""
+    """An edit of the code, and the names of the test files that should find it."""
 
     name: str
     old: str
@@ -222,10 +222,12 @@ def parse_args() -> argparse.Namespace:
         '--check', action='store_true', help='only check that every fault applies; runs no test'
     )
     parser.add_argument(
-        '--fault', type=int, nargs='+', help='numbers of the faults to plant, from 1 (default: all)'
+        '--fault', type=int, nargs='+', help='plant the faults with these numbers (default: all)'
     )
     parser.add_argument(
-        '--work', type=Path, help='folder for the scratch copy (default: a fixed temporary folder)'
+        '--work',
+        type=Path,
+        help='write the scratch copy to this folder (default: a fixed temporary folder)',
     )
     return parser.parse_args()
 
@@ -233,7 +235,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     work = (args.work or Path(tempfile.gettempdir()) / 'mmairl_goldens').absolute()
-    # An earlier run that was interrupted may have left its copy with a fault.
+    # An interrupted run may have left a fault in its scratch copy.
     shutil.rmtree(work / 'mutations', ignore_errors=True)
     tree = checkout(work / 'mutations', working_tree())
     bad = 0

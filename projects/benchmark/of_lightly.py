@@ -12,7 +12,7 @@ from mmairl.models.backbones import pooled
 
 
 def installed(what: str) -> bool:
-    """Return whether lightly is installed; if not, print what is left out."""
+    """Return True if lightly is installed. Otherwise, print which comparison is left out."""
     found = importlib.util.find_spec('lightly') is not None
     if not found:
         print(f"lightly's {what} is left out; `pip install --no-deps lightly` adds it")
@@ -20,7 +20,7 @@ def installed(what: str) -> bool:
 
 
 class LightlyBYOL(nn.Module):
-    """The student; `byol_step` creates the teacher as a copy."""
+    """The student of lightly's BYOL. `byol_step` copies it to create the teacher."""
 
     def __init__(self, backbone: nn.Module, features: int, hidden: int, out: int = 256) -> None:
         from lightly.models.modules import BYOLPredictionHead, BYOLProjectionHead
@@ -44,7 +44,11 @@ def byol_step(
     momentum: float = 0.99,
     rates: Iterator[float] | None = None,
 ) -> Callable[[], dict[str, Tensor]]:
-    """Return one step of lightly's loop, at the next rate if rates are given. Views are normalized, as by lightly's workers."""
+    """Return a function that takes one step, as lightly's training loop does.
+
+    The views are normalized in advance, because lightly's data workers normalize them. If `rates` is set, each step has the
+    next of these learning rates.
+    """
     from lightly.loss import NegativeCosineSimilarity
     from lightly.models.utils import get_weight_decay_parameters, update_momentum
     from lightly.utils.lars import LARS

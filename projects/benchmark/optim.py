@@ -54,7 +54,10 @@ def _case(
 def _step(
     kind: type[Optimizer], weights: list[Tensor], grads: list[Tensor], excluded: dict
 ) -> Callable[[], list[Tensor]]:
-    """Return a step on copies of the parameters, with the options by which this optimizer excludes vectors."""
+    """Return a step of an optimizer on copies of the parameters.
+
+    `excluded` contains the options by which this optimizer excludes vectors (norm layers and biases).
+    """
     own = [weight.clone().requires_grad_() for weight in weights]
     for weight, grad in zip(own, grads):
         weight.grad = grad.clone()

@@ -62,7 +62,7 @@ def cells(row: Row, limits: Limits | None = None) -> list[str]:
 
 def show(rows: Sequence[Row], limits: Limits | None = None) -> None:
     told = [cells(row, limits) for row in rows]
-    title = 'ratio: how many times as long as ours the other takes'
+    title = 'ratio: time of the other side divided by our time'
     print_table(COLUMNS[1:], [(name, rest) for name, *rest in told], title, head=COLUMNS[0])
 
 

@@ -1,4 +1,7 @@
-"""Measure how long saving a checkpoint delays a step: if it is only copied in memory, and if it is also written to disk."""
+"""Measure how long saving a checkpoint delays a training step.
+
+The step waits either for a copy in memory only, or for the copy and for the file.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +13,10 @@ from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.engine.runner import Runner
 from projects.benchmark.timing import Case
 
-NOTE = 'The checkpoint of MoCo v2+, written where temporary files go; with a copy, a thread writes it while training goes on.'
+NOTE = (
+    'The checkpoint of MoCo v2+ is written to the folder for temporary files. If a step waits only for the copy, a thread '
+    'writes the file while training continues.'
+)
 
 
 def saving(device: str, quick: bool) -> Iterator[Case]:

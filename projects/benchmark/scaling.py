@@ -1,6 +1,6 @@
-"""Measure the gain from a second process, and the cost of two processes, SyncBN's exchange and DDP's settings.
+"""Measure how much faster two processes are than one, and what SyncBN and the settings of DDP cost.
 
-python -m projects.benchmark --suite scaling: a row per configuration, with each process on one thread.
+python -m projects.benchmark --suite scaling prints a row per configuration. Each process has one thread.
 """
 
 import json
@@ -38,7 +38,10 @@ SEVERAL = {
 
 
 def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
-    """Return the seconds per step of each configuration and round. They take turns, so other work slows all of them."""
+    """Return the seconds per step of each configuration and round.
+
+    The configurations take turns, so that other work on the machine slows all of them.
+    """
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         alone = _read([_start(1, steps)])
@@ -67,7 +70,7 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
 
 
 def _read(runs: Sequence[subprocess.Popen]) -> dict[str, float]:
-    """Return the seconds that runs printed in their output. If two runs were measured at once, the slower one counts."""
+    """Return the seconds per step that runs have printed. If two runs were measured at once, the slower run counts."""
     answers = [json.loads(run.communicate()[0].split(ANSWER)[1].splitlines()[0]) for run in runs]
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 
@@ -98,7 +101,7 @@ def work(steps: int) -> None:
 
 
 def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
-    """Return a training step of MoCo v2+ with the hooks that act in each step, in DDP if there are settings for it."""
+    """Return a training step of MoCo v2+ with the hooks that act in each step. `settings` are those of DDP; None: no DDP."""
     model: BaseModel = siamese(SIZE, 'mocov2plus', norm)
     if settings is not None:
         model = DistributedModel(model, **settings)
@@ -106,7 +109,7 @@ def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
 
 
 def table(found: dict[str, list[float]]) -> str:
-    """Return a Markdown table of median, spread, and the fraction of its speed that each of two processes keeps."""
+    """Return a Markdown table. The efficiency is the speed of a process, divided by its speed if it runs alone."""
     alone = statistics.median(found[ALONE])
     lines = ['| way | a step | spread | images/s in all | efficiency |', '|' + '---|' * 5]
     for name, seconds in found.items():
@@ -123,7 +126,7 @@ def report(rounds: int, steps: int, command: str, out: Path) -> tuple[Path, Path
     """Measure, print, and write out.json and out.md."""
     found = measure(rounds, steps)
     tables = [
-        f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.',
+        f'A step of MoCo v2+, {SIZE} per process, one thread per process. The configurations take turns.',
         table(found),
     ]
     print('\n\n'.join(tables))

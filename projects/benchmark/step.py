@@ -25,26 +25,26 @@ from projects.benchmark.of_lightly import LightlyBYOL, byol_step, installed
 from projects.benchmark.timing import Case
 
 Step = Callable[[], dict[str, Tensor]]
-STEPS = (
-    10_000  # length of the training in the teachers' schedules; only a few of its steps are taken
-)
+# Number of steps for which the schedules of the teachers' momenta are defined. Only a few of these steps are taken.
+STEPS = 10_000
 SGD = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
 NOTE = (
     'A step is everything that a run does between two batches: normalize two views, pass both through student and teacher, '
     'loss, backward pass, optimizer, teacher, queue, and the logging hooks. Both sides have the same backbone, batch and '
     'number of passes (two student passes with gradient, two teacher passes). A check in float64 on a ResNet-18 shows that '
     "both take the same BYOL step; mmpretrain's loss is mmairl's minus 4, because it omits the constant. mmpretrain's MoCo "
-    'has one direction, so one step of MoCo v2+ is compared with two of its steps with the views swapped. It has no '
-    'predictor and half the width of keys. mmpretrain publishes both in float32 and the default layout, and its '
-    "AmpOptimWrapper does not run on a CPU. `channels last by hand` is mmpretrain's network in this layout, for which it has "
-    "no key; the remaining ratio is not due to the layout. lightly's loop is that of its BYOL benchmark, without its Trainer; "
-    "its views are normalized by its transforms. Limit: the FLOPs of the passes at float32's rate; bfloat16 can exceed it."
+    'has one direction, so one step of MoCo v2+ is compared with two steps of mmpretrain, the second with swapped views. '
+    "mmpretrain's MoCo has no predictor, and its keys have half the width. mmpretrain's configs of BYOL and MoCo use float32 "
+    'and the default layout, and its AmpOptimWrapper does not run on a CPU. For `channels last by hand`, the network of '
+    'mmpretrain is converted to this layout, for which it has no config key, so the remaining ratio is not due to the layout. '
+    "lightly's loop is that of its BYOL benchmark, without its Trainer. Its views are normalized by its transforms. Limit: "
+    'the FLOPs of the passes at the speed of float32; bfloat16 can exceed it.'
 )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress mmengine's lines about initialized tensors and parameter groups."""
+    """Suppress mmengine's log lines about initialized tensors and parameter groups."""
     logger = MMLogger.get_current_instance()
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -110,7 +110,7 @@ def step(device: str, quick: bool) -> Iterator[Case]:
 
 
 def peers() -> dict[str, tuple[Callable, Callable]]:
-    """Return, for each library with a BYOL, the functions that create its network and its step."""
+    """Return, for each library that implements BYOL, the functions that create its network and its step."""
     found = {"mmpretrain's BYOL": (mmpretrain_byol, their_step)}
     return found | ({"lightly's BYOL": (lightly_byol, lightly_step)} if installed('BYOL') else {})
 
@@ -144,7 +144,7 @@ def same_step(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 def same_loss(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    """Compare losses at the precision of bfloat16. Cosines of untrained embeddings sum many rounding errors."""
+    """Compare losses with the tolerance of bfloat16, because cosines of untrained embeddings sum many rounding errors."""
     torch.testing.assert_close(ours['loss'], theirs['loss'] + 4, atol=0.1, rtol=0)
 
 
@@ -229,7 +229,7 @@ def _of_mmpretrain(kind: str, size: Size, norm: str, **parts) -> BaseModel:
 
 
 def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
-    """Copy mmairl's weights to another BYOL. Its target network starts as a copy of the student, as mmairl's teacher does."""
+    """Copy mmairl's weights to the BYOL of another library, and start mmairl's teacher as a copy of the student."""
     peer.backbone.load_state_dict(ours.backbone.state_dict())
     if isinstance(peer, LightlyBYOL):
         necks = [
@@ -241,7 +241,7 @@ def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
     for neck, mlp in zip(necks, (ours.projector.mlp, ours.predictor.mlp)):
         for theirs, layer in zip(neck, (mlp[0], mlp[1], mlp[3])):
             if theirs.bias is not None:
-                theirs.bias.data.zero_()  # the corresponding layer of mmairl has a zero bias or none
+                theirs.bias.data.zero_()  # mmairl's layer has no bias, or a bias of zero
             theirs.load_state_dict(layer.state_dict(), strict=False)
     ours.teacher.copy_from(ours)
 
@@ -267,7 +267,10 @@ def lars(batch: dict) -> dict:
 
 @quiet()
 def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> Step:
-    """Return a step with mmairl's optimizer wrapper and the hooks that act in every step. `fast` is as in a config."""
+    """Return a step with mmairl's optimizer wrapper and the hooks that act in every step.
+
+    `fast` has the items of a config's key `fast`.
+    """
     kind = SGD if optimizer == 'SGD' else dict(type='LARS', **lars(batch))
     cfg = ConfigDict(
         fast=fast,
@@ -308,7 +311,7 @@ def their_step(
 
 @quiet()
 def _both_ways(size: Size, batch: dict, device: str) -> Step:
-    """Take two steps of mmpretrain's MoCo, so that each view is the query once, as in one step of MoCo v2+."""
+    """Return a function that takes two steps of mmpretrain's MoCo. As in MoCo v2+, each view is the query once."""
     model = mmpretrain_moco(size).to(device)
     config = dict(
         type='mmengine.OptimWrapper', constructor='mmengine.DefaultOptimWrapperConstructor'
@@ -325,7 +328,7 @@ def _both_ways(size: Size, batch: dict, device: str) -> Step:
 
 
 def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: list) -> Step:
-    """Return one iteration of the training loop, with a minimal stand-in for the runner."""
+    """Return a function that runs one iteration of the training loop, with a minimal stand-in for the runner."""
     hub = MessageHub.get_instance(f'step{id(model)}')
     # mmpretrain's teacher reads max_iters for its momentum schedule.
     MessageHub.get_current_instance().update_info('max_iters', STEPS)
@@ -355,7 +358,7 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
 
 
 def flops(size: Size) -> float:
-    """Count the operations of four forward passes and the backward pass, on tensors without memory."""
+    """Count the operations of four forward passes and the backward pass. The tensors have no data (device 'meta')."""
     model = siamese(size, 'byol').to('meta')
     views = [torch.empty(size.batch, 3, size.image, size.image, device='meta') for _ in range(2)]
     with FlopCounterMode(display=False) as counter:

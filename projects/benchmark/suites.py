@@ -1,4 +1,4 @@
-"""The suites of comparisons. Each creates its cases when it is called, at full size or, with `quick`, at test size."""
+"""The suites of comparisons. Each is a function that yields its cases, at full size or, if `quick`, at test size."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -26,7 +26,7 @@ from projects.benchmark.timing import Case
 
 
 def knn(device: str, quick: bool) -> Iterator[Case]:
-    """Compare the blocked search with the full similarity matrix."""
+    """Compare the k-NN search, which works in blocks, with a search in the full similarity matrix."""
     bank, queries, width = (2000, 100, 64) if quick else (200_000, 4096, 2048)
     generator = torch.Generator().manual_seed(0)
     x, q = (
@@ -54,7 +54,7 @@ def knn(device: str, quick: bool) -> Iterator[Case]:
 
 
 def linear(device: str, quick: bool) -> Iterator[Case]:
-    """Compare 32 heads in one pass with 32 separate steps, and with the step of one head, which is a lower bound."""
+    """Compare a step that trains 32 heads with 32 steps of one head, and with a single such step, which is a lower bound."""
     depth, size, batch, classes, heads = (18, 32, 4, 10, 4) if quick else (50, 224, 16, 1000, 32)
     images = [torch.randn(batch, 3, size, size).to(device, memory_format=torch.channels_last)]
     labels = dict(label=torch.randint(classes, (batch,), device=device))

@@ -1,4 +1,4 @@
-"""Compare the teacher's average over a ResNet-50 with those of mmengine and mmpretrain."""
+"""Compare one update of the teacher, the moving average of a ResNet-50, with the averages of mmengine and mmpretrain."""
 
 import copy
 from collections.abc import Callable, Iterator

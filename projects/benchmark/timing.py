@@ -18,8 +18,9 @@ Work = Callable[[], object]
 class Case:
     """One comparison: `ours` and `peer` do the same work, and `check` compares their results.
 
-    `images` is the number of images of a call, and `memory` also measures the peak memory of each side. `flops` and `moved`
-    are the least operations and the least bytes, read and written, for this work. `note` is printed below the table.
+    `images` is the number of images per call. If `memory`, the peak memory of each side is measured, too. `flops` is the
+    least number of operations for this work, and `moved` the least number of bytes to read and write. `note` is printed
+    below the table.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds per call of each side (median and spread over the rounds), and the case's description."""
+    """The result of a case: seconds per call of each side (median and spread over the rounds), and the description."""
 
     name: str
     peer_name: str
@@ -85,7 +86,7 @@ def timed(work: Work, device: str = 'cpu') -> float:
 
 
 def peak_bytes(work: Work, device: str) -> int | None:
-    """Return the peak memory of a call beyond the memory held before; None if the system does not report it."""
+    """Return the peak memory of a call minus the memory before it, or None if the system does not report it."""
     gc.collect()
     if device == 'cuda':
         torch.cuda.reset_peak_memory_stats()
@@ -93,7 +94,7 @@ def peak_bytes(work: Work, device: str) -> int | None:
         work()
         return torch.cuda.max_memory_allocated() - held
     try:
-        # Return freed memory to the system. Otherwise the work would reuse it, and the growth would not be measured.
+        # Return freed memory to the system. Otherwise, the work would reuse this memory without a measurable growth.
         ctypes.CDLL(None).malloc_trim(0)
         Path('/proc/self/clear_refs').write_text('5')  # reset the peak
         held = _resident('VmRSS')

@@ -1,10 +1,11 @@
-"""Count the bytes, operations and kernels of a step of MoCo v2+ on one GPU, without a GPU.
+"""Count the bytes, operations and kernels that a step of MoCo v2+ requires on a GPU. This needs no GPU.
 
 python -m projects.benchmark.traffic [--batch 256] [--way fast]
 
-ResNet-50 at 224 pixels runs on tensors without values, from the bytes of the views to the queue. An operation moves its
-tensors once, except that batch norm reads its input once for the statistics and once for the output (backward, the same
-holds for the gradient), and that the backward pass of a convolution reads its tensors for each of two products.
+The step of a ResNet-50 at 224 pixels runs on tensors without values. It begins with the bytes of the views and ends with the
+queue. Each operation is assumed to read its inputs once and to write its outputs once, with two exceptions. Batch norm reads
+its input twice, for the statistics and for the output, and in the backward pass it also reads the gradient twice. The
+backward pass of a convolution reads its tensors for each of two products.
 """
 
 if __name__ == '__main__':
@@ -69,12 +70,12 @@ def size_of(*trees: object) -> int:
 
 
 class Traffic(TorchDispatchMode):
-    """Count bytes, operations and kernels by kind.
+    """Count the bytes, floating-point operations and kernels of everything in the block, by the name of the operation.
 
     Attributes:
         bytes: Bytes read and written.
-        flops: Floating-point operations of convolutions and products.
-        launches: Kernels; a multi-tensor operation is one.
+        flops: Floating-point operations of convolutions and matrix products.
+        launches: Number of kernels. A multi-tensor operation counts as one.
     """
 
     def __init__(self) -> None:
@@ -114,7 +115,7 @@ class Traffic(TorchDispatchMode):
 
 
 def count_step(fast: dict, size: Size) -> Traffic:
-    """Count the second step. The first creates the momenta."""
+    """Count the second training step, because the first step also creates the momenta."""
     model = siamese(size, 'mocov2plus')
     make_fast(model, fast)
     cfg = ConfigDict(
@@ -129,7 +130,8 @@ def count_step(fast: dict, size: Size) -> Traffic:
     with FakeTensorMode(allow_non_fake_inputs=True), patch.object(FiniteFlag, 'read', bool):
         model.to_empty(device='cpu')
         wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-        wrapper._waits = False  # on a GPU, the wrapper does not wait for the check of the loss
+        # On a GPU, the wrapper does not wait for the check of the loss.
+        wrapper._waits = False
         batch = dict(
             inputs=[torch.empty(shape, dtype=torch.uint8) for _ in range(2)], data_samples={}
         )
@@ -149,7 +151,10 @@ def count(way: str, batch: int) -> Traffic:
 
 
 def count_views(batch: int, images: int = 32) -> Traffic:
-    """Count two views on the device, from bytes to normalized images, on a few images, and scale the bytes."""
+    """Count the operations that make two views on the device, from bytes to normalized images.
+
+    Only a few images are processed, and their bytes are scaled to the batch.
+    """
     torch.manual_seed(0)  # random draws decide which images are jittered and blurred
     pipeline = load_config('mmairl::_base_/views/on_device.py').mocov2_on_device
     preprocessor = ViewPreprocessor(MEAN, STD, [pipeline] * 2, channels_last=True)
@@ -162,7 +167,7 @@ def count_views(batch: int, images: int = 32) -> Traffic:
 
 @contextmanager
 def fused_kernels(traffic: Traffic) -> Iterator[None]:
-    """Have SyncBN call the kernels of a GPU, replaced by functions that count the tensors they read and write."""
+    """Make SyncBN call the kernels that it uses on a GPU. They are replaced by functions that count bytes."""
 
     def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         traffic.add('batch_norm_stats', size_of(x))
@@ -206,10 +211,12 @@ def fused_kernels(traffic: Traffic) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        '--batch', type=positive, default=256, help='count this many images (default: 256)'
+        '--batch', type=positive, default=256, help='use batches of this many images (default: 256)'
     )
     parser.add_argument(
-        '--way', choices=[*WAYS, VIEWS], help='count this way of a step, or views (default: all)'
+        '--way',
+        choices=[*WAYS, VIEWS],
+        help='count a step with these settings, or only the views (default: all)',
     )
     args = parser.parse_args()
     register()

@@ -3,7 +3,8 @@
     python projects/byol_variants/collapse.py [--epochs 6]
 
 A collapsed network maps all images to one point, so the standard deviation of its unit embeddings over images is 0. For
-embeddings that are spread evenly over the sphere, it is 1/sqrt(d) in every dimension. The printed value is relative to that.
+embeddings that are spread evenly over the sphere, the standard deviation is 1/sqrt(d) in each of d dimensions. The command
+prints the standard deviation relative to this value.
 """
 
 import argparse
@@ -22,8 +23,8 @@ from mmairl.models.spectrum import spread
 from mmairl.registry import DATASETS
 
 ROOT = Path(__file__).parents[2]
-# For each variant: whether it has a predictor, its target, the weight beta of negatives, and whether it collapses according to
-# the tables of BYOL's paper (top-1 accuracy of 0.1 to 0.3 %).
+# For each variant: whether it has a predictor, its target, the weight beta of negatives, and whether it collapses according
+# to the tables of BYOL's paper (top-1 accuracy of 0.1 to 0.3 %).
 VARIANTS = {
     'BYOL': (True, 'teacher', 0.0, False),
     'BYOL with negatives': (True, 'teacher', 1.0, False),
@@ -54,7 +55,7 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
 
 @torch.no_grad()
 def spread_of(runner: Runner) -> float:
-    """Return the spread of the projections of images that are not used for training, with the views of training."""
+    """Return the spread of the projections of new images. Their views are made as for training."""
     model = runner.model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
     views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)[

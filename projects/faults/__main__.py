@@ -1,12 +1,11 @@
-"""Try faults and count the outcomes: python -m projects.faults {kills,checkpoints,images,disk,long} [--count N] [--seed S].
+"""Inject faults, count outcomes: python -m projects.faults {kills,checkpoints,images,disk,long} [--count N] [--seed S].
 
-kills        kill a run N times at random moments, half of them during a save, and compare its weights with an undisturbed run
-checkpoints  damage a checkpoint N times and read it
-images       damage N image files and read each
-disk         fill the disk while N runs save, make room and resume them
-long         train N steps of a few ms and watch memory, files, threads and workers
+kills        kill a run N times at random moments, half of them during a save, and compare its weights with an undisturbed
+run checkpoints  damage a checkpoint N times and read it images       damage N image files and read each disk         fill
+the disk while each of N runs saves, free space and resume the run long         train N steps of a few ms and check whether
+memory, files, threads or workers grow
 
-The exit code is 1 if a count that must be 0 is not. results/2026-11-21_faults.md explains the counts.
+The exit code is 1 if a count that must be 0 is larger. results/2026-11-21_faults.md explains the counts.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from mmairl.errors import UserError, one_sentence_errors
 from mmairl.report.table import print_table
 from projects.faults import checkpoints, disk, images, kills, long_run
 
-# The function, the default number of repetitions, and the counts that must be 0.
+# For each kind of fault: the function that injects it, the default number of repetitions, and the counts that must be 0.
 KINDS: dict[str, tuple[Callable[..., dict], int, tuple[str, ...]]] = {
     'kills': (kills.killed_runs, 50, kills.FAULTS),
     'checkpoints': (checkpoints.fuzz_checkpoints, 500, ('failed',)),
@@ -36,11 +35,17 @@ def main() -> None:
     )
     parser.add_argument('kind', choices=KINDS)
     parser.add_argument(
-        '--count', type=int, help='how often; by default as in results/2026-11-21_faults.md'
+        '--count',
+        type=int,
+        help='repeat this many times (default: as in results/2026-11-21_faults.md)',
     )
-    parser.add_argument('--seed', type=int, default=0, help='the same seed tries the same faults')
     parser.add_argument(
-        '--folder', type=Path, help='a new folder to work in; by default work_dirs/faults/KIND'
+        '--seed', type=int, default=0, help='choose the random faults by this seed (default: 0)'
+    )
+    parser.add_argument(
+        '--folder',
+        type=Path,
+        help='write runs and files to this new folder (default: work_dirs/faults/KIND)',
     )
     args = parser.parse_args()
     try_faults, usual, faults = KINDS[args.kind]
@@ -50,7 +55,7 @@ def main() -> None:
         raise UserError(f"--count: must be positive ('{count}'); set 1 or more")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(
-            f'{folder}: is not empty, and old runs in it would be resumed; remove it or set --folder'
+            f'{folder}: is not empty, and its old runs would be resumed; remove the folder or set --folder'
         )
     register()
     counts = try_faults(count, args.seed, folder)

@@ -25,7 +25,8 @@ from projects.faults.compare import differing
 def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Damage one checkpoint `count` times, read each, and count the outcomes.
 
-    'failed' counts forbidden outcomes: another exception, other content than was written, or executed code.
+    'failed' counts the forbidden outcomes: an exception other than a clear error, content that was not written, or executed
+    code.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole, canary, made = folder / 'whole.pth', folder / 'canary', folder / 'damaged.pth'
@@ -99,7 +100,7 @@ def outcome(read: Callable[[Path], dict], path: Path, original: dict) -> str:
 
 
 class Canary:
-    """An object that is pickled as a call that creates a folder. If the folder exists, a reader has executed code."""
+    """An object whose pickle is a call that creates a folder. If the folder exists, a reader has executed code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,7 +117,7 @@ def flip_bit_of_the_structure(content: bytes, draw: random.Random) -> bytes:
 
 
 def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
-    """Write an archive with correct checksums whose pickle contains a call, alone or inside a real torch pickle."""
+    """Return an archive with correct checksums whose pickle calls a function when it is read."""
     bomb = Canary(canary)
     if draw.random() < 0.5:
         written = io.BytesIO()
@@ -129,7 +130,7 @@ def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
 
 
 def damaged_pickle(content: bytes, draw: random.Random) -> bytes:
-    """Write a pickle that ends early or has an unknown opcode, with a correct checksum."""
+    """Return the archive with a pickle that ends early or has an unknown opcode. Its checksum is correct."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         name = next(name for name in archive.namelist() if name.endswith('/data.pkl'))
         pickled = archive.read(name)
@@ -140,7 +141,7 @@ def damaged_pickle(content: bytes, draw: random.Random) -> bytes:
 
 
 def with_record(content: bytes, ending: str, record: bytes) -> bytes:
-    """Return the same archive with one record replaced and correct checksums."""
+    """Return a copy of the archive in which one record is replaced. All checksums are correct."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(written, 'w') as target:
         for name in source.namelist():

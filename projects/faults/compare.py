@@ -8,7 +8,7 @@ from mmairl.engine.replay import COMPARED, differing
 
 
 def different_runs(one: Path, other: Path) -> list[str]:
-    """List the differences of two training checkpoints in weights, in state that affects later steps, or in logged losses.
+    """List where two training checkpoints differ: in weights, in state that affects later steps, or in logged losses.
 
     >>> different_runs(Path('whole/iter_15.pth'), Path('resumed/iter_15.pth'))  # doctest: +SKIP
     []
@@ -22,7 +22,7 @@ def different_runs(one: Path, other: Path) -> list[str]:
 
 
 def is_damaged(path: Path) -> bool:
-    """Return whether the archive or a checksum in it is wrong."""
+    """Return True if the file is no archive or one of its checksums is wrong."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is not None

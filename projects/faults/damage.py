@@ -49,7 +49,7 @@ def zero_block(content: bytes, draw: random.Random) -> bytes:
 
 
 def stretch_header(content: bytes, draw: random.Random) -> bytes:
-    """Set a few bytes of the header to their maximum, for sizes, counts and offsets beyond the end of the file."""
+    """Set a few bytes of the header to their maximum, so that sizes, counts or offsets exceed the file."""
     changed = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         start, length = draw.randrange(min(len(changed), 64)), draw.choice([1, 2, 4])

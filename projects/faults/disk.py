@@ -28,16 +28,17 @@ FAULTS = (
     'could not go on',
     'values that differ',
 )
-SIZE = 24 * 2**20  # bytes; ten checkpoints of the small run fit
+SIZE = 24 * 2**20  # size of the disk in bytes, enough for ten checkpoints of the small run
 ROOMS = (0.5, 0.0)  # free space of the first two runs, as a fraction of a checkpoint's size
 SENTENCE = ': the disk is full'
-PATIENCE = 120.0  # maximum seconds to wait for the first checkpoint
+PATIENCE = 120.0  # maximum seconds to wait for the first checkpoint, and for the end of the run
 
 
 def full_disks(count: int, seed: int, folder: Path) -> dict:
     """Fill the disk during each of `count` runs, and count the outcomes.
 
-    The first run has room for half a checkpoint, the second for nothing, and the others for a random fraction of a checkpoint.
+    The first run finds space for half a checkpoint, the second for nothing, and the others for a random fraction of a
+    checkpoint.
 
     The disk is a file system in memory, which only root can mount.
     """
@@ -53,7 +54,7 @@ def full_disks(count: int, seed: int, folder: Path) -> dict:
 
 
 def one_run(config: Path, disk: 'TmpFs', room: int, whole: Path) -> Counter[str]:
-    """Fill the disk after the first checkpoint, check how the run ends, make room, and resume it."""
+    """Fill the disk after the first checkpoint of a run, check how the run ends, free the space, and resume the run."""
     work_dir = disk.folder / 'run'
     code, said = until_full(config, work_dir, disk, room)
     found = Counter({'full disks': 1})
@@ -85,7 +86,7 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
             and time.monotonic() < latest
         ):
             time.sleep(0.005)
-        # The run is paused, because it would otherwise write while the disk is being filled.
+        # The run is paused while the disk is being filled. Otherwise, it could write a checkpoint in between.
         process.send_signal(signal.SIGSTOP)
         disk.fill(room)
         process.send_signal(signal.SIGCONT)

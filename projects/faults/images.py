@@ -25,9 +25,9 @@ from mmairl.data.datasets import FileDataset
 from mmairl.data.decode import Reason, UnreadableImage
 from projects.faults import damage
 
-# Broken headers claim many more pixels. This limit bounds the memory of a reader.
+# Broken headers can state huge sizes. This limit bounds the memory of a reader.
 MAX_PIXELS = 2**20
-# A reader hangs if it finishes no image for so many seconds. An image usually takes milliseconds.
+# A reader counts as hanging if it takes more seconds than this for one image. An image usually takes milliseconds.
 PATIENCE = 60.0
 # Width and height of the images. Neither is a multiple of the block and tile sizes of image formats.
 SIZE = (37, 29)
@@ -45,9 +45,10 @@ KINDS = [
 def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Write `count` damaged images into `folder`, load each through a FileDataset, and count the outcomes.
 
-    `read` and the phrases of Reason count images. They sum to `count` unless an image is `misread` (the result is not an RGB
-    image), an exception `escaped` the data set, or a reading process `crashes` or `hangs`. `warnings` counts images for which
-    something was printed, and `memory_mib` is the growth of a reader's memory.
+    An image is either `read` or counted under the phrase of the Reason for which it is unreadable. Exceptions are faults: an
+    image is `misread` (the result is not an RGB image), an exception `escaped` the data set, or a reading process `crashes`
+    or `hangs`. `warnings` counts images for which something was printed, and `memory_mib` is the growth of a reader's
+    memory.
     """
     files = write_broken_images(count, seed, folder)
     data = FileDataset(folder, files, [-1] * count, None, max_unreadable=1, max_pixels=MAX_PIXELS)
@@ -63,7 +64,7 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 class Readers:
-    """Processes that load the images one after the other. If a process dies, the next one starts after the current image."""
+    """Load all images one after the other in a child process. If the process dies, the next one skips the current image."""
 
     COUNTED = ('read', 'escaped', 'misread', 'warnings', 'memory_mib')
 
@@ -96,7 +97,7 @@ class Readers:
         self.crashes += process.exitcode != 0
 
     def read_on(self) -> None:
-        """Read images in one process, and write all output, warnings and logs to the file `screen`."""
+        """Read images until all are read. Write all output, warnings and logs of the process to the file `screen`."""
         screen = os.open(self.screen, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(screen, 1)
         os.dup2(screen, 2)
@@ -104,7 +105,7 @@ class Readers:
         # Without handlers, the logging module prints warnings to stderr.
         logging.getLogger().handlers = []
         warnings.simplefilter('always')
-        # pytest replaces this function by one that stores warnings and prints none.
+        # pytest replaces this function by one that stores warnings instead of printing them.
         warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
         before = peak_mib()
         while self.position < self.count:
@@ -157,9 +158,9 @@ def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
 
 
 def whole_images(seed: int) -> dict[str, bytes]:
-    """Return small images in all formats and variants that different code decodes."""
+    """Return the bytes of small images, one for each format and variant that has its own decoder."""
     values = np.random.default_rng(seed).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
-    # Half of the image is smooth, so encoders use run lengths and palettes.
+    # Half of the image has small values, so that encoders also use run lengths and palettes.
     values[: SIZE[0] // 2] //= 64
     alpha = Image.fromarray(values, 'RGBA')
     rgb, grey = alpha.convert('RGB'), alpha.convert('L')

@@ -1,4 +1,4 @@
-"""Kill a run many times at random moments and resume it each time. It must end like the undisturbed run.
+"""Kill a run many times at random moments and resume it each time. In the end, it must equal an undisturbed run.
 
 >>> killed_runs(50, seed=0, folder=Path('/tmp/kills'))['values that differ']  # doctest: +SKIP
 0
@@ -25,19 +25,20 @@ FAULTS = (
     'surplus checkpoints',
     'values that differ',
 )
-MOMENTS = ('save', 'step', 'save', 'step', 'start')  # successive starts are killed at these moments
-FARTHEST = (
-    8  # after at most so many iterations of a start, the run waits for its moment to be killed
-)
+# The run is started again and again. Each start is killed at the next of these moments.
+MOMENTS = ('save', 'step', 'save', 'step', 'start')
+# A start trains a random number of iterations, at most this many, before the moment of its kill may come.
+FARTHEST = 8
 MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # maximum iterations of a start before it is killed
 SAVING, STEP = 0.02, 0.04  # approximate seconds of a save and of a step of the small run
-GLANCE, PATIENCE = 0.0005, 120.0  # seconds between two checks, and seconds until giving up
+# Seconds between two checks whether a moment has come, and maximum seconds to wait for it.
+GLANCE, PATIENCE = 0.0005, 120.0
 
 
 def killed_runs(count: int, seed: int, folder: Path) -> dict:
     """Kill one run `count` times with all its processes, finish it, and compare it with an undisturbed run.
 
-    `seed` determines at which moments to kill. The temporary files left behind show whether a kill really hit a save.
+    `seed` determines the moments of the kills. Temporary files that remain show that a kill happened during a save.
     """
     config = small_run.write_config(folder / 'small.py', MOST * (count + 1), seed)
     victim, draw = Victim(config, folder / 'killed'), random.Random(seed)
@@ -48,7 +49,7 @@ def killed_runs(count: int, seed: int, folder: Path) -> dict:
 
 
 class Victim:
-    """The run that is killed, and the counts."""
+    """A run that is killed and resumed, and counts of what its kills left behind."""
 
     def __init__(self, config: Path, work_dir: Path) -> None:
         self.config, self.work_dir, self.log = config, work_dir, work_dir.with_suffix('.txt')
@@ -97,15 +98,15 @@ class Victim:
             time.sleep(late * STEP)
 
     def steps(self) -> int:
-        """Return the iterations since this start."""
+        """Return the number of iterations since the latest start."""
         return self.log.read_bytes().count(b'Epoch(train)')
 
     def unfinished(self, process: int | str = '*') -> list[Path]:
-        """Return the temporary files of this process, or of all."""
+        """Return the temporary files of unfinished saves, of one process or of all."""
         return list(self.work_dir.glob(f'.*.{process}.tmp'))
 
     def end(self, whole: Path) -> dict[str, int]:
-        """Let the run finish, and compare it."""
+        """Let the run finish, compare it with the undisturbed run, and return all counts."""
         self.found['starts that failed'] += small_run.run(self.config, self.work_dir) != 0
         self.found['left-over files'] = len(self.unfinished())
         self.found['surplus checkpoints'] = max(

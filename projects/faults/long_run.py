@@ -19,17 +19,21 @@ from projects.faults.small_run import VIEW, loader, small_config
 
 FAULTS = ('memory grows', 'files grow', 'threads grow', 'workers grow', 'left-over files')
 SAMPLES = 20
-WARM_UP = 4  # ignored samples at the start, while caches, pools and the log's history fill up
+# The first samples are ignored, because caches, pools and the log's history fill up at the start.
+WARM_UP = 4
 BATCH = 16  # the smallest batch that HealthHook accepts
 # Allowed growth. A leaked scalar tensor takes half a KiB, so a leak of one tensor per step would add 500 KiB. Legitimate
 # growth is bounded: the health curves, written every 50 steps, add about 30 KiB until they have 2000 values.
 KIB_PER_1000_STEPS = 128
-# Allowed memory that the allocator keeps for reuse. It does not depend on the length of the run.
+# Additional growth for memory that the allocator keeps for reuse. It does not depend on the length of the run.
 KIB_OF_THE_ALLOCATOR = 2048
 
 
 def long_run(count: int, seed: int, folder: Path) -> dict[str, int | float]:
-    """Train `count` steps of a few ms in this process, with all default hooks, a probe, a queue, a worker and checkpoints."""
+    """Train `count` steps of a few ms in this process, and return how its resources changed.
+
+    The run has all default hooks, an online probe, a queue, a data worker and checkpoints.
+    """
     runner = run.train(config(count, seed, folder))
     samples = next(hook for hook in runner.hooks if isinstance(hook, SampleHook)).samples
     return judge(samples, len(list(folder.glob('.*.tmp'))))
@@ -57,7 +61,7 @@ def config(count: int, seed: int, folder: Path) -> Config:
 
 @MODELS.register_module()
 class TwoLayers(nn.Module):
-    """The smallest backbone with a batch norm, so that a step consists mostly of the code around it."""
+    """A tiny backbone with batch norm, so that a step takes its time mostly in the code around the network."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -113,7 +117,7 @@ def sample(step: int) -> Sample:
 
 
 def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
-    """Return the slope of memory over steps without the warm-up, and which counts grew.
+    """Return the growth of memory per step after the warm-up, and which counts grew.
 
     A count grew if its minimum in the second half of the run exceeds its maximum in the first half.
     """
@@ -136,7 +140,7 @@ def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
         'memory grows': int(slope > limit),
     }
     for name in ('files', 'threads', 'workers'):
-        # Batches in transit from a worker are only in some samples, but a leak is in all later samples.
+        # A batch that is being sent by a worker raises the count in some samples. A leak raises it in all later samples.
         before, after = ([getattr(one, name) for one in part] for part in (early, late))
         found[f'{name} grow'] = int(min(after) > max(before))
     return {**found, 'left-over files': left_over}

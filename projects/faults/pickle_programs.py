@@ -21,7 +21,7 @@ from mmairl.checkpoints.pickles import ALLOWED
 from mmairl.errors import UserError
 from projects.faults.checkpoints import with_record
 
-# Functions that torch's own unpickler allows. Some of them call or change their arguments.
+# Names that torch's own unpickler allows. Some of these functions call or change their arguments.
 OF_TORCH = (
     'torch._utils._rebuild_tensor_v2',
     'torch._utils._rebuild_parameter',
@@ -54,9 +54,10 @@ PLAIN = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype
 
 
 def run_programs(count: int, seed: int, folder: Path) -> dict[str, int]:
-    """Read `count` programs as a .pkl and as a .pth.
+    """Read each of `count` random programs from a .pkl and from a .pth, and count the outcomes.
 
-    'failed' counts forbidden outcomes: another exception, a value that is not plain, or a class that was changed.
+    'failed' counts the forbidden outcomes: an exception other than a clear error, an object that is neither an array, a
+    tensor nor a plain value, or a class that was changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written, draw, found = (
@@ -96,7 +97,7 @@ def outcome(path: Path) -> str:
 
 
 def _kinds(value: Any) -> list[str]:
-    """Return the kinds of a value's parts; '' for a part that is neither an array, a tensor nor a plain value."""
+    """Return the kinds of all parts of a value. The kind is '' for anything but an array, a tensor or a plain value."""
     if type(value) in PLAIN or (isinstance(value, np.generic) and value.dtype.kind in 'biufc'):
         return ['plain']
     if type(value) in (dict, OrderedDict, Counter):
@@ -164,7 +165,7 @@ def _value(draw: random.Random) -> bytes:
 
 
 def _array(draw: random.Random) -> bytes:
-    """Return an array as NumPy pickles it, whose type and length may be wrong."""
+    """Return the opcodes with which NumPy pickles an array. Its type and length may be wrong."""
     dtype = (
         b'cnumpy\ndtype\n'
         + text(draw.choice(['f4', 'i8', 'f8', 'u1', 'O8', 'V4', 'M8']))
@@ -181,7 +182,7 @@ def _array(draw: random.Random) -> bytes:
 
 
 def _program(draw: random.Random) -> bytes:
-    """Return random opcodes that leave one value. The depth of the stack is tracked, so most programs run to their end."""
+    """Return random opcodes that leave one value. Most programs run to their end, because the stack never underflows."""
     code, depth, memo = bytearray(_value(draw)), 1, 0
     for _ in range(draw.randrange(14)):
         act = draw.randrange(10)

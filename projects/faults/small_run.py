@@ -12,9 +12,9 @@ from mmengine.config import Config
 
 from mmairl.config import home, load_config
 
-EPOCH = 10  # iterations; not a multiple of INTERVAL, so epochs end between checkpoints
+EPOCH = 10  # iterations per epoch; not a multiple of INTERVAL, so epochs end between checkpoints
 INTERVAL = 3  # iterations from one checkpoint to the next
-KEPT = 2  # number of checkpoints that the run keeps
+KEPT = 2  # maximum number of checkpoints that the run keeps
 VIEW = [
     dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
     dict(type='RandomFlip', p=0.5),
@@ -23,7 +23,10 @@ VIEW = [
 
 
 def write_config(path: Path, steps: int, seed: int) -> Path:
-    """Write a config with at least this many steps of about 20 ms: a ResNet-18 of an eighth of the width, one data worker."""
+    """Write a config of at least `steps` steps, each of about 20 ms.
+
+    The network is a ResNet-18 with an eighth of its width, and one data worker loads the images.
+    """
     epochs, batch = math.ceil(steps / EPOCH), 8
     cfg = small_config(batch, seed)
     cfg.train_dataloader = loader(
@@ -42,7 +45,7 @@ def write_config(path: Path, steps: int, seed: int) -> Path:
 
 
 def loader(count: int, size: int, persistent_workers: bool, **more) -> dict:
-    """Return a loader with one worker on drawn images."""
+    """Return the config of a data loader with one worker, for drawn images."""
     return dict(
         num_workers=1,
         persistent_workers=persistent_workers,
@@ -54,7 +57,7 @@ def loader(count: int, size: int, persistent_workers: bool, **more) -> dict:
 
 
 def small_config(batch: int, seed: int) -> Config:
-    """Return the recipe with its default hooks and an online probe, for a network whose steps take milliseconds."""
+    """Return the config of MoCo v2+ with an online probe and a network so small that a step takes milliseconds."""
     cfg: Config = load_config('mmairl::mocov2plus_r50_200e.py')
     cfg.model.backbone.update(depth=18, stem_channels=8, base_channels=8)
     cfg.model.projector.update(in_channels=64, hidden_channels=32, out_channels=16)
@@ -105,7 +108,7 @@ def run(config: Path, work_dir: Path) -> int:
 
 
 def run_undisturbed(config: Path, work_dir: Path) -> Path:
-    """Train without faults and return the work dir, with which faulty runs are compared."""
+    """Train without faults, for comparison with disturbed runs, and return the work dir."""
     if run(config, work_dir) != 0:
         raise RuntimeError(f'the undisturbed run fails; see {work_dir.with_suffix(".txt")}')
     return work_dir

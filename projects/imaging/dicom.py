@@ -1,4 +1,7 @@
-"""Read DICOM files by pydicom, either through their window or as stored values scaled to the range of their bits."""
+"""Read DICOM files by pydicom.
+
+Gray values are either mapped through the window of the file, as for display, or scaled from the range of their bits.
+"""
 
 import zlib
 from io import BytesIO
@@ -18,7 +21,7 @@ from mmairl.data.decode import (
 )
 from mmairl.errors import explained
 
-PLAUSIBLE_PIXELS = 2**24  # lower than the limit of other formats, because pixels become float64
+PLAUSIBLE_PIXELS = 2**24  # lower than for other formats, because pixels are converted to float64
 PREAMBLE = 128  # number of bytes before the magic number
 MARK = b'DICM'
 META_GROUP = 2
@@ -30,9 +33,10 @@ def is_dicom(data: bytes) -> bool:
 
 
 def decode_dicom(data: bytes, max_pixels: int, as_stored: bool = False) -> Tensor:
-    """Return a DICOM file as an image, channels first: uint8 RGB through its window, or its stored values as uint16.
+    """Return the image of a DICOM file, channels first.
 
-    If stored values are read, color images keep three channels, also with a palette, and stay uint8 if they have 8 bits.
+    By default, the image is uint8 RGB, and the window of the file is applied. If `as_stored`, a gray image has one channel
+    of uint16. A color image or an image with a palette still has three channels, and it is uint8 if its values have 8 bits.
     """
     with faults_explained(data):
         pixels = dicom_pixels(data, max_pixels, as_stored)
@@ -42,7 +46,7 @@ def decode_dicom(data: bytes, max_pixels: int, as_stored: bool = False) -> Tenso
 
 
 def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.ndarray:
-    """Return H x W, or H x W x 3 for a color image: uint8 through the window, or uint16 if `as_stored`."""
+    """Return the pixels (H, W) of a gray image or (H, W, 3) of a color image. See `decode_dicom` for their types."""
     with installed('pydicom', 'DICOM files'):
         from pydicom import dcmread
         from pydicom.pixels import apply_color_lut
@@ -81,16 +85,15 @@ def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.nd
 def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:
     """Map the smallest value that the stored bits can represent to 0, and the largest to 1."""
     levels = 2 ** int(file.BitsStored)
-    lowest = (
-        -levels / 2 * int(file.PixelRepresentation)
-    )  # PixelRepresentation is 1 for signed values
+    # PixelRepresentation is 1 for signed values.
+    lowest = -levels / 2 * int(file.PixelRepresentation)
     return (pixels - lowest) / (levels - 1)
 
 
 def windowed_values(file: Any, pixels: np.ndarray) -> np.ndarray:
-    """Map the first window to 0 to 1, by the linear rule of the standard (PS3.3 C.11.2.1.2).
+    """Map the values of the file's first window linearly to 0 to 1, as the standard defines (PS3.3 C.11.2.1.2).
 
-    A file without a window is mapped from the smallest to the largest value of its image.
+    Without a window, map the smallest value of the image to 0 and the largest to 1.
     """
     from pydicom.pixels import apply_modality_lut
 
@@ -107,7 +110,7 @@ def windowed_values(file: Any, pixels: np.ndarray) -> np.ndarray:
 
 
 def require_inflated_size(data: bytes, limit: int) -> None:
-    """Raise if a deflated file inflates to more than `limit` bytes. pydicom inflates without a limit."""
+    """Raise if a compressed (deflated) file expands to more than `limit` bytes. pydicom itself has no limit."""
     from pydicom.filereader import read_dataset
     from pydicom.uid import DeflatedExplicitVRLittleEndian
 

@@ -1,4 +1,4 @@
-"""Read tiles of images too large for memory: TIFFs by tifffile, whole slides by openslide. Tiles are named by their corners."""
+"""Read tiles of images too large for memory: TIFFs by tifffile, whole slides by openslide."""
 
 import os
 from functools import lru_cache
@@ -19,28 +19,28 @@ from mmairl.registry import DATASETS
 TIFFS = ('.tif', '.tiff')
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif')
 STEP = 8  # background is detected on every eighth pixel of each row and column
-OPEN_FILES = 8  # large images that a process keeps open
+OPEN_FILES = 8  # maximum number of large images that a process keeps open
 
 
 @DATASETS.register_module()
 class Tiles(ViewDataset):
-    """Tiles of `size` x `size` of the large images below `root`, unlabeled, with names such as `ward/a.svs[y=512,x=1024]`.
+    """A data set of unlabeled tiles, `size` x `size` pixels each, of the large images below `root`.
 
-    Incomplete tiles at the edges are left out. So is background: tiles in which the standard deviation of every channel is
-    below `background`. To find it, every image is read once at the start, tile by tile.
+    The name of a tile contains its upper left corner, such as `ward/a.svs[y=512,x=1024]`. Incomplete tiles at the edges are
+    left out, and so are background tiles. To detect background, every image is read once at the start, tile by tile.
 
     Args:
         root: The folder of the images, at any depth.
         size: Height and width of a tile in pixels.
         views: A list of transforms per view, or the name of a view set.
-        background: A tile is kept if the standard deviation of at least one channel reaches this. Values are from 0 to 1, and
-            only every eighth pixel of each row and column counts.
+        background: A tile is background if the standard deviation of each of its channels is below this. Pixel values are
+            from 0 to 1, and only every eighth pixel of each row and column counts.
         level: Level of the image pyramid. Level 0 has the full resolution.
         channels: Read tiles as they are stored, with this many channels. Default: 8-bit RGB.
         max_unreadable: Training stops if a larger fraction of the tiles cannot be read.
 
     Raises:
-        UserError: If no tile is found, or if an image has no such level or several pages.
+        UserError: If no tile is found, or if an image does not have this level or has several pages.
 
     Example:
         >>> Tiles('slides', size=512, views=[[dict(type='CenterCrop', size=224)]])  # doctest: +SKIP
@@ -94,7 +94,7 @@ class Tiles(ViewDataset):
         try:
             with faults_explained(b''):
                 tile = channels_first(scan.read(y, x, self.size)[::STEP, ::STEP])
-        except UnreadableImage:  # the tile stays in the data set, so training reports it
+        except UnreadableImage:  # the tile remains in the data set, so that training reports it
             return True
         return float(to_unit(tile).float().flatten(1).std(1).max()) >= background
 
@@ -133,7 +133,7 @@ def open_scan(process: int, path: str, level: int) -> 'Tiff | Slide':
 
 
 class Tiff:
-    """A TIFF of any size. Only the stored tiles or strips below a region are decoded."""
+    """A TIFF of any size. To read a region, only the stored tiles or strips that it touches are decoded."""
 
     def __init__(self, path: str, level: int) -> None:
         with installed('tifffile', 'TIFF files'):
@@ -181,7 +181,7 @@ class Tiff:
         return square
 
     def decode(self, plane: int, row: int, column: int) -> np.ndarray | None:
-        """Return a stored tile or strip as H x W x samples; None if a sparse file has no bytes for it."""
+        """Return a stored tile or strip as H x W x samples, or None if a sparse file has no bytes for it."""
         page = self.page
         height, width = self.shape
         down = -(-height // (page.tilelength or page.rowsperstrip))

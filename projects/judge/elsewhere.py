@@ -2,8 +2,8 @@
 
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
-Network, images and batch are those of mmairl's rows at a scale; everything else is defined in this file. Each seed writes a
-checkpoint with the keys of Lightning.
+Network, images and batch size are those of mmairl's rows at a scale of its studies. Everything else is defined in this file.
+Each seed writes a checkpoint with the keys of Lightning.
 """
 
 import copy
@@ -38,7 +38,7 @@ def mlp(channels: int, hidden: int, out: int) -> nn.Sequential:
 
 
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
-    """Train from a seed, and return a checkpoint."""
+    """Train with this seed, and return a checkpoint."""
     torch.manual_seed(seed)
     _, hidden, out = sizes.widths
     student, predictor = Network(sizes), mlp(out, hidden, out)

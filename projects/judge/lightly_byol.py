@@ -3,10 +3,12 @@
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
 From lightly (1.6.0, benchmarks/imagenet/resnet50/byol.py): the views by Pillow, the heads, the loss, LARS and its parameter
-groups, a rate of 0.45 per 256 images (mmairl: 0.3), the schedules, and a teacher that moves before each step and whose
-projector starts with different weights than the student's. From mmairl's rows (explain_lightly.yaml at a scale): network,
-widths, images, crops, grayscale, mean and deviation, batch, epochs, warm-up, and the scale's factors of the rate and of
-1 - momentum. Left out, as in mmairl's rows: 16-bit precision, and the classifier, whose gradients do not reach the network.
+groups, a rate of 0.45 per 256 images (mmairl: 0.3), and the schedules. As in lightly, the teacher moves before each step,
+and its projector starts with other weights than the projector of the student.
+
+From mmairl's rows (explain_lightly.yaml at a scale): network, widths, images, crops, grayscale, mean and deviation, batch,
+epochs, warm-up, and the factors by which the scale changes the rate and 1 - momentum. As in mmairl's rows, there is neither
+16-bit precision nor a classifier (its gradients would not reach the network).
 """
 
 import copy
@@ -29,14 +31,14 @@ PARTS = ('backbone', 'projection_head')
 
 
 def views(sizes: Sizes) -> list[Compose]:
-    """Return both default views of lightly with the crops and grayscale of mmairl's rows, as Pillow images."""
+    """Return both default views of lightly, which make Pillow images, with the crops and grayscale of mmairl's rows."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')
     both = [
         kind(crop['size'], random_gray_scale=grey['p']).transform
         for kind in (BYOLView1Transform, BYOLView2Transform)
     ]
     for view in both:
-        # lightly's constructor accepts only the lower end of the range.
+        # lightly's constructor accepts only the lower end of the range of crop areas.
         view.transforms[0].scale = tuple(crop['scale'])
     return [Compose(view.transforms[:-2]) for view in both]
 
@@ -48,7 +50,7 @@ def network(sizes: Sizes) -> LightlyBYOL:
 
 
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
-    """Train from a seed, and return a checkpoint with the names of lightly's benchmark."""
+    """Train with this seed, and return a checkpoint with the names of lightly's benchmark."""
     torch.manual_seed(seed)
     np.random.seed(seed)  # lightly's blur and solarization use NumPy's generator
     student, teacher = network(sizes), network(sizes)

@@ -1,4 +1,7 @@
-"""Define the size of a row at a scale for the code of other libraries, and the command line that trains several seeds."""
+"""Settings and command line for training code of other libraries that is compared with mmairl's rows.
+
+A scale of a study sets the size of its data, networks and schedules. `Sizes` has these numbers for a scale.
+"""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +41,7 @@ class Sizes:
         self.mean, self.std = prepared.mean, prepared.std
 
     def view_step(self, name: str) -> dict[str, Any]:
-        """Return the settings that the first view gives to a transform."""
+        """Return the settings of the transform of this type in the first view."""
         return next(step for step in self.views[0] if step['type'] == name)
 
     @quiet()
@@ -49,7 +52,7 @@ class Sizes:
         return backbone
 
     def images(self) -> Tensor:
-        """Return the training images, which are drawn once."""
+        """Return all training images. They are drawn, not read from files."""
         data = DATASETS.build({**innermost(self.cfg.train_dataloader.dataset), 'views': None})
         return torch.stack([data.raw(index) for index in range(len(data))])
 
@@ -57,9 +60,9 @@ class Sizes:
         return len(images) // self.batch
 
     def batches(self, images: Tensor, views: Sequence[View], epochs: int) -> Iterator[list[Tensor]]:
-        """Yield the normalized views of each batch, in a new order in each epoch, without an incomplete last batch.
+        """Yield the normalized views of each batch, in a new order in each epoch. An incomplete last batch is left out.
 
-        To save time, Pillow images are created once, and whole batches are normalized.
+        To save time, Pillow images are created only once, and normalization acts on whole batches.
         """
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         pictures = [to_pil_image(image) for image in images]
@@ -70,7 +73,7 @@ class Sizes:
                     torch.from_numpy(np.stack([np.asarray(image) for image in side]))
                     for side in seen
                 )
-                # Stacked images have their channels last.
+                # The channels are the last dimension of stacked images.
                 yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked]
 
 
@@ -92,25 +95,30 @@ def lightning(
 
 
 def main(train: Train, about: str, out: str, epochs: int | None = None) -> None:
-    """Train from each seed and write one checkpoint each. By default, the number of epochs is the scale's."""
+    """Run the command line: train with each seed and write one checkpoint per seed.
+
+    `epochs` is the default of --epochs. If it is None, the scale determines the number of epochs.
+    """
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        '--scale', default='demo', help='of drawn images: demo, or the path of your own YAML'
+        '--scale',
+        default='demo',
+        help='use this scale, whose images must be drawn: demo, or the path of a YAML file (default: demo)',
     )
     parser.add_argument(
         '--seeds',
         type=int,
         nargs='+',
         default=[0, 1, 2],
-        help='start one process each to use more cores',
+        help='train with these seeds, one after the other (default: 0 1 2); to use more cores, start several commands',
     )
     parser.add_argument(
         '--epochs',
         type=int,
         default=epochs,
-        help=f'default: {epochs or "those of our rows at the scale"}',
+        help=f'train this many epochs (default: {epochs or "as our rows at the scale"})',
     )
     parser.add_argument('--out', type=Path, default=Path(out))
     args = parser.parse_args()

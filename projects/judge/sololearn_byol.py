@@ -3,10 +3,12 @@
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
 From solo-learn (1.0.2, bash_files/pretrain/imagenet/byol.sh): the views by Pillow with bicubic crops, the heads, the loss,
-LARS around SGD, a rate of 0.45 per 256 images (mmairl: 0.3) that changes once per epoch and starts at 0.003, accumulated
-gradients, and a teacher that moves after each step. From mmairl's rows (explain_sololearn.yaml at a scale): network,
-widths, images, crops, grayscale, mean and deviation, batch and its parts, epochs, warm-up, and the scale's factors of the
-rate and of 1 - momentum. Left out: 16-bit precision, DALI, and both classifiers, whose gradients do not reach the network.
+LARS around SGD, a rate of 0.45 per 256 images (mmairl: 0.3) that changes once per epoch and starts at 0.003, and accumulated
+gradients. As in solo-learn, the teacher moves after each step.
+
+From mmairl's rows (explain_sololearn.yaml at a scale): network, widths, images, crops, grayscale, mean and deviation, batch
+and its parts, epochs, warm-up, and the factors by which the scale changes the rate and 1 - momentum. There is no 16-bit
+precision, no DALI and no classifier (its gradients would not reach the network).
 
 solo-learn imports parts of Lightning that Lightning 2 no longer has, so only the four required files are imported.
 """
@@ -37,7 +39,7 @@ BLUR, SOLARIZE = (1.0, 0.1), (0.0, 0.2)
 
 
 class SoloBYOL(nn.Module):
-    """The networks under solo-learn's names. The teacher starts as a copy."""
+    """Student and teacher of BYOL with solo-learn's names. The teacher starts as a copy of the student."""
 
     def __init__(self, encoder: nn.Module, features: int, hidden: int, out: int) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ class SoloBYOL(nn.Module):
 
 
 def views(sizes: Sizes) -> list[Compose]:
-    """Return both views of solo-learn's recipe with the crops and grayscale of mmairl's rows, as Pillow images."""
+    """Return both views of solo-learn's recipe, which make Pillow images, with the crops and grayscale of mmairl's rows."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')['p']
     size = dict(
         crop_size=crop['size'],
@@ -90,7 +92,7 @@ def views(sizes: Sizes) -> list[Compose]:
 
 
 def rate(epoch: int, epochs: int, warm_up: int) -> float:
-    """Return the learning rate of an epoch as a fraction of its maximum: lightning-bolts' linear warm-up and cosine.
+    """Return the learning rate of an epoch, relative to its maximum, by the warm-up and cosine schedule of lightning-bolts.
 
     >>> [round(rate(epoch, 5, 1), 4) for epoch in range(5)]
     [0.0067, 1.0, 0.8536, 0.5, 0.1464]
@@ -101,7 +103,7 @@ def rate(epoch: int, epochs: int, warm_up: int) -> float:
 
 
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
-    """Train from a seed, and return a checkpoint with solo-learn's names."""
+    """Train with this seed, and return a checkpoint with solo-learn's names."""
     torch.manual_seed(seed)
     random.seed(seed)  # solo-learn's blur uses Python's generator
     model = SoloBYOL(sizes.backbone(), *sizes.widths).train().to(memory_format=torch.channels_last)

@@ -1,1 +1,1 @@
-"""Compute the regret of measures that need no labels, over the networks of one study or of several."""
+"""Compute the regret of measures that need no labels: the test score that is lost if they choose a network."""

@@ -1,12 +1,13 @@
-"""Choose a network without labels, by a measure that is trusted according to an earlier study.
+"""Choose a network without labels, by a measure that has chosen well in an earlier study.
 
 python -m projects.label_free.choose trials FOLDER... [--record STUDY.JSON]
-    choose the best of finished trials of a study (folders with result.json)
+    choose the best of these finished trials of a study (folders with result.json)
 python -m projects.label_free.choose checkpoints WORK_DIR --config CONFIG [--record STUDY.JSON]
     choose the best of the checkpoints epoch_*.pth of a run
 
 The record is the study.json of a study with `analyses: [projects.label_free.networks]`, or the output of
-projects.label_free.pool. The default is the record of the small study, in which no measure is trusted.
+projects.label_free.pool. The default is regret.json in this project, the record of a small study in which no measure is
+trusted.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from projects.label_free.unlabelled import goodness_of, measure_checkpoint, meas
 
 
 def goodness_of_trials(folders: Sequence[Path], measure: str) -> list[float]:
-    """Return the goodness of finished trials by a measure; -inf for trials that diverged."""
+    """Return how good each finished trial is by a measure. Higher is better, and trials that diverged have -inf."""
     networks = {}
     for folder in folders:
         diverged = read_json(folder / 'result.json', RunResult).diverged
@@ -40,7 +41,7 @@ def goodness_of_trials(folders: Sequence[Path], measure: str) -> list[float]:
 
 
 def goodness_of_checkpoints(checkpoints: Sequence[Path], cfg: Config, measure: str) -> list[float]:
-    """Return the goodness of checkpoints of a run by a measure, on the images that it was trained on."""
+    """Return how good each checkpoint of a run is by a measure on the training images of the run. Higher is better."""
     views = cfg.train_dataloader.dataset.views
     size = max(step['size'] for view in views for step in view if 'size' in step)
     center = [dict(type='Resize', size=round(size * 8 / 7)), dict(type='CenterCrop', size=size)]
@@ -58,12 +59,12 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('among', choices=['trials', 'checkpoints'])
     parser.add_argument('folders', nargs='+', type=Path, metavar='FOLDER')
-    parser.add_argument('--config', help='checkpoints: the config of the run')
+    parser.add_argument('--config', help='checkpoints: read the config of the run (required)')
     parser.add_argument(
         '--record',
         type=Path,
         default=RECORD,
-        help='verdicts on measures (default: the small study)',
+        help='read the verdicts on measures from this study.json (default: the record in this project)',
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Measures without labels that the package does not have: CLID, intrinsic dimension, Epps-Pulley, neighbors on clusters."""
+"""Label-free measures that the package does not have: CLID, intrinsic dimension, Epps-Pulley, k-NN on clusters."""
 
 import math
 import warnings
@@ -35,7 +35,7 @@ EXTRA = (
 )
 MEASURES = measures.MEASURES | {measure.name: measure for measure in EXTRA}
 ONE_METHOD = {'training loss'}  # measures that can only compare networks of the same method
-# Each head, or term of a loss, with the measures that it improves directly.
+# The measures that the loss of each head, or an additional loss term, improves directly.
 REWARDED: dict[str, tuple[str, ...]] = {
     'BarlowTwinsHead': ('alignment', 'RankMe'),
     'BatchContrastiveHead': ('alignment', 'uniformity'),
@@ -55,7 +55,7 @@ REWARDED: dict[str, tuple[str, ...]] = {
 
 
 def goodness(measure: str, value: float) -> float:
-    """Return a measure's value so that higher is better, or -inf for NaN."""
+    """Convert the value of a measure so that higher is better. NaN becomes -inf."""
     best = MEASURES[measure].best if measure in MEASURES else math.inf
     if math.isnan(value):
         return -math.inf
@@ -65,7 +65,7 @@ def goodness(measure: str, value: float) -> float:
 
 
 def clusters(x: Tensor, seed: int = 0) -> Tensor:
-    """Return pseudo-labels by k-means."""
+    """Return the k-means cluster of each image. Measures use the clusters as pseudo-labels."""
     from sklearn.cluster import KMeans  # the import takes a second
 
     count = max(2, min(CLUSTERS, len(x) // 20))
@@ -76,9 +76,9 @@ def clusters(x: Tensor, seed: int = 0) -> Tensor:
 
 
 def learnability(x: Tensor, labels: Tensor) -> float:
-    """Return the percentage of images whose nearest neighbor among the images before them has their label (Lu et al. 2022).
+    """Return the percentage of images whose nearest neighbor among all earlier images has the same label (Lu et al. 2022).
 
-    NaN if there is only one label, as after a collapse.
+    Return NaN if there is only one label, as after a collapse.
     """
     if labels.unique().numel() < 2:
         return math.nan
@@ -90,16 +90,16 @@ def learnability(x: Tensor, labels: Tensor) -> float:
         later = torch.arange(len(x)) >= own[:, None]
         nearest = distances.masked_fill(later, math.inf).argmin(dim=1)
         matches = labels[nearest] == labels[own]
-        right += int(matches[own > 0].sum())  # no image is before the first
+        right += int(matches[own > 0].sum())  # the first image has no earlier image
     return 100 * right / (len(x) - 1)
 
 
 def two_nn(x: Tensor, discarded: float = 0.1) -> float:
-    """Return the intrinsic dimension by two nearest neighbors (Facco et al. 2017).
+    """Return the intrinsic dimension, estimated from the two nearest neighbors of each image (Facco et al. 2017).
 
-    With the ratio ``r`` of the distances to the second and the first neighbor, and its distribution function ``F``,
-    ``-log(1 - F(r))`` over ``log(r)`` is a line through 0 whose slope is the dimension. The largest ratios are discarded.
-    Copies of an image have no ratio; the result is 0 if all images are copies.
+    Let ``r`` be the ratio of the distances to the second and the first neighbor, and ``F`` its distribution function.
+    Plotted over ``log(r)``, the values of ``-log(1 - F(r))`` form a line through the origin whose slope is the dimension.
+    The largest ratios are discarded. Images that have a copy are left out. The result is 0 if fewer than ten images remain.
     """
     x = x.double()
     blocks = [torch.cdist(block, x).topk(3, largest=False).values for block in x.split(BLOCK)]
@@ -119,7 +119,8 @@ def epps_pulley(x: Tensor, slices: int = 256, seed: int = 0) -> float:
     """Return the Epps-Pulley distance of the features from a normal distribution, averaged over random directions.
 
     The distance is the squared difference between the characteristic functions of the features and of N(0, 1), weighted by
-    N(0, 1). All dimensions of the centered features are scaled by the same number, so unequal variances increase the distance.
+    N(0, 1). All dimensions of the centered features are scaled by the same number, so unequal variances increase the
+    distance.
     """
     x = x.double() - x.double().mean(dim=0)
     x = x / x.square().mean().sqrt().clamp_min(1e-300)
@@ -136,9 +137,9 @@ def epps_pulley(x: Tensor, slices: int = 256, seed: int = 0) -> float:
 
 
 def knn_on_clusters(x: Tensor, view: Tensor, labels: Tensor) -> float:
-    """Return the percentage of views whose neighbors among the other images vote for their own image's label.
+    """Return the percentage of views to which k-NN on the other images assigns the label of the view's own image.
 
-    NaN if there is only one label.
+    Return NaN if there is only one label.
     """
     if labels.unique().numel() < 2:
         return math.nan
@@ -164,7 +165,7 @@ def extra_measures_of(sample: Sample) -> dict[str, float]:
 def all_measures(
     network: nn.Module, cfg: Config, loss: float = math.nan, count: int = IMAGES, **loading: Any
 ) -> dict[str, float]:
-    """Return every measure of a network, those of the package included, except CLID.
+    """Return all measures of a network except CLID: those of the package and those of this module.
 
     The arguments are those of `mmairl.analysis.measures.measure_network`.
     """
@@ -175,10 +176,10 @@ def all_measures(
 
 
 def with_clid(networks: Mapping[Any, Mapping[str, float]]) -> dict[Any, dict[str, float]]:
-    """Add CLID (Lu et al. 2022), which is relative to the other networks.
+    """Add CLID (Lu et al. 2022), whose value for a network depends on the other networks.
 
-    CLID is the sum of cluster learnability and intrinsic dimension, each divided by its spread over the networks. Networks
-    without a value (NaN) are left out.
+    CLID is the sum of cluster learnability and intrinsic dimension, each standardized over the networks. A network without
+    one of these values has NaN and does not affect the others.
     """
     clid = torch.zeros(len(networks), dtype=torch.float64)
     for name in ('cluster learnability', 'intrinsic dimension'):

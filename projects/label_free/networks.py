@@ -1,7 +1,8 @@
 """Compute the regret of choosing among a study's networks without labels: `analyses: [projects.label_free.networks]`.
 
-Regret requires the test scores of trials, which a study does not measure. This module measures them after the choice among
-the trials has been recorded, and stores them in files that no choice reads.
+Regret is the test score that is lost if a measure chooses a network. It requires the test scores of all trials of a search,
+which a study does not measure. This module measures them after the search has recorded its choice, and stores them in files
+that no choice reads.
 """
 
 import math
@@ -43,14 +44,14 @@ HELD_OUT = 'held-out labels'
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A network of a study that can be chosen.
+    """A network of a study that can be chosen: the end of a run, or an intermediate checkpoint.
 
     Args:
-        row: The row of the study; for a checkpoint along a run, the row of that run.
-        part: 'trial', 'published' or 'compared'.
+        row: The row of the study; for an intermediate checkpoint, the row of its run.
+        part: 'trial' (of a search), 'published' (a run with the published settings) or 'compared' (a run of the comparison).
         seed: The seed; for a trial, the number of its search.
-        trial: The number of the trial.
-        along: The steps after which the checkpoint was saved, if it is along a run.
+        trial: For a trial, its number.
+        along: For an intermediate checkpoint, the number of steps after which it was saved.
         score: The score on test images.
         values: The measures. NaN means that a measure has no value.
     """
@@ -67,7 +68,7 @@ class Network:
 def measured_networks(
     study: Study, configs: Mapping[str, Config], runs: Sequence[Run]
 ) -> tuple[str, list[Network]]:
-    """Measure the networks of all finished runs, and return the task that tests them and the networks."""
+    """Measure the networks of all finished runs. Return the task whose test scores count, and the networks."""
     tasks = [task for run in runs if run.part != 'trial' for task in run.tasks if is_protocol(task)]
     task = next((task for task in tasks if not protocol_class(task).trains), 'knn')
     chosen = set(_choose(runs))
@@ -94,7 +95,7 @@ def _choose(runs: Sequence[Run]) -> Iterator[Path]:
         ):
             continue
         if all(read_json(folder / 'result.json', RunResult).diverged for folder in run.needs):
-            continue  # there is no choice and no checkpoint
+            continue  # all trials diverged, so there is nothing to choose
         take_best(run.folder, run.asked.chosen)
         yield from run.needs
 
@@ -130,7 +131,10 @@ def _test(run: Run, row: Config, task: str) -> float:
 
 
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
-    """Return the choices of each situation: among settings of one row, settings of all rows, methods, and epochs of a run."""
+    """Return, for each situation, the sets of networks from which one is to be chosen.
+
+    The situations are settings of a method (for each row, and for all rows together), methods, and epochs of a run.
+    """
     choices: dict[str, dict[tuple, list[Network]]] = defaultdict(lambda: defaultdict(list))
     networks = list(networks)
     runs_along = {
@@ -155,7 +159,10 @@ def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]
 
 
 def _drop_repeated(by_run: dict[tuple, list[Network]]) -> None:
-    """Drop a choice among compared runs if the published settings won the search, because it repeats another choice."""
+    """Drop the epochs of a compared run that equals the published run, because the same choice must not count twice.
+
+    The runs are equal if the search chose the published settings.
+    """
     for row, part, seed in list(by_run):
         compared = by_run.get((row, 'compared', seed), ())
         published = by_run.get((row, 'published', seed), ())
@@ -211,7 +218,7 @@ def situations(
             names = [name for name in names if name not in ONE_METHOD]
         evidence = {name: _scores_and_goodness(name, group) for name in names}
         evidence = {name: pairs for name, pairs in evidence.items() if pairs}
-        # A choice between methods includes all rows.
+        # A choice between methods belongs to no single row, so each counts as its own unit.
         rows = {
             name: [place if situation == METHODS else group[place][0].row for place in pairs]
             for name, pairs in evidence.items()
@@ -224,7 +231,10 @@ def situations(
 def _scores_and_goodness(
     measure: str, choices: Iterable[Sequence[Network]]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return the scores and the goodness of each choice in which a measure has a value, by the choice's index."""
+    """Return the test scores and the goodness of the networks of each choice, by the index of the choice.
+
+    Choices in which the measure has no value are left out.
+    """
     found = {}
     for place, choice in enumerate(choices):
         measured = with_clid({network: network.values for network in choice}).values()

@@ -24,7 +24,7 @@ from projects.label_free.trusted import EPOCHS, METHODS, SETTINGS
 def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
     """Return the record of regret over the choices of several studies with the same task and margin."""
     if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise UserError('a study is listed twice; list each once', code='same-study')
+        raise UserError('a study is listed twice; list each study once', code='same-study')
     titles = []
     choices = defaultdict(list)
     first: dict[str, Any] = {}

@@ -1,11 +1,13 @@
 """Regret of a measure without labels: how much test score is lost by choosing the network that the measure prefers.
 
 A choice is a set of networks, such as the trials of a search. Its regret is the test score of the best network minus that of
-the chosen network. Choices of one kind form a situation. Choices within one row of a study are not independent, so the unit
-of the test is a row, with the mean regret over its choices. A measure is trusted if its mean regret is within the margin and
-an exact sign test shows that more than half of all rows are within the margin. It is useless if the test shows that more than
-half are not. All measures of a situation are corrected together by Holm's method. With twenty measures, at least nine rows
-are therefore required, all of them within the margin.
+the chosen network. Choices of one kind, such as between the settings of a method, form a situation. Choices within one row
+of a study are not independent, so the sign test counts each row once, with the mean regret over its choices.
+
+A measure is trusted if its mean regret is within the margin and an exact sign test shows that more than half of all rows are
+within the margin. It is useless if the test shows that more than half of all rows are outside the margin. Holm's method
+corrects for the number of measures in a situation. With twenty measures, this requires at least nine rows: of nine rows, all
+must be within the margin.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -19,18 +21,21 @@ from projects.label_free.trusted import TRUSTED
 
 USELESS = 'do not use it here'
 DRAWS = 2000
-# For each choice: the scores of its networks, and their values of the measure so that higher is better.
+# For each choice: the test scores of its networks, and their goodness by a measure (higher is better).
 Choices = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 def regrets(scores: np.ndarray, goodness: np.ndarray) -> np.ndarray:
-    """Return the regret of each choice. The last axis holds its networks. If networks tie, their regrets are averaged."""
+    """Return the regret of each choice. The last axis of both arrays has one entry per network of a choice.
+
+    If a measure prefers several networks equally, their regrets are averaged.
+    """
     picked = goodness == goodness.max(-1, keepdims=True)
     return scores.max(-1) - (scores * picked).sum(-1) / picked.sum(-1)
 
 
 def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % interval of the mean regret, from resampled choices and resampled networks within each choice."""
+    """Return the 95 % bootstrap interval of the mean regret, which resamples choices and the networks of each choice."""
     rng, found = np.random.default_rng(seed), []
     for scores, goodness in choices:
         drawn = rng.integers(len(scores), size=(draws, len(scores)))
@@ -43,7 +48,7 @@ def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[floa
 
 
 def correlation(choices: Choices) -> float | None:
-    """Return Spearman's rank correlation of measure and score, averaged over the choices in which it is defined."""
+    """Return Spearman's correlation of measure and score, averaged over the choices in which both have several values."""
     ranks = [(stats.rankdata(scores), stats.rankdata(goodness)) for scores, goodness in choices]
     found = [np.corrcoef(pair)[0, 1] for pair in ranks if min(map(np.ptp, pair)) > 0]
     return float(np.mean(found)) if found else None
@@ -68,9 +73,9 @@ def judge(
     """Return regret, interval, rank correlation and verdict for each measure of a situation.
 
     Args:
-        situation: The choices of each measure.
-        margin: Regret up to it is acceptable.
-        rows: The row of each choice, by measure. Default: each choice is its own unit.
+        situation: For each measure, the choices in which it has a value.
+        margin: The largest acceptable regret.
+        rows: For each measure, the row of each choice. The sign test counts a row once. Default: it counts each choice.
     """
     cells = {}
     units = []

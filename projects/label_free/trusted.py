@@ -1,4 +1,4 @@
-"""Find the measure without labels that an earlier study recommends for choosing networks."""
+"""Find the label-free measure that an earlier study recommends for choosing networks."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ TRUSTED = 'trusted'
 SETTINGS = 'settings of a method'
 METHODS = 'methods'
 EPOCHS = 'epochs of a run'
-RECORD = Path(__file__).with_name('regret.json')  # of the small study
+RECORD = Path(__file__).with_name('regret.json')  # the record of a small study
 
 
 class Cell(msgspec.Struct):
@@ -32,17 +32,18 @@ class Measures(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """The part of a study.json with verdicts on measures."""
+    """The part of a study.json that contains the regret of measures."""
 
     measures: Measures | None = None
 
 
 def trusted(situation: str, record: str | Path = RECORD) -> tuple[str, str]:
-    """Return the trusted measure with the lowest regret in a situation, and a sentence that explains it.
+    """Return the trusted measure with the lowest regret in a situation, and a sentence with its regret.
 
     Args:
         situation: `SETTINGS`, `METHODS` or `EPOCHS`.
-        record: The study.json of a study with the analysis `projects.label_free.networks`, or of a pool of such studies.
+        record: The study.json of a study with the analysis `projects.label_free.networks`, or the output of
+            `projects.label_free.pool`.
 
     Raises:
         UserError: If the record trusts no measure in this situation.
@@ -62,4 +63,7 @@ def trusted(situation: str, record: str | Path = RECORD) -> tuple[str, str]:
     cell = candidates[best]
     counts = f'{cell.within} of {cell.choices} choices within {measures.margin:g}'
     regret = f'{cell.regret:.1f} points ({cell.low:.1f} to {cell.high:.1f})'
-    return best, f'{best} chooses among {situation}: its regret was {regret}, {counts}, by {record}'
+    return (
+        best,
+        f'{best} chooses among {situation}: its regret was {regret}, {counts}, according to {record}',
+    )

@@ -24,9 +24,9 @@ class Unlabelled(Struct):
 
     Args:
         sha256: The digest of the measured weights.
-        values: The measures; None is NaN, which JSON lacks.
-        scores: Scores on test images, for regret only.
-        revision: The revision of the measures.
+        values: The measures. None stands for NaN, which JSON cannot store.
+        scores: Scores on test images, which only the computation of regret reads.
+        revision: The `REVISION` of the code that computed the measures.
     """
 
     sha256: str
@@ -62,7 +62,7 @@ def measured_run(folder: Path) -> Unlabelled:
 
 
 def _loss_of_run(folder: Path, cfg: Config) -> float:
-    """Return the training loss of a run. For an intermediate checkpoint, use the log of its run up to its step."""
+    """Return the training loss of a run. For an intermediate checkpoint, return the loss of its run up to its step."""
     along = read_json(folder / 'asked.json', Asked).along
     if not along:
         return training_loss(folder)
@@ -73,6 +73,6 @@ def _loss_of_run(folder: Path, cfg: Config) -> float:
 
 
 def goodness_of(measure: str, networks: Mapping[Any, Mapping[str, float]]) -> list[float]:
-    """Return the value of a measure for each network, so that higher is better."""
+    """Return how good each network is by a measure. Higher is better."""
     values = with_clid(networks).values()
     return [goodness(measure, numbers.get(measure, math.nan)) for numbers in values]

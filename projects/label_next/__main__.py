@@ -1,7 +1,7 @@
 """Find the best of several checkpoints on images without labels: a page asks for one label after another.
 
-Each checkpoint classifies the images by their nearest labeled images. Labels are stored after each answer, and the same
-command continues. The error rate is 5 %: the probability that a best checkpoint is eliminated.
+Each checkpoint classifies the images by k-NN on images that already have labels. Each answer is stored, so the same command
+continues after an interruption. The probability that a best checkpoint is eliminated is at most 5 %.
 """
 
 import argparse
@@ -43,10 +43,10 @@ def predict(checkpoint: str, train: Path, images: Path) -> dict[str, str]:
 
 
 class Session:
-    """A race between the checkpoints whose predictions are in a folder. Its labels are stored there as well.
+    """A race (sequential test) between checkpoints, with predictions and labels stored in one folder.
 
     Args:
-        folder: The folder of predictions.json (the class of each image, by checkpoint) and labels.json.
+        folder: The folder with predictions.json (for each checkpoint, the predicted class of each image) and labels.json.
 
     Raises:
         UserError: If the labels do not belong to the predictions.
@@ -129,7 +129,7 @@ class LabelServer(HTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: LabelServer
-    # Browsers open spare connections. Without a timeout in seconds, an unused one would block the server.
+    # Browsers open spare connections. Without this timeout (in seconds), an unused connection would block the server.
     timeout = 2
 
     def do_GET(self) -> None:
@@ -159,10 +159,12 @@ class Handler(BaseHTTPRequestHandler):
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog='projects.label_next', description=__doc__)
     parser.add_argument('train', type=Path, help='read labeled images from this folder of classes')
-    parser.add_argument('images', type=Path, help='label images of this folder')
+    parser.add_argument('images', type=Path, help='ask for labels of images in this folder')
     parser.add_argument('checkpoints', nargs='+', help='compare these checkpoints')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/label_next'))
-    parser.add_argument('--port', type=int, default=0, help='default: a free port')
+    parser.add_argument(
+        '--port', type=int, default=0, help='serve the page on this port (default: a free port)'
+    )
     args = parser.parse_args(arguments)
     file = args.out / 'predictions.json'
     if not file.exists():
@@ -170,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file, {path: predict(path, args.train, args.images) for path in args.checkpoints}
         )
     server = LabelServer(Session(args.out), args.port)
-    print(f'open {server.url}; Ctrl-C stops, and the same command continues')
+    print(f'open {server.url}; stop by Ctrl-C, and continue by the same command')
     server.serve()
     print(server.session.page().partition('<title>')[2].partition('<')[0])
 

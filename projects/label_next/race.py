@@ -1,27 +1,28 @@
-"""A sequential test of which classifier recognizes the most images of a pool."""
+"""A sequential test that finds the classifier that recognizes the most images of a pool."""
 
 from itertools import combinations, permutations
 
 import numpy as np
 
-# Bets of different fractions of the wealth are averaged, so the fraction needs no tuning.
+# The fractions of its wealth that the test bets. The results are averaged, so no fraction has to be tuned.
 BETS = np.linspace(0.1, 0.95, 8)
 
 
 class Race:
     """Eliminate classifiers, one label at a time, until one is left.
 
-    An image on which all remaining classifiers agree says nothing about their difference and is never drawn. Each other
-    image is drawn with a probability proportional to the number of pairs that disagree on it, without replacement.
+    Images on which all remaining classifiers agree cannot show a difference and are never drawn. All other images are drawn
+    without replacement, with a probability proportional to the number of pairs of classifiers that disagree on the image.
 
-    For each pair, the wealth of a bet that the first is better is multiplied after each label on which they disagree. The
-    label is weighted by the inverse of its probability, and the images seen so far are subtracted from the finite pool, so
-    the wealth does not grow on average if the second is at least as good. A classifier is eliminated once the average
-    wealth of the bets against it reaches ``classifiers / error``. By Ville's inequality, the probability that any best
-    classifier is ever eliminated is at most `error`, whenever labeling stops.
+    For each ordered pair, the test bets that the first classifier is better. Each label of an image on which the pair
+    disagrees multiplies the wealth of this bet. To keep the bet fair, labels are weighted by the inverse of the probability
+    of their image, and images with a label are subtracted from the pool. If the second classifier is at least as good as the
+    first, the wealth therefore does not grow on average. A classifier is eliminated once the average wealth of the bets
+    against it reaches ``classifiers / error``. By Ville's inequality, the probability that any best classifier is ever
+    eliminated is at most `error`, whenever labeling stops.
 
     Args:
-        predictions: The predicted classes, (images, classifiers).
+        predictions: The predicted classes, an array (images, classifiers).
         error: The probability of eliminating a best classifier.
         seed: The seed of the draws.
 
@@ -79,7 +80,7 @@ class Race:
                 self.remaining.remove(other)
 
     def _bet(self, pair: tuple[int, int], gain: int, weights: np.ndarray, weight: int) -> None:
-        """Update the wealth of each bet. The outcome is scaled so that no bet can lose all of its wealth."""
+        """Update the wealth of a pair's bets. The outcome is scaled so that no bet can lose all of its wealth."""
         smallest = weights[weights > 0].min()
         lead = self.lead[pair] * smallest / weights.sum()
         outcome = gain * smallest / weight + lead

@@ -1,4 +1,4 @@
-"""Count the labels that the sequential test and fixed samples need for simulated classifiers.
+"""Count how many labels a race (sequential test) and a fixed sample need to find the best simulated classifier.
 
 python -m projects.label_next.simulate
 """
@@ -20,7 +20,7 @@ SIZES = range(50, IMAGES + 1, 50)
 
 
 def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return predictions of classifiers whose errors are correlated, and the labels."""
+    """Return the predictions of simulated classifiers, whose errors are correlated, and the labels."""
     random = np.random.default_rng(seed)
     labels = random.integers(CLASSES, size=IMAGES)
     noise = random.normal(size=(IMAGES, len(accuracies)))
@@ -31,7 +31,7 @@ def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndar
 
 
 def race_labels(predictions: np.ndarray, labels: np.ndarray, seed: int) -> tuple[int, list[int]]:
-    """Return how many labels a race takes, and the classifiers that it does not eliminate."""
+    """Return how many labels a race requires, and the classifiers that it does not eliminate."""
     race = Race(predictions, seed=seed)
     while (image := race.next_image()) is not None:
         race.add(image, labels[image])
@@ -39,7 +39,7 @@ def race_labels(predictions: np.ndarray, labels: np.ndarray, seed: int) -> tuple
 
 
 def fixed_decides(predictions: np.ndarray, labels: np.ndarray, images: np.ndarray) -> list[bool]:
-    """Return for each sample size whether exact paired tests at the 5 % level show that the first classifier is the best."""
+    """Return for each sample size whether exact paired tests at the 5 % level show that the first classifier is best."""
     is_right = predictions[images] == labels[images, None]
     level = 0.05 / (predictions.shape[1] - 1)
     decided = []
@@ -53,7 +53,7 @@ def fixed_decides(predictions: np.ndarray, labels: np.ndarray, images: np.ndarra
 
 
 def labels_for_power(decided: Sequence[Sequence[bool]]) -> float:
-    """Return the smallest size at which POWER percent of the studies are decided."""
+    """Return the smallest sample size with which POWER percent of the studies find the best classifier."""
     enough = 100 * np.mean(decided, axis=0) >= POWER
     return SIZES[enough.argmax()] if enough.any() else np.inf
 
@@ -62,9 +62,10 @@ def simulate(accuracies: Sequence[float], studies: int = STUDIES) -> list[float]
     """Return the results of races and fixed samples over simulated studies.
 
     Returns:
-        The percentage of races that eliminate a best classifier, their mean number of labels, the number within which
-        `POWER` percent are decided, and two sample sizes at which `POWER` percent of fixed samples are decided: of all
-        images, and of the images on which the classifiers disagree.
+        Five numbers: the percentage of races that eliminate a best classifier, the mean number of labels of a race, the
+        number of labels within which `POWER` percent of the races end, and two sizes of a fixed sample with which `POWER`
+        percent of the studies find the best classifier. The first size is for samples of all images, and the second for
+        samples of images on which the classifiers disagree.
     """
     wrong = 0
     raced = []

@@ -1,4 +1,4 @@
-"""MSBReg's losses: a centroid over K views, and regularizers that can be added to any head."""
+"""The losses of MSBReg: a head that compares each view with a centroid of K views, and regularizers for any head."""
 
 import math
 
@@ -17,9 +17,10 @@ class CentroidHead(nn.Module):
     """Pull each view's prediction to the center of the other views' targets: 2 mean_k (2 - 2 q_k . c_{-k}).
 
     Args:
-        centroid: One of three readings of the paper. ``'leave_one_out'``: c_{-k} is the normalized mean of the teacher's z
-            of all views but k; with K = 2 this is BYOL's symmetric loss. ``'all'``: the mean includes view k, as in a public
-            implementation. ``'mean'``: the normalized means of both networks over all views are compared, 2 (2 - 2 q . z).
+        centroid: Which of three interpretations of the paper to use. With ``'leave_one_out'``, c_{-k} is the normalized mean of
+            the teacher's embeddings z of all views except k; for K = 2, the loss is BYOL's symmetric loss. With ``'all'``,
+            the mean includes view k, as in a public implementation. With ``'mean'``, the loss is 2 (2 - 2 q . z), where q
+            and z are the normalized means over all views of the student and of the teacher.
 
     Raises:
         UserError: If `centroid` is unknown, or there are fewer than two views.
@@ -54,7 +55,7 @@ class CentroidHead(nn.Module):
 
 @MODELS.register_module()
 class RegularisedHead(nn.Module):
-    """Add weighted terms, which depend on the student's unit embeddings, to the loss of another head."""
+    """Add weighted regularizers to the loss of another head. They depend on the student's unit embeddings."""
 
     def __init__(self, base: dict, terms: list[dict]) -> None:
         super().__init__()
@@ -104,13 +105,13 @@ class SingularValueTerm(nn.Module):
 
 @MODELS.register_module()
 class BrownianTerm(nn.Module):
-    """Push each embedding in a random direction, drawn anew in every step: mean q . g with g uniform on the sphere.
+    """Push each embedding in a random direction: mean q . g, where g is uniform on the sphere and new in every step.
 
-    Each process draws different directions, so images of two processes share none.
+    Each process draws its own directions.
 
     Args:
-        weight: lambda_b.
-        per: Number of directions: one per 'image', which its views share, per 'view' of each image, or per 'batch'.
+        weight: The weight of the term, lambda_b in the paper.
+        per: What shares a direction: all views of an 'image', a single 'view', or the whole 'batch' of a process.
     """
 
     name = 'brownian'
@@ -134,7 +135,7 @@ class BrownianTerm(nn.Module):
 
 @MODELS.register_module()
 class UniformityTerm(nn.Module):
-    """Wang and Isola's uniformity: ln of the mean of exp(-2 |q_i - q_j|^2) over pairs of a view, averaged over the views."""
+    """Wang and Isola's uniformity loss: ln of the mean of exp(-2 |q_i - q_j|^2) over pairs of images, averaged over views."""
 
     name = 'uniformity'
 

@@ -29,7 +29,7 @@ from mmairl.study.task_names import recipe
 from projects.normrescale.trials import trial_benefit
 
 RATE = 'optim_wrapper.optimizer.lr'
-Curve = Sequence[tuple[float, float]]  # ascending rates, and their scores
+Curve = Sequence[tuple[float, float]]  # pairs of rate and score, with ascending rates
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ BySeed = Mapping[int, Tuned]
 def benefit_record(
     study: Study, configs: Mapping[str, Config], runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """Return the value of `worth` in study.json: for each tuned task, scores over rates and the compared pairs of rows."""
+    """Return the value of `worth` in study.json.
+
+    For each tuned task, this is the score by rate of each row, and a comparison of each rescaled row with its original.
+    """
     record = {}
     for task in study.tune:
         rows = _tuned_rows(task, configs, runs)
@@ -127,7 +130,10 @@ def _pair(row: Row, rows: Mapping[str, BySeed]) -> dict[str, Any]:
 def _predictions(
     original: BySeed, anchor: BySeed, seeds: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Return the best rates of the original as predicted from the norms of kernels and of gains, with the scores there."""
+    """Predict the best rate of the original from the norms of its kernels, and from those of its batch-norm gains.
+
+    Each prediction includes the score of the original at the predicted rate.
+    """
     times = [predicted_times(original[seed].weights, anchor[seed].weights) for seed in seeds]
     curves = [original[seed].curve for seed in seeds]
     predictions = {}
@@ -142,7 +148,10 @@ def _predictions(
 
 
 def _norms(row: BySeed, seeds: Sequence[int]) -> dict[str, float]:
-    """Return how much 3x3 kernels have grown since initialization, and the size of batch-norm gains, if there are any."""
+    """Return how much the 3x3 kernels have grown since initialization, and the typical size of the batch-norm gains.
+
+    A number is left out if the network has no such weights.
+    """
     norms = {}
     for name, measure in (('kernels', typical_growth), ('gains', typical_gain)):
         values = [measure(row[seed].weights) for seed in seeds]
@@ -160,7 +169,10 @@ def _mean_curve(curves: Sequence[Curve]) -> list[tuple[float, float | None]]:
 
 
 def _mean_score(rates: Sequence[float], curves: Sequence[Curve]) -> float | None:
-    """Return the mean score of the curves at one rate, interpolated in log(rate); None if a curve does not reach the rate."""
+    """Return the mean of the scores of curves, each at its own rate, interpolated in log(rate).
+
+    Return None if a rate lies outside of its curve.
+    """
     scores = []
     for rate, curve in zip(rates, curves):
         known, values = zip(*curve)
@@ -171,7 +183,7 @@ def _mean_score(rates: Sequence[float], curves: Sequence[Curve]) -> float | None
 
 
 def benefit_section(study: Mapping[str, Any]) -> Markup:
-    """Return a section for the study's page."""
+    """Return the section about the benefit of NormRescale for the study's page."""
     charts = {}
     for task, record in study['worth'].items():
         series = {name: tuple(zip(*points)) for name, points in record['lines'].items()}

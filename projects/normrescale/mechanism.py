@@ -49,7 +49,7 @@ def main() -> None:
         '--gains',
         type=Path,
         metavar='OUT',
-        help='also write the networks with rescaled gains only to this folder',
+        help='also write networks in which only gains and biases are rescaled to this folder',
     )
     args = parser.parse_args()
     folder = args.runs
@@ -80,7 +80,10 @@ def main() -> None:
 
 
 def cosines(run: Path, made: Rescaled) -> list[float]:
-    """Return the mean cosine of features before and after rescaling, with the old batch-norm statistics and with new ones."""
+    """Return the mean cosines of features before and after rescaling.
+
+    The first is for the old batch-norm statistics, the second for recomputed statistics.
+    """
     cfg = load_config(str(run / 'asked' / 'config.yaml'))
     before = read_backbone(str(last_checkpoint(Path(made.of))))
     anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights

@@ -20,8 +20,9 @@ RATES = np.log([1 / 100, 10])  # range of the rates that are tried, relative to 
 CHANCE = 8.3  # score of random guesses, in points
 RUN = 1.0  # standard deviation of a run, in points
 HALF = 1.5  # standard deviation due to half of the test images, in points
-# Of the original network: mean and standard deviation of the best score, then of the logarithm of the best rate relative to
-# the recipe's. Last, by how many points the rescaled network is better.
+# For each case: the mean and the standard deviation of the original network's best score, the mean and the standard
+# deviation of the logarithm of its best rate relative to the recipe's, and by how many points the rescaled network is
+# better.
 CASES = {
     'as good': (30, 3, 0, 0.5, 0),
     'a lower rate does it': (30, 3, -1.5, 0.7, -0.5),
@@ -58,7 +59,7 @@ def study(random: np.random.Generator, case: str, seeds: int) -> TrialBenefit:
 
 
 def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
-    """Return True if the interval contains the true number of trials. None stands for more than were tried."""
+    """Return True if the interval contains the true number of trials. None stands for more trials than were simulated."""
     low, true, high = (
         found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high)
     )

@@ -1,7 +1,7 @@
 """Compute how many tuning trials make an original network as good as its rescaled copy.
 
-Trials are chosen on one half of the held-out images and reported on the other half, because the score that selects a trial is
-optimistic.
+Trials are chosen on one half of the held-out images and reported on the other half, because the score that selects a trial
+is optimistic.
 """
 
 from collections.abc import Sequence
@@ -12,22 +12,23 @@ import numpy as np
 from mmairl.study.statistics.compare_rows import interval, paired
 from mmairl.study.statistics.tuning import best_of
 
-Halves = Sequence[
-    Sequence[float]
-]  # for each trial, its scores on two halves of the held-out images
+# For each trial, the scores on two halves of the held-out images.
+Halves = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
 class TrialBenefit:
-    """After how many trials a tuned network is as good as another network without tuning; None means more than were tried.
+    """The number of trials after which a tuned network is as good as another network without tuning.
+
+    None stands for more trials than were run.
 
     Args:
         trials: The number of trials.
         low: Lower end of its 95 % interval.
-        high: Upper end.
+        high: Upper end of this interval.
         most: Trials that were tried in addition to the recipe's rate.
         curve: Scores of the tuned network after 0, 1, ... trials.
-        target: Score of the other network, untuned.
+        target: Score of the other network without tuning.
     """
 
     trials: int | None
@@ -39,14 +40,14 @@ class TrialBenefit:
 
 
 def trial_benefit(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -> TrialBenefit:
-    """Return how many trials, besides the recipe's rate, make `tuned` as good as `untuned` at the recipe's rate.
+    """Return how many trials, in addition to the recipe's rate, make `tuned` as good as `untuned` at the recipe's rate.
 
-    One half of the held-out images selects and the other reports, and vice versa. The interval is over seeds, which search at
-    different points: it contains all numbers of trials at which the paired t-test finds no difference.
+    One half of the held-out images selects the best trial and the other half scores it, and vice versa. The interval
+    contains all numbers of trials at which a paired t-test over seeds finds no difference. Each seed tries its own rates.
 
     Args:
-        tuned: By seed and trial, starting with the recipe's rate, the scores on two halves of the images.
-        untuned: By seed, the scores of the one run on both halves.
+        tuned: For each seed and trial, the scores on two halves of the images. The first trial has the recipe's rate.
+        untuned: For each seed, the scores on both halves at the recipe's rate.
     """
     trials = np.array(tuned, float)  # shape (seeds, trials, 2)
     target = np.array(untuned, float).mean(1)  # shape (seeds,)
@@ -70,7 +71,10 @@ def trial_benefit(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -
 
 
 def _mean_curve(trials: np.ndarray) -> np.ndarray:
-    """Choose trials by one half of the images, score them on the other half, and return the expected score over both ways."""
+    """Return the expected score of the best of 0, 1, ... trials, selected on one half of the images and scored on the other.
+
+    The result is the mean over both ways to assign the halves.
+    """
     curves = []
     for choosing, reporting in ((0, 1), (1, 0)):
         scores = trials[:, choosing]

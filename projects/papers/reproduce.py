@@ -26,8 +26,8 @@ python tools/study.py configs/studies/ladder.yaml --scale demo                  
 
 `in1k` is the papers' own size. It requires ImageNet in `data/imagenet/{{train,val}}` and the data sets that
 [evaluation](../docs/how-to/evaluate.md) and [transfer](../docs/how-to/transfer.md) name. At `demo`, `cifar` and `in100` the
-rows differ in the same factors, but the published numbers are of another size: compare the order of the rows, not their
-values. Choices that the papers do not state are in [assumptions](assumptions.md).
+rows differ in the same factors, but the published numbers were measured at full size: compare the order of the rows, not
+their values. Choices that the papers do not state are in [assumptions](assumptions.md).
 
 ## Every table and figure
 
@@ -35,7 +35,7 @@ values. Choices that the papers do not state are in [assumptions](assumptions.md
 ## Studies
 
 The studies are in `configs/studies/`; those that require a project are in the project's folder `studies`. A figure or table
-without another name is of *Revisiting the Critical Factors of AIRL*. `python tools/study.py --list` prints this table.
+without the name of a paper is from *Revisiting the Critical Factors of AIRL*. `python tools/study.py --list` prints this table.
 
 {catalogue}
 ## One row by hand
@@ -61,7 +61,7 @@ that inherit from it share. A study's page lists those of its rows and tasks. Th
 
 
 def coverage() -> list[dict]:
-    """Return the papers with their items."""
+    """Return the papers with their tables and figures, from coverage.yaml."""
     return yaml.safe_load(Path(__file__).with_name('coverage.yaml').read_text())
 
 
@@ -79,7 +79,7 @@ def coverage_table() -> str:
 
 
 def assumption_rows() -> str:
-    """Return each assumption with the configs that contain it."""
+    """Return a table row for each assumption and each config that lists it."""
     found = ''
     for path in sorted([*ROOT.glob('configs/**/*.py'), *ROOT.glob('projects/*/configs/*.py')]):
         for line in ast.parse(path.read_text()).body:
@@ -92,13 +92,13 @@ def assumption_rows() -> str:
 
 
 def catalogue_rows(folder: Path) -> str:
-    """Return the studies of a folder as rows of one table, which begins with the first folder."""
+    """Return the studies of a folder as rows of a table. For the first folder, return the head of the table, too."""
     table = catalogue(folder)
     return table if folder == FOLDERS[0] else table.split('\n', 2)[2]
 
 
 def pages() -> dict[Path, str]:
-    """Return the content that the pages should have."""
+    """Return the current content of both pages, by path."""
     reproduce = REPRODUCE.format(
         coverage=coverage_table(), catalogue=''.join(map(catalogue_rows, FOLDERS))
     )

@@ -1,8 +1,8 @@
 """Compare computations of other libraries with mmairl's on the same numbers: python -m projects.parity.compare [--write].
 
-Each comparison first removes the factors that it names, so that any remaining difference is one of the code. Print a
-Markdown table, or update tables.md with `--write`. A library that is not installed or does not run gets a row that states
-this.
+If a library defines a computation differently, the comparison first removes this difference and names it in the table. Any
+remaining difference is due to the code. The command prints a Markdown table, and `--write` also updates tables.md. If a
+library is not installed or does not run, its row in the table states this.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from mmairl.models.heads.vicreg import VICRegHead
 TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
 PACKAGES = {'lightly': 'lightly', 'solo': 'solo-learn', 'stable_pretraining': 'stable-pretraining'}
-# Result of a comparison: mmairl's values, the library's values, and a description of how the library differs by definition.
+# The result of a comparison: mmairl's values, the library's values, and how the definition of the library differs.
 Outcome = tuple[Tensor, Tensor, str]
 SOLO_MOCO = (
     'its MoCo v2+ averages the two directions (half the gradient of our sum), has a queue for each view, and has no '
@@ -62,12 +62,12 @@ def installed(package: str) -> ModuleSpec:
 
 
 def source(package: str, file: str) -> ModuleType:
-    """Import one file of a package, without the package's other imports if they need packages that are not installed."""
+    """Import one file of a package. If other imports of the package fail, import the file without them."""
     spec = installed(package)
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
     folder, inner = Path(spec.submodule_search_locations[0]), f'parity_{package}'
-    # Relative imports find empty modules in place of the packages around the file.
+    # The packages around the file are replaced by empty modules, so that relative imports in the file still work.
     for part in (
         None,
         *Path(file).parent.parts,
@@ -89,7 +89,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def both_ways(head: nn.Module, q: Tensor, k: Tensor) -> Tensor:
-    """Return mmairl's symmetric loss: queries of each view with keys of the other view, summed over both directions."""
+    """Return mmairl's symmetric loss. It compares queries of each view with keys of the other, and adds both directions."""
     return head({0: q, 1: k}, {0: q, 1: k}, None)['loss']
 
 
@@ -133,7 +133,7 @@ def _() -> Outcome:
 
 
 def simclr(loss: Callable[[Tensor, Tensor], Tensor]) -> Outcome:
-    """Compare NT-Xent at temperature 0.1. mmairl's form, BYOL's Eq. 6 at beta = 1, is 4 alpha times NT-Xent."""
+    """Compare NT-Xent at temperature 0.1. mmairl computes Eq. 6 of BYOL with beta = 1, which is 4 alpha times NT-Xent."""
     q, k, _ = batch()
     ours = both_ways(InfoNCEHead(alpha=0.1, beta=1.0), q, k) / (4 * 0.1)
     factor = "our loss has BYOL's factor 4 alpha; a learning rate for NT-Xent must be divided by this factor"
@@ -153,14 +153,14 @@ def _() -> Outcome:
 
 
 def gradients(loss: Tensor, inputs: list[Tensor]) -> Tensor:
-    """Return the loss and its gradients as one row."""
+    """Return the loss and its gradients as one vector."""
     return torch.cat([loss.reshape(1), *(g.flatten() for g in torch.autograd.grad(loss, inputs))])
 
 
 def in_batch(
     head: nn.Module, theirs: Callable[[Tensor, Tensor], Tensor], factor: str = ''
 ) -> Outcome:
-    """Return a loss of two views' unnormalized projections, with its gradients."""
+    """Compare a loss of the unnormalized projections of two views, together with its gradients."""
     q, k = (11 * z.requires_grad_() for z in batch()[:2])
     return (
         gradients(head({0: q}, {1: k}, None)['loss'], [q, k]),
@@ -289,7 +289,7 @@ def _() -> Outcome:
 def lars(
     theirs: Callable[[nn.Parameter, float], torch.optim.Optimizer], rates: list[float], factor: str
 ) -> Outcome:
-    """Return a weight after steps on the same gradients, with rates as in a warm-up."""
+    """Compare how a weight changes in steps with the same gradients. `rates` has the learning rate of each step."""
     torch.manual_seed(0)
     start, gradients = (
         torch.randn(64, 64, dtype=torch.float64),
@@ -353,7 +353,7 @@ def _() -> Outcome:
 
 
 def drawn_parameters(steps: list) -> Tensor:
-    """Return the sampling ranges of lightly's view: the smallest crop, and probability and strengths of each operation."""
+    """Return the parameters of lightly's view: the smallest crop, and the probability and strength of each operation."""
     by_name = {type(step).__name__: step for step in steps}
     jitter, blur = by_name['RandomApply'], by_name['GaussianBlur']
     strengths = [
@@ -431,13 +431,13 @@ for title, words in VIEWS.items():
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    """Return rows of library, computation, difference, and settings that differ by definition."""
+    """Return the rows of the table: library, computation, difference, and how the definition of the library differs."""
     found = []
     for package, what, compare in COMPARISONS:
         name = PACKAGES[package]
         try:
             ours, theirs, factor = compare()
-        except Exception as error:  # external code of any version may raise any exception
+        except Exception as error:  # an unknown version of external code may raise anything
             found.append(
                 (name, what, 'not run', f'{type(error).__name__}: {error}'.splitlines()[0][:120])
             )
@@ -474,7 +474,7 @@ def table() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--write', action='store_true', help='put the table into tables.md')
+    parser.add_argument('--write', action='store_true', help='also write the table to tables.md')
     args = parser.parse_args()
     text = table()
     print(text)

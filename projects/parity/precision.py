@@ -1,7 +1,8 @@
 """Compare gradients in bfloat16 and float32 during training: python -m projects.parity.precision [--write].
 
-Train BYOL with a ResNet-18 and a ResNet-50 on Shapes in float32 on a CPU. At some steps, pass one batch that is not used for
-training through a copy of the network in both precisions, and through a copy with torchvision's backbones and the same weights.
+BYOL is trained with a ResNet-18 and a ResNet-50 on the data set Shapes, in float32 on a CPU. At some steps, one batch that
+is not used for training passes through copies of the network in both precisions. For comparison, the same batch passes
+through copies with torchvision's backbones and the same weights.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from projects.benchmark.step import quiet
 
 TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
-# By depth: the width of the features, and the steps before which gradients are compared.
+# For each depth of the ResNet: the width of its features, and the steps before which gradients are compared.
 NETWORKS = {18: (512, (0, 10, 30, 100)), 50: (2048, (0, 10))}
 COLUMNS = (
     'ResNet',
@@ -49,7 +50,7 @@ def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
 
 
 def with_torchvision(model: nn.Module) -> nn.Module:
-    """Return a copy whose student and teacher have torchvision's ResNet with the same weights."""
+    """Return a copy of the model in which student and teacher are torchvision's ResNet with the same weights."""
     model = copy.deepcopy(model)
     for network in (model, model.teacher):
         backbone = getattr(torchvision.models, f'resnet{network.backbone.depth}')()
@@ -63,7 +64,7 @@ def cosines(model: nn.Module, batch: list[Tensor]) -> Tensor:
     """Return the cosine between float32's and bfloat16's gradient of each convolution, in ascending order."""
     sides = []
     for enabled in (False, True):
-        network = copy.deepcopy(model)  # a copy, because batch-norm statistics change
+        network = copy.deepcopy(model)  # the loss changes batch-norm statistics
         with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
             loss = network(batch, mode='loss')['loss']
         weights = [weight for weight in network.backbone.parameters() if weight.ndim > 1]
@@ -80,7 +81,7 @@ def flat(gradients: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def rows(depth: int, batch: int = 32, size: int = 64) -> Iterator[str]:
-    """Return a line of the table for each measured step."""
+    """Yield a line of the table for each measured step, while the network trains."""
     width, steps = NETWORKS[depth]
     register()
     torch.manual_seed(0)
@@ -111,7 +112,7 @@ def rows(depth: int, batch: int = 32, size: int = 64) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--write', action='store_true', help='put the table into tables.md')
+    parser.add_argument('--write', action='store_true', help='also write the table to tables.md')
     args = parser.parse_args()
     lines = ['| ' + ' | '.join(COLUMNS) + ' |', '|' + '---|' * len(COLUMNS)]
     for depth in NETWORKS:

@@ -1,4 +1,4 @@
-"""Store the curves of a study's first seed as reference curves of the health page, replacing those of the same scale."""
+"""Store the curves of a study's first seed as reference curves of the health page. Curves of the same scale are replaced."""
 
 import argparse
 from pathlib import Path
@@ -10,11 +10,11 @@ from mmairl.errors import UserError, one_sentence_errors
 from mmairl.io import read_json, write_json
 from mmairl.report.reference import LABELS, STORED
 
-POINTS = 60  # most points of a curve
+POINTS = 60  # maximum number of points of a curve
 
 
 def store(study: str | Path, out: Path = STORED) -> None:
-    """Store the curves of a study's first seed.
+    """Store the curves and the k-NN score of the first seed of each row as reference curves of the study's scale.
 
     Raises:
         UserError: If no run of the study is finished.
@@ -40,7 +40,7 @@ def store(study: str | Path, out: Path = STORED) -> None:
 
 
 def thinned(curve: Curve) -> Curve:
-    """Return at most POINTS points of a curve, evenly spaced, both ends included, with four digits."""
+    """Return at most POINTS evenly spaced points of a curve, with both ends. Values have four digits."""
     steps, values = curve
     count = min(POINTS, len(steps))
     places = np.linspace(0, len(steps) - 1, count).round().astype(int)

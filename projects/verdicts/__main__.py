@@ -1,7 +1,8 @@
 """Print how often simulated studies call equal rows different, as in results/2026-11-23_verdict_simulations.md.
 
-Each number is the worst case over all spreads of the rows, with seeds as blocks and not, complete and with a missing run, and
-with and without an untrained row.
+A row is a set of runs of one config with different seeds. Each printed number is the highest rate of all simulated cases.
+The cases differ in the standard deviations of the rows, in whether a seed affects all rows alike (blocks), in whether a run
+is missing, and in whether the study has an untrained row.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ STUDIES = dict(
 
 
 def shares(study: str, scores: str, seeds: int) -> Iterator[float]:
-    """Yield the fraction of false differences in every case of a study."""
+    """Yield, for each case of a study, the fraction of simulations with a false difference."""
     for simulated, blocks, missing, null in product(
         STUDIES[study], (True, False), (True, False), (NULL, None)
     ):

@@ -1,4 +1,4 @@
-"""Compare decision rules on tables without a difference: python -m projects.verdicts.bakeoff [--figure FILE]"""
+"""Compare the error rates and the power of decision rules: python -m projects.verdicts.bakeoff [--figure FILE]"""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,10 @@ GAIN = 10.0
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Return rates of each rule in percent: the highest rate of false winners for each number of seeds, and the power."""
+    """Return the rates of each rule in percent, for each number of seeds.
+
+    The rates are the highest rate of false winners over all distributions of scores, and the power.
+    """
     found = {}
     for name, rule in RULES.items():
         row = {}
@@ -44,7 +47,9 @@ def draw(found: dict[str, dict[str, float]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--figure', type=Path, help='draw the rates with five seeds in this file')
+    parser.add_argument(
+        '--figure', type=Path, help='write a chart of the error rates with five seeds to this file'
+    )
     args = parser.parse_args()
     found = table()
     heads = list(next(iter(found.values())))

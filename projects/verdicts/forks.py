@@ -1,9 +1,11 @@
-"""Compare the effects of forks with those of whole runs: python -m projects.verdicts.forks work_dirs/STUDY
+"""Compare the effects of config changes in forks with those in whole runs: python -m projects.verdicts.forks work_dirs/STUDY
 
-With --null, the study is `studies/null_forks.yaml`, and the command simulates false differences of forks from its results.
+A fork continues a checkpoint of an unchanged run, its trunk, with a changed config. A whole run has the changed config from
+the start. A row of forks and a row of whole runs measure the same factor if they change the same keys of the same trunk. All
+effects are differences from the trunk, paired by seed.
 
-A fork row and a whole row belong together if they change the same keys of the same trunk. All effects are differences from
-the trunk, paired by seed.
+With --null, STUDY is the folder of `studies/null_forks.yaml`, whose forks differ from the trunk only by noise. The command
+then simulates from its results how often studies find a false difference among forks.
 """
 
 import argparse
@@ -20,16 +22,17 @@ from mmairl.io import read_json
 from mmairl.study.statistics.compare_rows import DIFFERS, MARGIN, paired, verdicts
 
 RESAMPLES = 2000
-FEWEST = 5  # seeds that an interval requires, because resamples of fewer seeds are too similar
+FEWEST = 5  # an interval requires this many seeds, because resamples of fewer seeds are too similar
 STUDIES = 4000
-ROWS = 6  # simulated forks of a trunk, as many as the ladder has steps
+ROWS = 6  # number of simulated forks of a trunk, equal to the steps of the study `ladder`
 
 
 @dataclass(frozen=True)
 class Factor:
     """The effect of one change of the config: for each seed, the difference in score from the unchanged run.
 
-    Differences are known for runs that train with the change from the start, and for forks at each fork point.
+    `whole` contains the differences of whole runs, and `forks` those of forks, by fork point. A fork point is the fraction
+    of training after which the change begins.
     """
 
     name: str
@@ -42,7 +45,7 @@ class Agreement:
     """How well the mean effects of forks at one fork point agree with the mean effects of whole runs."""
 
     same_sign: int
-    slope: float  # slope of a line through the origin: effects of forks over effects of whole runs
+    slope: float  # of the line through the origin that fits the effects of forks to those of whole runs
     correlation: float
 
 
@@ -74,8 +77,8 @@ def read_factors(study: Mapping[str, Any], task: str = 'knn') -> list[Factor]:
         factors.append(Factor(row['name'], values[row['name']] - trunk, differences))
     if len(factors) < 3:
         raise UserError(
-            f'{study["name"]}: at least three factors need a whole row and forks with scores of two seeds ({len(factors)}); '
-            'finish configs/studies/fork_prediction.yaml first',
+            f'{study["name"]}: expected at least three factors with rows of whole runs and of forks that share two seeds '
+            f'({len(factors)}); finish configs/studies/fork_prediction.yaml first',
             code='too-few-factors',
         )
     return factors
@@ -88,7 +91,7 @@ def scores_of(row: Mapping[str, Any], task: str) -> dict[int, float]:
 
 
 def agreement(whole: np.ndarray, forks: np.ndarray) -> Agreement:
-    """Return the agreement between mean effects of forks and of whole runs, one pair for each factor."""
+    """Return the agreement between the mean effects of whole runs and of forks. Each array has one value per factor."""
     return Agreement(
         same_sign=int((np.sign(whole) == np.sign(forks)).sum()),
         slope=float(whole @ forks / (whole @ whole)),
@@ -97,7 +100,7 @@ def agreement(whole: np.ndarray, forks: np.ndarray) -> Agreement:
 
 
 def intervals(factors: Sequence[Factor], point: Fraction, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return 95 % intervals of an `Agreement` by resampling the seeds of all factors together."""
+    """Return the 95 % interval of each field of `Agreement`. All factors share the resampled seeds."""
     draw = np.random.default_rng(seed)
     runs = min(len(factor.whole) for factor in factors)
     drawn = []
@@ -120,9 +123,10 @@ def null_differences(study: Mapping[str, Any], task: str = 'knn') -> np.ndarray:
 
 
 def false_alarms(differences: np.ndarray, trunks: int, seed: int = 0) -> float:
-    """Return the fraction of simulated studies that find a difference among forks that differ only by noise.
+    """Return the fraction of simulated studies that find a difference although their forks differ only by noise.
 
-    Differences from the trunk are sampled from measured ones, with random signs, because trunk and fork are interchangeable.
+    The differences from the trunk are sampled from measured differences. Their signs are random, because trunk and fork are
+    interchangeable.
     """
     draw = np.random.default_rng(seed)
     shape = (STUDIES, ROWS, trunks)
@@ -167,7 +171,11 @@ def tables(factors: Sequence[Factor]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('study', type=Path, help='folder of a finished study')
-    parser.add_argument('--null', action='store_true', help='simulate false alarms')
+    parser.add_argument(
+        '--null',
+        action='store_true',
+        help='simulate how often studies find a false difference among forks',
+    )
     args = parser.parse_args()
     study = read_json(args.study / 'study.json')
     if not args.null:

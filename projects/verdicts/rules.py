@@ -49,7 +49,7 @@ def separate_deviations(table: np.ndarray, draw: np.random.Generator) -> np.ndar
 
 
 def welch(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """A row wins if Welch's t-test at the 5 % level says so. The six comparisons are not corrected."""
+    """A row wins if it is better by Welch's t-test at the 5 % level. The six comparisons are not corrected."""
     found = stats.ttest_ind(table[:, 1:], table[:, :1], axis=-1, equal_var=False)
     return (found.pvalue < 0.05) & (found.statistic > 0)
 
@@ -87,14 +87,17 @@ def probability_of_improvement(table: np.ndarray, draw: np.random.Generator) -> 
 
 
 def median_of_best_trials(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """The score of a run is that of the best of five trials. The row with the highest median wins (AlgoPerf)."""
+    """Each run is scored by the best of its five trials. The row with the highest median wins (AlgoPerf)."""
     trials = table[..., None] + SPREAD / 2 * draw.normal(size=(*table.shape, 5))
     medians = np.median(trials.max(-1), -1)
     return medians[:, 1:] > medians[:, :1]
 
 
 def ours(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """A row wins by t-tests with Holm's correction. Collapsed runs are excluded, and their number is tested (mmairl)."""
+    """A row wins if it is better by a t-test with Holm's correction, without its collapsed runs (mmairl).
+
+    A second test compares how many runs have collapsed.
+    """
     limits = collapse_limit(table, NULL)
     base = np.broadcast_to(table[:, :1], table[:, 1:].shape)
     base_limits = np.broadcast_to(limits[:, :1], limits[:, 1:].shape)
@@ -122,7 +125,8 @@ def rates(rule: Rule, kind: str, seeds: int, gain: float, tables: int = TABLES) 
         rule: The rule.
         kind: The distribution of the scores.
         seeds: Runs of each row.
-        gain: With 0, all rows are equal, and any winner counts. Otherwise the last row is better by this, and only it counts.
+        gain: By how many points the last row is better than the others. With 0, all rows are equal and any winner counts.
+            Otherwise, only the last row counts as a winner.
         tables: Number of simulated tables.
     """
     draw = np.random.default_rng(seeds)

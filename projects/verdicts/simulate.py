@@ -1,7 +1,7 @@
 """Simulate studies with equal rows, and count how often the rules of mmairl.study.statistics call rows different.
 
-Scores are like those of the demo: rows learn to 30 %, with a spread of a few points. Collapsed runs score like an untrained
-network. All studies of a case are computed at once.
+Scores are like those of the demo: trained networks reach 30 %, with a standard deviation of a few points. A collapsed run
+scores like an untrained network. All studies of a case are computed at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def scores(
     studies: int,
     blocks: bool,
 ):
-    """Return scores (study, row, seed) of equally good rows. If `blocks`, each seed shifts the scores of all rows."""
+    """Return the scores (study, row, seed) of equally good rows. If `blocks`, each seed shifts the scores of all rows."""
     size = (studies, len(spread), seeds)
     found = (
         LEVEL
@@ -73,7 +73,7 @@ def scores(
 def false_alarms(shape: str, numbers: Sequence[np.ndarray], share: np.ndarray) -> float:
     """Return the fraction of studies with a false difference.
 
-    If rows really collapse unequally often, a verdict on the number of collapsed runs is not false, so only means count.
+    If rows really collapse unequally often, a difference in the number of collapsed runs is true, so only means are counted.
     """
     words = verdicts(*numbers, margin=1.0, share=share)
     return float(((words == DIFFERS) & (np.isnan(share) | (shape not in UNEQUAL))).any(-1).mean())
@@ -88,9 +88,9 @@ def ladder(
     null: float | None,
     studies: int = STUDIES,
 ) -> float:
-    """Simulate ladders, and return the fraction with a false difference.
+    """Simulate ladders, in which each row is compared with the previous row. Return the fraction with a false difference.
 
-    With `missing`, the row with the largest spread lacks a run.
+    If `missing`, the row with the largest standard deviation lacks a run.
     """
     found = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
     if missing:
@@ -110,7 +110,7 @@ def design(
     null: float | None,
     studies: int = STUDIES,
 ) -> float:
-    """Simulate a factorial design and return the fraction of false main effects."""
+    """Simulate studies with a factorial design, and return the fraction with a false main effect."""
     plan = Design(
         tuple('abcdefgh'[: len(levels[0])]),
         {str(combination): combination for combination in levels},
@@ -139,10 +139,11 @@ def searched(
     place: float,
     studies: int = STUDIES,
 ) -> tuple[np.ndarray, ...]:
-    """Simulate searches. The expected score falls with the square of the distance from the best value, `place`.
+    """Simulate searches for the best value of a setting, and return scores by study and search.
 
-    Return the score by which each search chose its best trial, and the score of a fresh run with the chosen value. The first
-    trial has the published value, 0. The standard deviation of a run is 2.8 points.
+    The first array has the score of the best trial of each search. The second array has the score of a fresh run with the
+    value of this trial. The expected score falls with the square of the distance from the best value, `place`. The first
+    trial of a search has the published value, 0. The standard deviation of a run is 2.8 points.
     """
     points = draw.uniform(-1, 1, (studies, searches, trials))
     points[..., 0] = 0
@@ -164,7 +165,10 @@ CHANCES = {
 
 
 def chances(case: str, searches: int) -> tuple[float, float]:
-    """Return the fraction of studies with a false difference: by the scores of the best trials, and by fresh runs of them."""
+    """Return the fraction of studies with a false difference between searches in two equally good rows.
+
+    The first fraction is for the scores of the best trials, the second for fresh runs with their values.
+    """
     draw = np.random.default_rng(searches)
     one, two = (searched(draw, searches, *row) for row in CHANCES[case])
     words = [

@@ -43,7 +43,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--minutes',
         type=above_zero,
-        help='select the size of crops, the epochs and the draws of labels to take this many minutes (default: no budget)',
+        help='choose the size of crops, the epochs and the draws of labels for a total time of this many minutes '
+        '(default: no budget)',
     )
     parser.add_argument(
         '--size',
@@ -56,8 +57,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--groups',
         type=groups,
-        help='keep images of one group together, either for training or for testing: a regular expression that matches the '
-        'patient, flight, ... in the name of an image, or CSV:COLUMN (default: no groups)',
+        help='use all images of a group, such as a patient, either for training or for testing. The group is the part of '
+        'the name of an image that this regular expression matches, or its value in CSV:COLUMN (default: no groups)',
     )
     parser.add_argument(
         '--batch',
@@ -70,7 +71,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--channels',
         type=positive,
-        help='read images as stored, with this many channels (default: RGB)',
+        help='read images as stored, with this many channels (default: 8-bit RGB)',
     )
     parser.add_argument(
         '--seed',
@@ -107,7 +108,7 @@ def main() -> None:
     try:
         found = worth(**vars(parse_args()))
     except Stopped as stopped:
-        # The message advises to set --resume, which this command does not have.
+        # The part after the semicolon advises to set --resume, which this command does not have.
         raise Stopped(
             f'{str(stopped).partition(";")[0]}; run the same command to continue'
         ) from stopped

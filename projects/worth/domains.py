@@ -1,4 +1,7 @@
-"""Draw domains of images in which a known cue decides the class, so that the possible benefit of pre-training is known."""
+"""Draw synthetic domains of images in which a known cue decides the class, so the possible benefit of pre-training is known.
+
+An image shows either a texture or, as in the data set `Shapes`, several copies of one shape.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ class Domain:
     classes: int = 6
     images: int = 2400
     labels: int = 40  # labeled images of each class; half of them are test images
-    zoom: float = 1.0  # size of the copies, relative to the scenes of Shapes
+    zoom: float = 1.0  # size of the copies of a shape, relative to `Shapes`
     noise: float = 0.0  # standard deviation of the noise on pixels
     wrong: float = 0.0  # fraction of wrong labels
     released: bool = False  # whether weights that were trained on outlines are compared as well
@@ -57,7 +60,10 @@ def draw(domain: Domain, labels: Sequence[int], seed: int) -> np.ndarray:
 
 
 def texture(random: np.random.Generator, label: int) -> np.ndarray:
-    """Return an image of waves. The class sets their length and number of directions; angle, position and colors are random."""
+    """Return an image of waves. The class determines their length and whether they run in one direction or in two.
+
+    Angle, position and colors are random.
+    """
     length = 3.0 * 1.7 ** (label // 2)
     angle, places = random.uniform(0, np.pi), random.uniform(0, 2 * np.pi, 2)
     y, x = np.mgrid[:SIDE, :SIDE] * 2 * np.pi / length
@@ -68,7 +74,7 @@ def texture(random: np.random.Generator, label: int) -> np.ndarray:
 
 
 def copies(random: np.random.Generator, labels: np.ndarray, domain: Domain) -> np.ndarray:
-    """Return scenes of Shapes, which show copies of one shape. Its class is the kind of shape, or its color on gray."""
+    """Return images that show copies of one shape. The class is the kind of shape, or its color on a gray background."""
     scenes = [Scene(random, SIDE) for _ in labels]
     kinds = labels % len(KINDS)
     for scene, label in zip(scenes, labels):

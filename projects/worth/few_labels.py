@@ -1,7 +1,8 @@
-"""Compare features by the number of labels that they need: one classifier, learning curves, and a verdict.
+"""Compare candidates, such as checkpoints, by how well a classifier on their features recognizes images with few labels.
 
-All candidates learn from the same draws of labels and are tested on the same images. `right` of a candidate has the shape
-(points, draws, test images). The points are numbers of labels; the last two are half of the labels and all labels.
+All candidates get the same random draws of training labels and are tested on the same images. `right` maps each candidate to
+a boolean array of shape (points, draws, test images) that marks the test images classified correctly. The points of a
+learning curve are increasing numbers of labels; the last two points are half of the labels and all labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +14,22 @@ from scipy import stats
 
 from mmairl.study.statistics.compare_rows import LEVEL, holm, interval
 
-LABELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # labels of each class, along a learning curve
-STRENGTHS = np.logspace(-6, 1, 15)  # ridge penalties that are tried, for features of unit length
+# Learning curves are measured at these numbers of labels per class.
+LABELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+STRENGTHS = np.logspace(-6, 1, 15)  # ridge penalties to select from, for features of unit length
 DRAWS, RESAMPLED = 20, 1000
 MARGIN = 2.0  # in points; a smaller gain does not justify pre-training
-POWER = 0.8  # probability of a decision with the number of labels that `more_labels` returns
+POWER = 0.8  # with as many labels as `more_labels` returns, the test decides with this probability
 Right = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether pre-training pays: `word` is 'pays', 'keep' (keep the weights without training) or 'undecided'.
+    """The decision whether pre-training on the custom images pays.
 
-    `own` is the best candidate with pre-training on the custom images, and `best` the best candidate without it. `gain` is
-    the difference of their accuracies in points.
+    `word` is 'pays', 'keep' (keep the best weights that need no training) or 'undecided'. `own` is the best candidate that
+    was pre-trained on the custom images, and `best` is the best other candidate. `gain` is the accuracy of `own` minus that
+    of `best`, in points.
     """
 
     word: str
@@ -35,13 +38,13 @@ class Verdict:
     gain: float
     low: float  # lower end of the 95 % interval of the gain
     high: float
-    more: int = 0  # additional labels that would decide, if the verdict is undecided
+    more: int = 0  # if undecided: how many additional labels would lead to a decision
 
 
 def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return features standardized over the training images, with unit length on average.
+    """Standardize features by the mean and deviation of the training images, and scale them to unit length on average.
 
-    If there are more features than images, they are rotated so that the columns beyond the number of images vanish.
+    If there are more dimensions than images, a rotation reduces the dimensions to the number of images.
     """
     mean, std = x[pool].mean(0), x[pool].std(0)
     x = (x - mean) / np.where(std > 1e-6, std, np.inf) / np.sqrt(x.shape[1])
@@ -54,9 +57,11 @@ def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
 def draw(
     y: np.ndarray, pool: np.ndarray, seed: int, draws: int = DRAWS, groups: np.ndarray | None = None
 ) -> dict[float, list[np.ndarray]]:
-    """Draw training labels: nested draws for each number of labels per class, then half-samples, then all labels.
+    """Return the training images at each point of the learning curve, as one array of indices per draw.
 
-    A half-sample contains half of the groups, because groups are the independent units.
+    The points are numbers of labels per class. Within a draw, each point contains the images of all smaller points. The last
+    two points are half of the labels and all labels. Half of the labels means the labels of half of the groups (such as
+    patients), because groups are the independent units.
     """
     random, groups = np.random.default_rng(seed), np.arange(len(y)) if groups is None else groups
     classes = [pool[y[pool] == label] for label in np.unique(y[pool])]
@@ -74,7 +79,7 @@ def draw(
 
 
 def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return the images of half of the groups, in random order."""
+    """Return the members of a class that belong to a random half of the groups, in random order."""
     order = random.permutation(np.unique(groups))
     chosen = np.concatenate(
         [np.flatnonzero(groups == group) for group in order[: (len(order) + 1) // 2]]
@@ -83,10 +88,10 @@ def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) 
 
 
 def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Return which test images are classified correctly by ridge regression on the classes. All classes have the same weight.
+    """Return for each test image whether ridge regression classifies it correctly. All classes have the same weight.
 
     The penalty minimizes the leave-one-out squared error, which has a closed form (Allen, 1974). With one label per class,
-    this is the nearest class.
+    the classifier selects the nearest class.
     """
     target = np.eye(y.max() + 1)[y[fit]]
     weight = 1 / target.sum(0)[y[fit]]
@@ -101,7 +106,7 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
         missed = root * (target - share) - u @ (shrunk[:, None] * along)
         return np.square(missed / (1 - leverage)[:, None]).sum()
 
-    best = min(STRENGTHS[::-1], key=left_out_error)  # the strongest of equal penalties
+    best = min(STRENGTHS[::-1], key=left_out_error)  # of equally good penalties, the strongest
     scores = (x[test] - mean) @ v.T @ ((s / (s**2 + best))[:, None] * along) + share
     return scores.argmax(1) == y[test]
 
@@ -109,7 +114,10 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
 def recognised_by_draw(
     x: np.ndarray, y: np.ndarray, points: Mapping[float, Sequence[np.ndarray]], test: np.ndarray
 ) -> np.ndarray:
-    """Return which test images a candidate recognizes, for each number of labels and draw. All labels have only one draw."""
+    """Return which test images a candidate recognizes, as an array (points, draws, test images).
+
+    The last point has all labels and therefore only one possible draw, whose result is repeated.
+    """
     *few, whole = points.values()
     by_point = [[recognised(x, y, fit, test) for fit in draws] for draws in few]
     return np.array([*by_point, [recognised(x, y, whole[0], test)] * len(whole)])
@@ -124,12 +132,13 @@ def class_weights(y: np.ndarray) -> np.ndarray:
 def gain(
     one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarray
 ) -> tuple[float, float, float]:
-    """Return by how many points one candidate is better than another with all labels, its standard error, and its freedom.
+    """Return how many points candidate `one` is better than candidate `two` with all labels.
 
-    The test images and the labels are both random. The variance due to labels is that between half-samples (the delete-half
-    jackknife, Shao and Wu, 1989). Images of one group count as one observation: their differences are added (Liang and Zeger,
-    1986). Following Agresti and Min (2005), one differing group is added to those observed, because few groups without a
-    difference are weak evidence. The degrees of freedom are Satterthwaite's.
+    The standard error and the degrees of freedom (Satterthwaite) follow. Both the test images and the training labels are
+    treated as random samples. The variance due to labels is estimated from draws of half of the labels (the delete-half
+    jackknife, Shao and Wu, 1989). Images of one group count as one observation: their differences are added (Liang and
+    Zeger, 1986). Following Agresti and Min (2005), one group with a difference is added to the observed groups, because a
+    few groups without a difference are weak evidence that the candidates are equal.
     """
     differs = 100 * weight * (one.astype(float) - two)
     _, place = np.unique(groups, return_inverse=True)
@@ -150,11 +159,13 @@ def judged(
     labelled: int,
     groups: np.ndarray | None = None,
 ) -> Verdict:
-    """Return whether training a candidate of `own` pays, with an error rate of at most 5 % for any true difference.
+    """Return the verdict on pre-training. For any true difference, it is wrong with a probability of at most 5 %.
 
-    `pays`: one of `own` is better than every candidate without training, by the worst of several one-sided t-tests, with
-    Holm's correction over `own`. `keep`: each of `own` is less than MARGIN better than some candidate without training, with
-    Bonferroni's correction over these candidates. If both hold, there is a gain that is too small, and the verdict is `keep`.
+    `own` names the candidates that were pre-trained on the custom images. The verdict is `pays` if one of them is better
+    than every other candidate. This is tested by one-sided t-tests, of which the least significant counts, with Holm's
+    correction over `own`. The verdict is `keep` if each of them is less than MARGIN points better than some other candidate,
+    with Bonferroni's correction over the other candidates. If both conditions hold, the gain is real but too small, and the
+    verdict is `keep`.
     """
     rest = [name for name in right if name not in own]
     groups = np.arange(len(weight)) if groups is None else groups
@@ -186,9 +197,10 @@ def more_labels(estimate: float, error: float, labelled: int) -> int:
 
 
 def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
-    """Return bootstrap accuracies in percent (samples, candidates, points).
+    """Return bootstrap accuracies in percent, as an array (samples, candidates, points).
 
-    A sample draws draws of labels and groups of test images with replacement, the same for all candidates.
+    Each bootstrap sample selects, with replacement, draws of labels and groups of test images. All candidates share the
+    samples.
     """
     random = np.random.default_rng(seed)
     draws, (kinds, place) = (
@@ -209,7 +221,9 @@ def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -
 
 
 def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
-    """Return how many labels a learning curve needs for a score, interpolated on a log axis; infinity beyond its end.
+    """Return the number of labels at which a learning curve reaches a score, interpolated on a log axis.
+
+    Return infinity if the curve does not reach the score.
 
     >>> round(needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
     8.0
@@ -226,10 +240,11 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
 def saved(
     means: np.ndarray, samples: np.ndarray, labels: np.ndarray, one: int, two: int
 ) -> tuple[float, float, float, float]:
-    """Return a number of labels of one candidate, and how many labels the other needs for the same score: mean, low, high.
+    """Return a number of labels of candidate `one`, and how many labels candidate `two` needs for the same score.
 
-    The number is the largest whose score the learning curve of the other candidate reaches. If there is none, it is the
-    smallest number on the curve.
+    The number of labels of `one` is the largest whose score the learning curve of `two` reaches, or the smallest on the
+    curve if `two` reaches no score of `one`. The other three values are the number of labels of `two` and the ends of its 95
+    % interval.
     """
     reached = [
         place

@@ -3,9 +3,9 @@
     pip install scikit-image
     python -m projects.worth.photographs data/patches
 
-The class of a patch is its photograph. All patches are gray, because colors alone would identify the photograph. A
-photograph is cut into regions of 128 x 128 pixels. Patches of a region are neighbors and form a group, and about every sixth
-patch has a label.
+The class of a patch is the photograph from which it was cut. All patches are gray, because colors alone would identify the
+photograph. A photograph is divided into regions of 128 x 128 pixels. The patches of a region form a group, because neighbors
+are similar. About every sixth patch has a label.
 """
 
 import argparse
@@ -18,13 +18,14 @@ from PIL import Image
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.io import write_text
 
-# Photographs of 512 x 512 pixels or more.
+# These photographs have at least 512 x 512 pixels.
 PHOTOGRAPHS = (
     *('astronaut.png', 'brick.png', 'camera.png', 'cell.png', 'grass.png', 'gravel.png'),
     *('hubble_deep_field.jpg', 'ihc.png', 'moon.png', 'retina.jpg'),
 )
-SIDE, REGION, PATCH = 512, 128, 32  # pixels
-LABELLED = 40  # of each class, spread evenly
+# Widths in pixels: the center of a photograph from which patches are cut, a region, and a patch.
+SIDE, REGION, PATCH = 512, 128, 32
+LABELLED = 40  # number of labeled patches per class, spread evenly over the photograph
 
 
 def cut(photograph: Path, folder: Path) -> list[str]:
@@ -47,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('folder', type=Path, help='where images/ and labels.csv go')
+    parser.add_argument('folder', type=Path, help='write images/ and labels.csv to this folder')
     folder = parser.parse_args().folder
     if not (package := find_spec('skimage')):
         raise UserError(

@@ -26,8 +26,8 @@ from projects.worth.few_labels import (
 
 STUDIES = 1000
 OWN = ('own', 'own from weights')
-# Distances between the classes for candidates with pre-training, distances for the others, the number of labels (default: 160),
-# and the number of similar images in a group (default: 1).
+# For each case: the distances between the classes for the candidates with pre-training, the distances for the other
+# candidates, the number of labels (default: 160), and the number of similar images in a group (default: 1).
 CASES = {
     'equal': ((2.0,), (2.0, 0.0)),
     'equal, two to pre-train and three to keep': ((2.0, 2.0), (2.0, 2.0, 2.0)),
@@ -54,7 +54,7 @@ class Simulated:
     own: Sequence[str]
     labels: np.ndarray
     weight: np.ndarray
-    groups: np.ndarray  # of the test images
+    groups: np.ndarray  # the group of each test image
 
 
 def study(
@@ -65,14 +65,19 @@ def study(
     together: int = 1,
     last: int = 0,
 ) -> Simulated:
-    """Simulate a study with half of its labeled images for testing, evaluated with half of the labels and with all labels."""
+    """Simulate a study in which half of the labeled images are test images.
+
+    `own` and `rest` are the distances between the classes for candidates with and without pre-training, and `together` is
+    the number of similar images in a group. `last` limits the evaluation to the last points of the learning curve; 0
+    evaluates all.
+    """
     random, groups = np.random.default_rng(seed), np.arange(labels) // together
     y = groups % 4
     pool, test = np.arange(labels // 2), np.arange(labels // 2, labels)
     points, right = dict([*draw(y, pool, seed, groups=groups).items()][-last:]), {}
     for name, distance in zip([*OWN[: len(own)], *map(str, rest)], [*own, *rest]):
         x = distance * np.eye(8)[y] + random.normal(size=(labels, 8))
-        if together > 1:  # groups are as far from each other as images are
+        if together > 1:  # groups vary as much as images within a group
             x += random.normal(size=(labels, 8))[groups]
         x = prepared(x, pool)
         right[f'{name} {len(right)}' if name not in OWN else name] = recognised_by_draw(
@@ -92,7 +97,11 @@ def verdict(
 
 
 def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
-    """Return how often the bands of the learning curves (candidates, points) and the interval of saved labels are right."""
+    """Return how often 95 % intervals contain the truth.
+
+    The first result is an array (candidates, points) for the intervals of the learning curves. The second result is for the
+    interval of the number of labels that the second candidate needs in place of those of the first.
+    """
     found = [study(seed, *case) for seed in range(studies)]
     means = [
         np.array([100 * (hits * one.weight).mean((1, 2)) for hits in one.right.values()])

@@ -51,7 +51,7 @@ class Task:
         return [self.root / name for name in names]
 
     def dataset(self, views: Views, places: Sequence[int] | None = None) -> ViewDataset:
-        """Return the labeled images, or those at some indices."""
+        """Return the labeled images as a data set. If `places` is set, include only the images at these indices."""
         places = np.arange(len(self.labelled)) if places is None else places
         dataset = dataset_of(
             self.paths([self.labelled[place] for place in places]), views, self.channels
@@ -136,9 +136,9 @@ def read_task(
 
 
 def require_several(y: np.ndarray, pool: np.ndarray, test: np.ndarray, groups: np.ndarray) -> None:
-    """Raise unless some class in the pool has at least two groups and the test set has at least two.
+    """Raise unless the test set has at least two groups, and some class has at least two groups of training images.
 
-    The variance cannot be estimated otherwise.
+    Otherwise, the variance cannot be estimated.
     """
     if len(set(groups[test])) < 2:
         raise UserError(
@@ -167,8 +167,8 @@ def by_table(
     given, missing = values_of(names, table, labels, Path(images).resolve().name)
     if missing:
         raise UserError(
-            f"{labels}: {len(missing)} names match no image below {images}, or several, first '{missing[0]}' (an image is "
-            f"named '{names[0]}'); correct the names",
+            f"{labels}: {len(missing)} names do not match exactly one image below {images}, first '{missing[0]}' (an image "
+            f"is named '{names[0]}'); correct the names",
             code='unmatched-names',
         )
     return given
@@ -180,7 +180,7 @@ def lay_out(task: Task, folder: Path) -> None:
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.is_symlink() and os.readlink(link) != str(task.root / name):
-            link.unlink()  # the link is out of date, because the images have been moved
+            link.unlink()  # the images have been moved, so the link is out of date
         if not link.is_symlink():
             link.symlink_to(task.root / name)
 

@@ -2,8 +2,9 @@
 
     python -m projects.worth.truth --work-dir work_dirs/truth
 
-Each domain is answered twice, with other labels and another pre-training. The truth is measured with the same networks: the
-accuracy on a thousand new images, averaged over many draws of as many labels. Stored results are not computed again.
+`projects.worth` gives two answers for each domain, with different labels and different pre-trainings. The truth is the
+accuracy of the same networks on new images, averaged over many draws of as many labels as the answer used. Stored results
+are not computed again.
 """
 
 import argparse
@@ -33,12 +34,11 @@ from projects.worth.worth import OWN, RANDOM, RAW, central, network, worth
 
 SEEDS = (0, 1)
 CROP, BATCH, STEPS = 24, 64, 225  # size of crops, batch and number of steps of each pre-training
-FRESH, DRAWS = 1200, 20  # number of new images, and number of draws of labels
-SUPERVISED = 900  # training steps of the network that plays the part of released weights
+FRESH, DRAWS = 1200, 20  # number of new images in each half, and number of draws of labels
+SUPERVISED = 900  # training steps of the network that stands in for released weights
 NORMAL = ('mean', 'std')
 NAME = 'truth.json'
-# The network is small enough for one core. The views are the demo's, because such a short training with stronger views only
-# learns colors.
+# These views are as weak as those of the demo: with stronger views, so short a training learns only colors.
 VIEW = [
     dict(type='RandomResizedCrop', size=CROP, scale=(0.2, 0.8)),
     dict(type='RandomFlip', p=0.5),
@@ -87,14 +87,14 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
     for name, candidate in record['candidates'].items():
         x = features(name, dataset, candidate.get('checkpoint') or released, seed)
         scores[name] = many_draws(x, new, domain, seed)
-    # `worth` never advises against pre-training after such a short training, so its verdict on these networks is compared
-    # instead.
+    # `worth` never advises against pre-training after a training of so few epochs. The verdict that ignores the length of
+    # the training is therefore stored instead.
     kept = {key: record[key] for key in ('own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
     write_json(out / NAME, dict(word=record['compared'], **kept, scores=scores))
 
 
 def with_faults(y: np.ndarray, domain: Domain, seed: int) -> np.ndarray:
-    """Return labels, a fraction of which is wrong if the domain has wrong labels."""
+    """Replace the fraction `domain.wrong` of the labels by random classes."""
     random = np.random.default_rng(seed)
     wrong = random.random(len(y)) < domain.wrong
     return np.where(wrong, random.integers(0, domain.classes, len(y)), y)
@@ -119,7 +119,10 @@ def features(name: str, dataset: Dataset, checkpoint: str | Path, seed: int) -> 
 
 
 def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float:
-    """Return the accuracy on new images, averaged over draws of labels of other new images, as many as `worth` had."""
+    """Return the accuracy in percent on half of the new images, averaged over draws of training labels.
+
+    The training labels are labels of the other half of the new images, as many as `worth` had for training.
+    """
     pool, test = np.arange(FRESH), np.arange(FRESH, 2 * FRESH)
     x, random = prepared(x, pool), np.random.default_rng(seed)
     given = np.concatenate([with_faults(y[:FRESH], domain, seed), y[FRESH:]])
@@ -132,7 +135,7 @@ def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float
 
 
 def released_on_outlines(path: Path) -> Path:
-    """Train the same network to classify outlines that no domain contains. It plays the part of released weights."""
+    """Train a network of the same size to classify outlines that no domain contains, as a stand-in for released weights."""
     if path.is_file():
         return path
     cfg = config_for('mocov2plus', 1000, '.', OPTIONS, size=CROP)
@@ -214,7 +217,11 @@ def main() -> None:
     )
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/truth'))
     parser.add_argument(
-        '--only', nargs='*', type=int, default=range(len(DOMAINS)), help='domains, by their numbers'
+        '--only',
+        nargs='*',
+        type=int,
+        default=range(len(DOMAINS)),
+        help='run the domains with these numbers (default: all)',
     )
     args = parser.parse_args()
     register()

@@ -59,21 +59,22 @@ from projects.worth.few_labels import (
 from projects.worth.page import write_worth_page
 from projects.worth.task import Task, lay_out, read_task, testable
 
-SIZES = (32, 48, 64, 96, 128, 160, 224)  # sides of crops among which a time budget selects
-EPOCHS = 100  # epochs of pre-training without a time budget
-MOST = 800  # maximum number of epochs that a time budget selects
-# With fewer epochs, the answer is never that pre-training does not pay: 100 is the shortest schedule in the methods' papers,
-# on a million images, and small sets need more. A time budget selects larger crops only if they leave time for 100 epochs.
+SIZES = (32, 48, 64, 96, 128, 160, 224)  # with a time budget, the side of the crops is one of these
+EPOCHS = 100  # number of epochs without a time budget
+MOST = 800  # maximum number of epochs with a time budget
+# After fewer epochs, the answer is never that pre-training does not pay: the papers of the methods train for at least 100
+# epochs on a million images, and small sets need more. A time budget selects larger crops only if they leave time for 100
+# epochs.
 ENOUGH = 100
 SHARE = 0.8  # fraction of the time budget for pre-training
 OF_DRAWS = 0.1  # fraction of the time budget for classifiers
-BUDGETED = (10, 50)  # minimum and maximum number of draws of labels that a time budget selects
-PIXELS = 32  # images are resized to this side before their raw pixels are used as features
+BUDGETED = (10, 50)  # minimum and maximum number of draws of labels with a time budget
+PIXELS = 32  # side to which images are resized if their raw pixels serve as features
 LOOKED_AT = 32  # number of images on which the speed of feature extraction is measured
 BATCH = 64
 STEPS = (2, 8)  # the speed of training is measured over 2 steps, and over 8 if a step is fast
-SLOW = 2.0  # a step that takes more seconds is not fast
-# The network (None for raw pixels), the mean and standard deviation of pixels, and the view of an image.
+SLOW = 2.0  # maximum seconds of a fast step
+# The network (None for raw pixels), the mean and standard deviation of the pixels, and the transforms of an image.
 Network = tuple[nn.Module | None, Mapping[str, Any], Views]
 RAW = 'raw pixels'
 RANDOM = 'random initialisation'
@@ -118,10 +119,12 @@ class Plan(msgspec.Struct):
         minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
         remarks = []
         if minutes and planned > minutes:
-            remarks.append(f'the plan takes {planned:.3g} minutes, more than the {minutes:g} given')
+            remarks.append(
+                f'the plan takes {planned:.3g} minutes, more than the budget of {minutes:g}'
+            )
         if self.epochs < ENOUGH:
             remarks.append(
-                f'{count(self.epochs, "epoch")} cannot show that pre-training does not pay; {ENOUGH} can'
+                f'{count(self.epochs, "epoch")} cannot show that pre-training does not pay; {ENOUGH} epochs can'
             )
         return remarks
 
@@ -174,7 +177,7 @@ class Comparison:
         )
 
     def start(self, name: str) -> str | None:
-        """Return the weights from which the pre-training of this name starts."""
+        """Return the external weights from which the pre-training `name` starts, or None if it starts from scratch."""
         return self.starts.get(name.removeprefix(f'{OWN} from '))
 
     def shape(self, size: int, start: str | None) -> dict[str, Any]:
@@ -204,7 +207,7 @@ class Comparison:
         )
 
     def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
-        """Return the last checkpoint of a pre-training and its duration in seconds. Train or resume if it is missing."""
+        """Train, or resume an interrupted training. Return the last checkpoint and the duration of training in seconds."""
         words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
         # The folder includes a hash of the name, because two names may differ only in punctuation.
         folder = self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'
@@ -215,7 +218,7 @@ class Comparison:
         how = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
         try:
             with warnings.catch_warnings():
-                # A warning such as that of a missing GPU is not news, because the plan has measured the speed.
+                # Warnings about the speed, such as that of a missing GPU, do not help: the plan contains the measured speed.
                 warnings.simplefilter('ignore')
                 shape = self.shape(plan.size, self.start(name))
                 pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
@@ -242,7 +245,7 @@ class Comparison:
     def features(
         self, module: nn.Module | None, normal: Mapping[str, Any], views: Views
     ) -> np.ndarray:
-        """Return the features of all labeled images, NaN for unreadable images. They are cached by a hash of their inputs."""
+        """Return the features of all labeled images (NaN for unreadable images), from a cache if the inputs are the same."""
         weights = (
             'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
         )
@@ -255,7 +258,10 @@ class Comparison:
         return read_rows(path, len(self.task.labelled)).double().numpy()
 
     def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
-        """Return the saved plan of the same request, or measure the speed of each stage and select the settings left open."""
+        """Return a plan with the expected time of each stage. If its file has the same arguments, it is read.
+
+        Settings that are None are selected by the measured speed and the time budget.
+        """
         asked, path, task = (
             dict(size=size, epochs=epochs, minutes=minutes),
             self.out / 'plan.json',
@@ -328,9 +334,9 @@ def worth(
     """Find out whether pre-training pays on these images, and write a page and a JSON file with the evidence.
 
     The same classifier is trained with few labels on the features of each candidate: raw pixels, a random network, external
-    weights, pre-training from scratch, and pre-training from each of the external weights. Half of the labeled images are test
-    images, which pre-training does not see either. All results are stored in `out`. After an interruption, repeat the call to
-    resume.
+    weights, pre-training from scratch, and pre-training from each of the external weights. Half of the labeled images are
+    test images, and pre-training does not use them. All results are stored in `out`. After an interruption, repeat the call
+    to resume.
 
     Args:
         images: Folder of images at any depth.
@@ -470,7 +476,8 @@ def recorded(
 ) -> dict[str, Any]:
     """Return the answer and the content of its page, as plain values.
 
-    `word` is the answer. `compared` is the verdict on these networks, regardless of how long they were trained.
+    The value of `word` is the answer. The value of `compared` is the verdict that ignores how long the networks were
+    trained.
     """
     weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
     own_ones, labelled = (
@@ -522,12 +529,12 @@ def recorded(
 
 
 def answer_word(verdict: Verdict, training: Training) -> str:
-    """Return 'pays', 'keep' or 'undecided'. A short training can show that pre-training pays, but not the opposite."""
+    """Return 'pays', 'keep' or 'undecided'. After a short training, the answer is never 'keep'."""
     return 'undecided' if verdict.word == 'keep' and training.epochs < ENOUGH else verdict.word
 
 
 def sentence(verdict: Verdict, own: float, best: float, labels: int, training: Training) -> str:
-    """Return the answer with the length of the training, and what is missing if it is inconclusive."""
+    """Return the answer as a sentence. An inconclusive answer states how many labels or epochs are missing."""
     gain = f'{verdict.gain:+.0f} points, 95 % interval {verdict.low:+.0f} to {verdict.high:+.0f}'
     scores = (
         f'with {labels:,} labels, {verdict.own} ({training}) recognizes {own:.0f} % of new images and '

@@ -1,5 +1,5 @@
 # BYOL's recipe for fine-tuning, with LARS instead of SGD. The learning rates of the grid are 100 times as large, because
-# LARS multiplies the step of each layer by 0.001 times the norm of its weights.
+# LARS scales the step of each layer to the rate times 0.001 times the norm of the layer's weights.
 _base_ = 'finetune_20k.py'
 optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='LARS', lr=1.0, momentum=0.9, weight_decay=1e-6)

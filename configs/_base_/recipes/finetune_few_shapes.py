@@ -1,4 +1,4 @@
-# Fine-tuning on few labels in 15 seconds: 144 steps for 1 200 labeled images.
+# Fine-tuning on few labels in about 15 seconds: 144 steps for 1 200 labeled images.
 _base_ = 'finetune_shapes.py'
 total_batch_size = 50
 train_view = [

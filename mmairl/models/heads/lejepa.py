@@ -21,13 +21,13 @@ def mean_over_processes(rows: Tensor) -> Tensor:
 def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
     """Return how far n embeddings are from a standard normal distribution, by the Epps-Pulley statistic.
 
-    The statistic is averaged over slices, which are projections of the embeddings onto single directions. For one slice, it
-    is n times the squared difference between the characteristic functions of the slice and of N(0, 1), weighted by
-    exp(-t^2 / 2) and integrated over t from -T to T by the trapezoid rule.
+    The embeddings are projected onto each slice, which is a direction, and the statistic is averaged over the slices. For
+    one slice, it is n times the squared difference between the characteristic functions of the projected embeddings and of
+    N(0, 1), weighted by exp(-t^2 / 2) and integrated over t from -T to T by the trapezoid rule.
 
     Args:
         z: Embeddings of this process.
-        slices: Unit vectors of the directions, one per column.
+        slices: The directions as unit vectors, one per column.
         points: Values of t from 0 to T. Negative values are not needed, because the integrand is symmetric.
     """
     angles = (z @ slices).unsqueeze(2) * points
@@ -46,9 +46,9 @@ class LeJEPAHead(Head):
 
         loss = (1 - weight) mean_v |z_v - center|^2 + weight mean_v epps_pulley(z_v)
 
-    The center is the mean of the keys. With `model.target='student'`, the keys are projections by the student, and the loss
-    has a gradient with respect to them. LeJEPA's keys are the large crops (`model.key_views`). At each step, all processes
-    use the same new random slices, which are directions onto which the projections ``z_v`` are projected.
+    The squared distance is averaged over the dimensions. The center is the mean of the keys. In LeJEPA, the keys are the
+    student's projections of the large crops (`model.key_views`), and gradients flow through them (`model.target='student'`).
+    At each step, new random slices are drawn for the Epps-Pulley term, the same ones in all processes.
 
     Args:
         weight: Weight of the Epps-Pulley term.

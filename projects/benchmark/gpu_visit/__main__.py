@@ -1,12 +1,14 @@
 """Check and measure mmairl on a GPU: python -m projects.benchmark.gpu_visit, or make gpu.
 
-Jobs run in order of priority, each in a process of its own. OUT/results.jsonl gets one line per number when it is known, so
-a visit that is killed loses nothing it has finished. OUT/log.txt has what the jobs print, and OUT/index.html the page.
+Jobs run in order of priority, each in its own process. Each number is appended to OUT/results.jsonl as soon as it is known,
+so a killed visit loses no finished numbers. OUT/log.txt contains the output of the jobs, and OUT/index.html is a page of the
+results.
 
-For a machine without a package index, prepare the wheels, bring them along, and install them in the same command:
+For a machine without a package index, download the wheels first, take them to the machine, and install them by the same
+command:
 
     python -m projects.benchmark.gpu_visit --prepare wheels --installed freeze.txt   # freeze.txt: that machine's `pip freeze`
-    python3 -m projects.benchmark.gpu_visit --wheels wheels --out visit              # there; at most 560 s
+    python3 -m projects.benchmark.gpu_visit --wheels wheels --out visit              # on that machine; at most 560 s
     python3 -m projects.benchmark.gpu_visit --wheels wheels --out again --after visit/results.jsonl --seconds 200
 """
 
@@ -53,7 +55,7 @@ def parse_args() -> argparse.Namespace:
         '--patience',
         type=float,
         default=1,
-        help="multiply the jobs' limits, for rehearsals on a busy machine (default: 1)",
+        help="multiply the jobs' time limits, for rehearsals on a busy machine (default: 1)",
     )
     parser.add_argument('--prepare', type=Path, metavar='DIR', help='download wheels and exit')
     parser.add_argument(
@@ -67,7 +69,8 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--list', action='store_true', help='print the jobs and exit')
     parser.add_argument('--page', action='store_true', help='write the page of OUT and exit')
-    parser.add_argument('--job', help=argparse.SUPPRESS)  # run this job here, without a fork
+    # --job runs a job in this process, without a fork.
+    parser.add_argument('--job', help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -92,8 +95,8 @@ def set_up(args: argparse.Namespace) -> None:
         )
         os.environ['SOFTGPU'] = done.stdout.strip()
         import softgpu  # noqa: F401  must precede torch
-    # mmengine looks for GPUs on import. With NVML it does so without starting CUDA. If CUDA were started here, forked
-    # processes could not use it.
+    # mmengine looks for GPUs when it is imported. With NVML, this does not start CUDA. If CUDA were started in this process,
+    # forked processes could not use it.
     os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'] = '1'
     os.environ['PYTHONUNBUFFERED'] = '1'
     os.environ['PYTHONWARNINGS'] = 'ignore'
@@ -148,7 +151,7 @@ def main() -> int:
         import torch
 
         if not torch.cuda.is_available():
-            sys.exit('gpu_visit: torch finds no GPU; --device software and --device cpu rehearse')
+            sys.exit('gpu_visit: torch finds no GPU; to rehearse, set --device software or cpu')
     context = Context(args.device, args.out, SCRATCH, START, args.patience)
     if args.job:
         return run_here(next(job for job in PLAN if job.name == args.job), context)

@@ -1,4 +1,4 @@
-"""Jobs that check results on a GPU: of single steps, of the GPU tests, and of interrupted and resumed runs."""
+"""Jobs that check results on a GPU: single steps, the cases of the GPU tests, and interrupted and resumed runs."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ SMALL = Size(depth=18, image=64, batch=32, features=512, hidden=256, queue=1024)
 FAST = dict(precision='bfloat16', channels_last=True, fused=True)
 CASES = ('mocov2plus', 'byol_lars', 'bfloat16', 'views_on_device', 'heads', 'evaluated')
 MORE_CASES = ('mocov1', 'smocov2plus', 'float16', 'zero1', 'zero3', 'zero2_float16', 'resumed')
-# Sharded runs are compared with unsharded runs on the CPU.
+# For each sharded case: the unsharded case on the CPU with which it is compared.
 TWINS = dict(zero1='views_on_device', zero3='views_on_device', zero2_float16='float16')
 
 
@@ -38,7 +38,7 @@ def output_of(command: str) -> str:
 
 
 def machine(context: Context) -> None:
-    """Record the card, the driver and the host."""
+    """Record the GPU, its driver and the host."""
     query = 'name,driver_version,memory.total,clocks.sm,clocks.mem,temperature.gpu'
     context.record(
         card=output_of(f'nvidia-smi --query-gpu={query} --format=csv,noheader'),
@@ -203,7 +203,7 @@ def read_result(path: Path) -> dict:
 
 
 def differences(found: object, expected: object, prefix: str = '') -> dict[str, str]:
-    """Return the relative error of each tensor, and the largest relative error among the weights."""
+    """Return the relative error of each tensor. Of all weights, only the largest relative error is returned."""
     errors = {}
     for key, value in expected.items():
         if key in ('work', 'scaler', 'skipped'):
@@ -213,9 +213,8 @@ def differences(found: object, expected: object, prefix: str = '') -> dict[str, 
             errors[name] = f'{relative_error(found[key], value):.1e}'
         elif isinstance(value, dict) and key == 'weights':
             rows = {part: relative_error(found[key][part], value[part]) for part in value}
-            rows.pop(
-                'queue.vectors', None
-            )  # with several processes, the order of the queue's rows differs
+            # With several processes, the queue has the same rows in another order.
+            rows.pop('queue.vectors', None)
             worst = max(rows, key=rows.get)
             errors[name] = f'{rows[worst]:.1e} ({worst})'
         elif isinstance(value, dict):
@@ -276,7 +275,10 @@ def short_run(
 
 
 def resume(context: Context) -> None:
-    """Compare two runs with the same seed, and an interrupted and resumed run, bit by bit. Each runs in separate processes."""
+    """Compare bit by bit two runs with the same seed, and a third run that is interrupted and resumed.
+
+    Each run has its own process.
+    """
     for name, fast, deterministic in (
         ('default', {}, False),
         ('fast', FAST, False),
@@ -313,7 +315,7 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
 
 
 def waits(context: Context) -> None:
-    """Count the lines at which the host waits for the device in a step."""
+    """Count how often the host waits for the device in a step, and record the most frequent lines of code."""
     size = replace(TINY if context.tiny else ON_GPU, batch=4 if context.tiny else 32)
     for name, fast in (('fast', FAST), ('float16', dict(precision='float16', fused=True))):
         if context.device == 'cpu':

@@ -1,4 +1,4 @@
-"""The results of a visit: one JSON object per line; a table for the terminal and a page."""
+"""Read the results of a visit (one JSON object per line), and show them as a table in the terminal and as a page."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 NOT_SHOWN = {'seconds', 'job', 'jobs', 'kernels'}
-# Gigabytes of memory traffic per image in each way of taking a step, as `python -m projects.benchmark.traffic` counts them.
-# The number of operations is the same for all ways.
+# Memory traffic of a step in gigabytes per image, for each way to take a step, as `python -m projects.benchmark.traffic`
+# counts it. The number of operations is the same for all ways.
 GIGABYTES = {'float32': 2.943, 'tf32': 2.943, 'fast': 1.496, 'fused norm': 1.166}
 GIGAFLOPS = 65.2
 REHEARSED = {'cpu', 'software'}  # on these devices, a visit is a rehearsal
@@ -81,7 +81,10 @@ def devices_of(rows: Sequence[dict]) -> list[str]:
 
 
 def limit(rows: Sequence[dict], way: str) -> float | None:
-    """Return an upper limit of images per second: the device only copies the bytes of a step, or only computes its products."""
+    """Return an upper limit of images per second.
+
+    A step takes at least the time to copy its bytes, and at least the time to compute its matrix products.
+    """
     way = re.sub(r' \d+$', '', way)  # the name of a way ends with its batch size
     products = way if way in ('float32', 'tf32') else 'bfloat16'
     copies = [
@@ -140,8 +143,8 @@ def write_page(out: Path) -> Path:
 
 THROUGHPUT = (
     'Whole training steps with images in memory. Busy is the time that the kernels of a step take. The limit is an upper bound '
-    'of the speed: a device that only copies the bytes of a step, or only computes its products, whichever takes longer. The '
-    'job probe measures how fast it does both.'
+    'of the speed: a step takes at least the time to copy its bytes, and at least the time to compute its matrix products. '
+    'The job probe measures how fast the device copies and multiplies.'
 )
 COLUMNS = {
     'images_per_second': 'images/s',

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from projects.benchmark.gpu_visit.results import format_row, print_table, read_rows, write_page
 
+# The next visit reuses these subfolders of the scratch folder.
 KEPT = (
     'site',
     'inductor',
     'images',
     'drawn',
-)  # subfolders of the scratch folder for the next visit
+)
 ENDING = 5  # jobs are stopped when this many seconds remain
 LEAST = 12  # no job is started when fewer seconds remain
 IMPORTS = 30  # extra seconds for a job that is not forked and has to import everything itself
@@ -36,7 +37,7 @@ class Context:
         out: The folder of results.
         scratch: A folder for temporary files.
         start: When the visit began, by the monotonic clock.
-        patience: A factor of all limits.
+        patience: A factor by which all time limits are multiplied.
         job: The name of the current job.
     """
 
@@ -53,7 +54,7 @@ class Context:
 
     @property
     def tiny(self) -> bool:
-        """Whether this is a rehearsal."""
+        """Whether this visit is a rehearsal at tiny sizes."""
         return self.choice != 'cuda'
 
     def elapsed(self) -> float:
@@ -75,12 +76,12 @@ class Job:
     """A job of the visit.
 
     Args:
-        name: Its name, for --only.
+        name: The name, as used by --only.
         work: The function that does the job and records its numbers.
-        limit: Seconds until it is killed.
+        limit: Seconds after which the job is killed.
         side: Whether the job may run at the same time as other jobs.
-        quiet: Whether the job measures times, so that it waits for the end of side jobs.
-        needs: The job that writes the files it reads.
+        quiet: Whether the job measures times and must therefore wait until all side jobs have ended.
+        needs: The job that writes the files that this job reads.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Job:
 
 
 def choose(plan: Sequence[Job], done: set[str], only: Sequence[str] | None) -> list[Job]:
-    """Return the jobs to run, and those that they need. The files of an earlier visit may be gone."""
+    """Return the jobs to run and the jobs that they need. The latter run again, because their earlier files may be gone."""
     names = {job.name for job in plan} - done
     if only is not None:
         names &= set(only)
@@ -109,8 +110,8 @@ class Visit:
 
     Args:
         jobs: The jobs by priority.
-        context: The settings.
-        seconds: The time for everything.
+        context: The settings of the visit.
+        seconds: The time limit of the whole visit.
     """
 
     def __init__(self, jobs: list[Job], context: Context, seconds: float) -> None:
@@ -119,7 +120,7 @@ class Visit:
         self.seconds = seconds
         self.running: dict[int, tuple[Job, float]] = {}
         self.shown = 0
-        self.forks = True  # False if CUDA does not start in forked processes; jobs are then started from scratch
+        self.forks = True  # False if CUDA does not start in a fork; jobs are then new processes
 
     def run(self) -> int:
         self.context.out.mkdir(parents=True, exist_ok=True)
@@ -175,7 +176,7 @@ class Visit:
         self.running[pid] = job, time.monotonic()
 
     def check_forks(self, probe: Job) -> None:
-        """If CUDA did not start in the first forked job, start this and all later jobs from scratch."""
+        """If CUDA did not start in the first forked job, start this job and all later jobs as new processes instead."""
         while self.running:
             self.poll()
         failed = not any(
@@ -197,7 +198,7 @@ class Visit:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended and not late:
                 continue
-            kill(pid)  # stop the job, or processes that it left behind
+            kill(pid)  # stops the job, or processes that it left behind
             if ended:
                 outcome = os.waitstatus_to_exitcode(status)
             else:
@@ -220,7 +221,7 @@ class Visit:
             print(format_row(json.loads(line)), flush=True)
 
     def finish(self, reason: str) -> int:
-        """Stop all jobs, write the page and print the table. The table comes last, because logs may be cut to their end."""
+        """Stop all jobs, write the page, and print the table last, because often only the end of a log is kept."""
         for pid, (job, start) in self.running.items():
             kill(pid)
             seconds = time.monotonic() - start
@@ -255,7 +256,7 @@ def fork(work: Callable[[], int]) -> int:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Ask the kernel to kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 
 

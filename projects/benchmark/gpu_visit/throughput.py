@@ -37,7 +37,7 @@ from projects.benchmark.step import (
 
 COMPILED = dict(FAST, compile=True)
 GRAPHS = dict(FAST, compile=dict(mode='reduce-overhead'))
-# The compared ways to take a step: the value of the config key `fast`, and the batch size.
+# For each way to take a step: the value of the config key `fast`, and the batch size.
 WAYS: dict[str, tuple[dict, int]] = {
     'fast': (FAST, 256),
     'fused norm': (dict(FAST, fused_norm=True), 256),
@@ -62,13 +62,13 @@ def synchronize() -> None:
 
 
 def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
-    """Return a job that times whole steps of MoCo v2+ in one way, or only compiles it."""
+    """Return a job that times whole steps of MoCo v2+, taken in one of WAYS. If `warm_up`, it only compiles the step."""
 
     def work(context: Context) -> None:
         fast, batch = WAYS[name]
         if context.tiny:
-            # All compiled ways have the same batch, so that they share their kernels. A batch of 1 fails in compiled batch
-            # norm.
+            # All compiled ways have the same batch size, so that they share their kernels. With a batch of 1, compiled batch
+            # norm fails.
             batch = 4 if fast.get('compile') else batch // 64
         if context.choice == 'software' and fast.get('compile'):  # Triton requires a GPU
             fast = dict(fast, compile=dict(backend='aot_eager'))
@@ -141,7 +141,7 @@ def profile(context: Context, step: Callable[[], object]) -> None:
 
 
 def supervised(context: Context) -> None:
-    """Time training steps of torchvision's ResNet-50, of whose speed MoCo v2+ can reach 0.375 with the same kernels."""
+    """Time training steps of torchvision's ResNet-50. With the same kernels, MoCo v2+ can reach 0.375 of its speed."""
     torch.backends.cudnn.benchmark = True
     batch, side = (4, 64) if context.tiny else (256, 224)
     network = torchvision.models.resnet18() if context.tiny else torchvision.models.resnet50()
@@ -162,7 +162,7 @@ def supervised(context: Context) -> None:
 
 
 def other_libraries(context: Context) -> None:
-    """Time steps of BYOL by mmairl, mmpretrain and lightly in turn, from the same weights and batch."""
+    """Time steps of BYOL by mmairl and by another library in turn, with the same initial weights and the same batch."""
     torch.backends.cudnn.benchmark = True
     size = replace(TINY if context.tiny else ON_GPU, batch=4 if context.tiny else 256)
     batch = random_batch(size, context.device)
@@ -236,7 +236,7 @@ def real_run(config: str, workers: int) -> Callable[[Context], None]:
             'default_hooks.checkpoint.interval': 100,
         }
         cfg.merge_from_dict(options)
-        cfg.fast = FAST  # assigned, because merging would keep the key `compile` of the config
+        cfg.fast = FAST  # merging instead would keep the key `compile` of the config
         if context.tiny:
             cfg.model.backbone.update(depth=18)
             cfg.model.projector.update(in_channels=512)
@@ -246,7 +246,7 @@ def real_run(config: str, workers: int) -> Callable[[Context], None]:
         times, data_times, losses = (
             torch.tensor(scalars(f'train/{name}').data[0]) for name in ('time', 'data_time', 'loss')
         )
-        # The last epoch counts, without its first step, which includes the start of the workers.
+        # Only the last epoch counts, without its first step, which includes the start of the workers.
         last = slice(1 - len(runner.train_dataloader), None)
         context.record(
             images_per_second=round(cfg.total_batch_size / float(times[last].mean()), 1),

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 REQUIREMENTS = Path(__file__).parents[3] / 'requirements'
 EXTRAS = ['pytest', 'pytest-timeout', 'simplejpeg', 'lightly==1.6.0', 'lightly-utils==0.0.2']
-# Packages that are part of every installation of torch for GPUs.
+# These packages are part of every installation of torch for GPUs, so they are not downloaded.
 WITH_TORCH = re.compile('torch|torchvision|triton|nvidia-.*|cuda-.*')
 PYTHON = '3.12'
 PLATFORMS = ['manylinux_2_28_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
@@ -28,8 +28,8 @@ def missing_packages(frozen: str = '', python: str = PYTHON) -> list[str]:
     """Return `name==version` of all packages that mmairl, OpenMMLab and the tests need, in the versions installed here.
 
     Args:
-        frozen: `pip freeze` of the machine. Its packages are left out.
-        python: The machine's Python, which decides conditional requirements.
+        frozen: The output of `pip freeze` on the target machine. These packages are left out.
+        python: The Python version of the target machine, which decides about conditional requirements.
     """
     lines = frozen.splitlines()
     installed = {family(re.split('[=@ ]', line)[0]) for line in lines if line.strip()}

@@ -1,4 +1,4 @@
-"""One process of a two-process test: a step with small crops compared with lightly's, from the same weights."""
+"""One of two processes of a test, which compares mmairl's and lightly's step with small crops."""
 
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.run import register

@@ -36,9 +36,9 @@ def test_sides_alternate_and_ratio_is_of_medians(monkeypatch):
         Case('a', 'b', lambda: ran.append('A'), lambda: ran.append('B'), **work), rounds=3
     )
     assert ''.join(ran) == 'AB' + 'ABABAB'
-    assert (row.ours, row.peer, row.ratio) == (2, 4, 2)  # medians of 1 2 3 and 4 8 1
+    assert (row.ours, row.peer, row.ratio) == (2, 4, 2)  # medians of the times 1, 2, 3 and 4, 8, 1
     assert (row.ours_spread, row.peer_spread, row.images_per_second) == (2, 7, 5)
-    # Max(30 / 60, 2 / 10) of 2 seconds.
+    # The shortest possible time is max(30 / 60, 2 / 10) s, and the measured time is 2 s.
     assert Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'
 
 
@@ -74,7 +74,7 @@ def test_the_check_sees_a_different_step(monkeypatch):
 
 def test_lightly_takes_the_same_step():
     pytest.importorskip(
-        'lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly'
+        'lightly', reason='lightly is not installed (pip install --no-deps lightly)'
     )
     assert list(step.peers()) == ["mmpretrain's BYOL", "lightly's BYOL"]
     step.check_one_step()
@@ -87,13 +87,13 @@ def test_two_processes_take_lightlys_step_on_crops(run_processes, monkeypatch, c
         main()
     assert '--processes: requires --suite crops' in capsys.readouterr().err
     pytest.importorskip(
-        'lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly'
+        'lightly', reason='lightly is not installed (pip install --no-deps lightly)'
     )
     run_processes(2, Path(__file__).with_name('crops_over_processes.py'))
 
 
 def test_fast_step_is_what_its_keys_say():
-    """The step uses fused SGD and images in the layout of the weights, as a run of a config does."""
+    """As in a run of a config, the step uses fused SGD, and images have the memory layout of the weights."""
     layouts = []
     model = step.siamese(step.TINY, 'mocov2plus')
     model.backbone.register_forward_pre_hook(
@@ -110,20 +110,20 @@ def test_fast_step_is_what_its_keys_say():
 
 
 def test_suites_choose_kernels_like_a_run(monkeypatch):
-    """Times must be those of a run."""
+    """The times on the page must be those of a real run."""
     monkeypatch.setattr('sys.argv', ['benchmark', '--suite', 'teacher', '--quick', '--rounds', '1'])
-    monkeypatch.setattr('projects.benchmark.__main__.beside_peers', lambda args: None)
+    monkeypatch.setattr('projects.benchmark.__main__.compare_with_peers', lambda args: None)
     monkeypatch.setattr(torch.backends.cudnn, 'benchmark', False)
     main()
     assert torch.backends.cudnn.benchmark
 
 
 def test_fused_norm_keeps_traffic_below_300_gigabytes():
-    """For a step of MoCo v2+ on ResNet-50 with 256 images. Without `fused_norm` it is 384 GB."""
+    """The bytes are those of a step of MoCo v2+ on ResNet-50 with 256 images. Without `fused_norm`, they are 384 GB."""
     size = dataclasses.replace(step.ON_GPU, batch=256)
     counted = traffic.count_step(traffic.WAYS['fused norm'], size)
     assert counted.bytes.total() <= 300e9
-    assert counted.bytes['cat'] < 2e9, 'the gradients of views are not joined by a copy'
+    assert counted.bytes['cat'] < 2e9, 'a copy joins the gradients of both views'
     assert counted.launches.total() < 3200
     # The page of a GPU visit computes its speed limits from this value.
     gigabytes = counted.bytes.total() / 256e9

@@ -1,4 +1,4 @@
-"""Test that controls of dense probes change the features of cells as they claim."""
+"""Test that the controls for `segment` change the features of cells (positions of a feature map) as documented."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from projects.benchmark.dense_controls import averaged, changed_cells, exchanged
 
 
 class Pixels:
-    """Every eighth pixel of an image."""
+    """Stand in for CellFeatures. The features are every eighth pixel of an image."""
 
     protocol = settings_for('segment', scenes(0))
 
@@ -29,8 +29,8 @@ def test_exchanged_cells_come_from_other_images():
     x = torch.full((2, 3, 4, 4), -1.0)
     first, second = change(Pixels(), x), change(Pixels(), x)
     assert first.shape == x.shape
-    assert first.min() >= 0, 'the cells of x are gone'
-    assert not first.equal(second), 'cells are drawn anew for each batch'
+    assert first.min() >= 0, 'a cell of x was not exchanged'
+    assert not first.equal(second), 'two batches got the same cells'
 
 
 def test_features_are_restored_after_an_evaluation():

@@ -1,4 +1,8 @@
-"""Test that the endpoints of the `explain` studies take the same steps as the library's and mmairl's code, in float64."""
+"""Test that the endpoints of the `explain` studies take the same steps as the code of the library or of mmairl, in float64.
+
+The rows of these studies lead from mmairl's BYOL to the BYOL of another library. The endpoints are the first and the last
+row.
+"""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -27,7 +31,8 @@ from projects.benchmark.step import copy_weights, quiet, training_loop
 
 STUDIES = {'lightly': 'explain_lightly', 'solo': 'explain_sololearn'}
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-RATES, TAU = (0.1, 0.2, 0.3), 0.9  # of a warm-up; with a constant rate, its place has no effect
+# The rates rise, because a constant rate would not show whether it acts inside or outside of the momentum.
+RATES, TAU = (0.1, 0.2, 0.3), 0.9
 Moves = list[dict[str, Tensor]]
 
 
@@ -37,7 +42,7 @@ def study(name: str) -> Study:
 
 
 def end(name: str, level: int) -> str:
-    """Return the row of all first levels, mmairl's, or of all second levels, the library's."""
+    """Return an endpoint of the study: the row with all levels of mmairl, or the row with all levels of the library."""
     return next(row for row, levels in study(name).design.rows.items() if set(levels) == {level})
 
 
@@ -56,7 +61,7 @@ def batch() -> dict:
 
 @quiet()
 def network(name: str, level: int) -> tuple[BaseModel, dict]:
-    """Return the network and the optimizer of an endpoint at the scale of the demo. The test supplies the views."""
+    """Return the network and the optimizer of an endpoint at the scale `demo`. The test supplies the views."""
     cfg = config(name, level)
     cfg.model.data_preprocessor.pop('views')
     torch.manual_seed(0)
@@ -67,7 +72,7 @@ def network(name: str, level: int) -> tuple[BaseModel, dict]:
 
 @quiet()
 def our_moves(name: str, level: int) -> Moves:
-    """Return the changes of the weights in the first steps of an endpoint, by mmairl's code."""
+    """Return how much mmairl's code changes the weights in the first steps of an endpoint."""
     model, optimizer = network(name, level)
     wrapper = build_optim_wrapper(model, optimizer)
     step = training_loop(model, wrapper, batch(), [MomentumHook(TAU)])
@@ -83,7 +88,7 @@ def walk(step: Callable, groups: list[dict]) -> Iterator[dict[str, Tensor]]:
 
 def moves_of_lightly() -> Moves:
     pytest.importorskip(
-        'lightly', reason='lightly is not installed, so there is no code of it to step beside'
+        'lightly', reason='lightly is not installed, so its steps cannot be compared'
     )
     ours, optimizer = network('lightly', 1)
     theirs = LightlyBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
@@ -94,15 +99,15 @@ def moves_of_lightly() -> Moves:
 
 
 def moves_of_solo_learn() -> Moves:
-    """Use solo-learn's loss, LARS, teacher and network, with gradients accumulated over four parts of a batch."""
+    """Return the changes by solo-learn's loss, LARS, teacher and network, with gradients of four parts of a batch."""
     try:
         from projects.judge import sololearn_byol
     except ModuleNotFoundError as error:
-        pytest.skip(f'no code of solo-learn to step beside: {error}')
+        pytest.skip(f'the steps of solo-learn cannot be compared: {error}')
 
     ours, optimizer = network('solo', 1)
     for norm in [module for module in ours.backbone.modules() if hasattr(module, 'replicas')]:
-        norm.replicas = 1  # plain batch norm of a part of the batch
+        norm.replicas = 1  # plain batch norm, because each part of the batch passes alone
     theirs = sololearn_byol.SoloBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
     for online, own in ((theirs.projector, ours.projector), (theirs.predictor, ours.predictor)):
         for place in (0, 3):
@@ -127,7 +132,7 @@ def moves_of_solo_learn() -> Moves:
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
-    """Return the largest difference between two changes, relative to the change."""
+    """Return the largest difference between the changes by two sides, relative to the change."""
     pairs = [
         (one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')
     ]
@@ -177,7 +182,7 @@ def test_rows_differ_in_their_factors_only(name):
     assert design.factors == tuple(
         factor for factor in study(name).design.factors if factor != 'precision'
     )
-    # Both endpoints.
+    # In two rows, the endpoints, all factors have the same level.
     assert (
         design.resolution == 4
         and [len(set(levels)) for levels in design.rows.values()].count(1) == 2
@@ -187,7 +192,7 @@ def test_rows_differ_in_their_factors_only(name):
 
 @pytest.mark.parametrize('name', list(STUDIES))
 def test_planted_gap_is_attributed_to_its_factors(name):
-    """Two effects are planted in invented scores of the study's rows, with a spread of half a point, without training."""
+    """The scores of the study's rows are invented: two effects are planted, with a spread of half a point."""
     design, draw = study(name).design, np.random.default_rng(0)
     planted = {'rate and momentum buffer': -4.0, 'blur of the second view': 2.5}
     spread = draw.normal(0, 0.5, (len(design.rows), 3))

@@ -1,4 +1,4 @@
-"""Test that goldens and planted faults still find the functions and snippets that they name."""
+"""Test that golden probes and planted faults still find the functions, files and snippets that they name."""
 
 from pathlib import Path
 

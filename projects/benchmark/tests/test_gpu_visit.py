@@ -22,7 +22,7 @@ from projects.benchmark.gpu_visit.schedule import Context, Job, Visit, choose, f
 from projects.benchmark.gpu_visit.wheels import missing_packages
 
 ROOT = Path(__file__).parents[3]
-# A visit of three jobs: one records numbers, one fails, one hangs and has a child.
+# A program that visits with three jobs: one records numbers, one fails, and one hangs and has a child process.
 SCRIPT = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -109,7 +109,9 @@ def test_summary_names_every_job_without_a_result():
     assert text.startswith('1 of 4 jobs succeeded. Failed: a. Unfinished: c. Not started: d.')
     assert 'rehearsal' in text
     rows += [dict(job='a', event='start'), dict(job='a', status=0)]
-    assert 'Failed' not in summary(rows), 'it succeeded in a second call'
+    assert 'Failed' not in summary(rows), (
+        'a job that failed first and then succeeded is listed as failed'
+    )
 
 
 def test_limit_is_the_slower_of_copies_and_products():
@@ -122,7 +124,9 @@ def test_limit_is_the_slower_of_copies_and_products():
     rows[1]['teraflops'] = 65.2
     assert limit(rows, 'fast') == pytest.approx(1000)
     assert limit(rows, 'compile') is None
-    assert limit([*rows, dict(job='visit', device='cpu')], 'fast') is None, 'sizes are tiny'
+    assert limit([*rows, dict(job='visit', device='cpu')], 'fast') is None, (
+        'a rehearsal has no limit, because its sizes are tiny'
+    )
 
 
 def test_cut_off_line_loses_no_other(tmp_path):
@@ -134,7 +138,7 @@ def test_cut_off_line_loses_no_other(tmp_path):
 
 
 def test_needed_jobs_run_again():
-    """A second call may run on a new machine, without the files of the first."""
+    """A second visit may run on a new machine, which lacks the files of the first visit."""
     jobs = [Job('draw', print, 1), Job('run', print, 1, needs='draw'), Job('other', print, 1)]
 
     def names(done: set[str], only: list[str] | None = None) -> list[str]:
@@ -204,7 +208,7 @@ def test_wheels_leave_out_what_the_machine_has():
         'addict',
         'lightly',
     }
-    assert 'opencv-python' not in names, 'the headless package has the same module'
+    assert 'opencv-python' not in names, 'the installed headless package contains the same module'
     assert not any(
         name.startswith(('torch', 'nvidia', 'triton', 'rich', 'scipy')) for name in names
     )
@@ -219,7 +223,7 @@ def test_wheels_are_those_of_the_machines_python(monkeypatch, python, name):
     assert names & {'older', 'newer'} == {name}
 
 
-# Job -> the rehearsal that runs it, in at most ten minutes; all other jobs are in the last rehearsal
+# For each job: the number of its rehearsal, which takes at most ten minutes. All other jobs are in the last rehearsal.
 REHEARSALS = {
     **{job.name: 'compile' for job in PLAN if {'compile', 'graphs'} & set(job.name.split())},
     **{job.name: 'cases' for job in PLAN if job.name.startswith('case ')},
@@ -233,7 +237,7 @@ def rehearse(out: Path, device: str, jobs: list[str]) -> set[str]:
     """Run jobs at tiny sizes, and return those that succeeded."""
     command = [sys.executable, '-m', 'projects.benchmark.gpu_visit', '--device', device]
     settings = ['--patience', '20', '--seconds', '3000', '--out', str(out), '--only', *jobs]
-    with tempfile.TemporaryDirectory() as scratch:  # a short path, as sockets require
+    with tempfile.TemporaryDirectory() as scratch:  # sockets require a short path
         environment = {**os.environ, 'TMPDIR': scratch}
         done = subprocess.run(
             [*command, *settings], cwd=ROOT, env=environment, capture_output=True, text=True
@@ -247,7 +251,7 @@ def rehearse(out: Path, device: str, jobs: list[str]) -> set[str]:
 @pytest.mark.parametrize('name', [*dict.fromkeys(REHEARSALS.values()), 'steps'])
 def test_every_job_runs_at_tiny_size_on_a_cpu(tmp_path, name):
     if name == 'compile' and not shutil.which('g++'):
-        pytest.skip('torch compiles for a CPU by g++')
+        pytest.skip('torch requires g++ to compile for a CPU')
     jobs = [job.name for job in PLAN if REHEARSALS.get(job.name, 'steps') == name]
     assert rehearse(tmp_path, 'cpu', jobs) >= set(jobs), (tmp_path / 'log.txt').read_text()[-3000:]
 

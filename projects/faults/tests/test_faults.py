@@ -1,4 +1,4 @@
-"""Test short forms of `python -m projects.faults`, and that each count would rise if there were such a fault."""
+"""Test short runs of `python -m projects.faults`, and test that a planted fault raises its count."""
 
 import itertools
 import json
@@ -86,7 +86,7 @@ def test_run_on_a_full_disk_resumes_later(tmp_path):
 
 @as_root
 def test_full_disk_leaves_no_file(tmp_path):
-    """torch raises a RuntimeError about a position in its archive, whose context is the system's error."""
+    """On a full disk, torch raises a RuntimeError about its archive. The system's error is only the context of this error."""
     with TmpFs(tmp_path / 'disk') as full:
         full.fill(disk.SIZE // 8)
         path, too_much = full.folder / 'a.pth', dict(weight=torch.zeros(disk.SIZE // 16))
@@ -106,7 +106,7 @@ def test_no_broken_image_harms_the_run(tmp_path):
     ] * 5
     refused = sum(counts.get(reason.phrase, 0) for reason in Reason)
     assert counts['read'] + refused == 150 and counts['read'] > 30 and refused > 50
-    # Without the limit on pixels, one of these headers requests gigabytes.
+    # Without the limit on pixels, one of the broken headers makes the reader request gigabytes.
     assert counts['memory_mib'] < 100
 
 
@@ -115,7 +115,8 @@ def fail() -> None:
     raise MemoryError
 
 
-# What loading the third of ten whole images does, and the counts of escaped, warnings, crashes and hangs.
+# For each case: what happens when the third of ten images is loaded, and the resulting counts of escaped exceptions,
+# warnings, crashes and hangs.
 MISCHIEF = {
     'crash': (lambda: os.kill(os.getpid(), signal.SIGKILL), (0, 0, 1, 0)),
     'hang': (lambda: time.sleep(10**6), (0, 0, 0, 1)),
@@ -148,7 +149,7 @@ def test_killed_run_ends_as_the_undisturbed_run(tmp_path):
 
 
 def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
-    """The run is killed after it wrote the third checkpoint and before it removed the first; two are kept."""
+    """The run keeps two checkpoints. It is killed after it has written the third and before it has removed the first."""
 
     def run(**options) -> None:
         cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=7, **options)
@@ -175,14 +176,14 @@ def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_run_leaks_no_memory_files_or_threads(tmp_path, run_processes):
-    """This runs in a fresh process, because a leak can hide in memory that an old process has freed."""
+    """The run has a new process, because a leak can hide in memory that an old process has freed."""
     run_processes(1, __file__, tmp_path)
     found = json.loads((tmp_path / 'found.json').read_text())
     assert {name: found[name] for name in long_run.FAULTS} == dict.fromkeys(long_run.FAULTS, 0)
 
 
 if __name__ == '__main__':
-    progress.KEPT = 100  # values of each logged quantity: full after a sixth of the run
+    progress.KEPT = 100  # number of values that are kept of each quantity; this number is reached after a sixth of the run
     register()
     folder = Path(sys.argv[1])
     (folder / 'found.json').write_text(json.dumps(long_run.long_run(600, 0, folder)))

@@ -1,4 +1,4 @@
-"""Read DICOM files written by pydicom, through their window and as stored."""
+"""Test that DICOM files written by pydicom are read, both through their window and as stored."""
 
 import zlib
 from io import BytesIO
@@ -46,7 +46,8 @@ def test_window_equals_pydicom_default_is_full_range(scan):
     data = written(scan, WindowCenter=[40, 600], WindowWidth=[400, 1500])
     file = pydicom.dcmread(BytesIO(data))
     shown = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
-    expected = 255 * (shown - shown.min()) / np.ptp(shown)  # both ends of the window are reached
+    # Some pixels of the scan are at each end of the window, so the mapped values have the full range.
+    expected = 255 * (shown - shown.min()) / np.ptp(shown)
     image = decode_dicom(data, MAX)
     assert (
         image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
@@ -58,7 +59,8 @@ def test_window_equals_pydicom_default_is_full_range(scan):
         decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), whole
     )
     inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
-    assert (inverted == 255 - whole).mean() > 0.99  # except for halves, which are rounded
+    # A value halfway between two integers may be rounded differently.
+    assert (inverted == 255 - whole).mean() > 0.99
 
 
 def test_stored_values_are_exact(scan):
@@ -113,7 +115,9 @@ def test_more_than_16_bits_are_unreadable(scan):
     assert reason(colors) is Reason.NO_ARRAY
     gray = written(scan.astype(np.uint32), **depth)
     assert reason(gray, as_stored=True) is Reason.NO_ARRAY
-    assert torch.equal(decode_dicom(gray, MAX), decode_dicom(written(scan), MAX)), 'shown in full'
+    assert torch.equal(decode_dicom(gray, MAX), decode_dicom(written(scan), MAX)), (
+        'an image of 32 bits differs from the same image of 16 bits'
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,7 @@ def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
 
 
 def deflated(scan: np.ndarray, content: bytes | None = None) -> bytes:
-    """Write a deflated file, or one whose deflated part is `content`."""
+    """Return the bytes of a deflated (compressed) file. If `content` is set, it replaces the part that is compressed."""
     syntax = pydicom.uid.DeflatedExplicitVRLittleEndian
     file = pydicom.dcmread(BytesIO(written(scan)))
     file.file_meta.TransferSyntaxUID = syntax
@@ -166,7 +170,9 @@ def test_deflated_file_has_the_same_pixels(scan):
 def test_file_that_inflates_without_end_raises(scan, monkeypatch):
     data = deflated(scan, bytes(2**26))
     assert len(data) < 2**17
-    monkeypatch.setattr(pydicom, 'dcmread', lambda *_: pytest.fail('pydicom has inflated it'))
+    monkeypatch.setattr(
+        pydicom, 'dcmread', lambda *_: pytest.fail('pydicom was called on the file')
+    )
     with pytest.raises(UnreadableImage) as caught:
         decode_dicom(data, 10**9)
     assert caught.value.reason is Reason.EXPANDS
@@ -180,7 +186,7 @@ def test_deflated_file_that_is_cut_short_raises(scan):
 
 
 def test_few_bytes_of_many_pixels_raise():
-    """Run-length encoding makes 64 bytes of 2."""
+    """With run-length encoding, 2 bytes of the file expand to 64."""
     data = written(np.zeros((2, 2), np.uint16), Rows=2**13, Columns=2**13)
     with pytest.raises(UnreadableImage) as caught:
         decode_dicom(data, 10**9)

@@ -1,4 +1,4 @@
-"""Tests of the scripts that train the checkpoints of docs/how-to/external_checkpoints.md, at a toy scale."""
+"""Test, at a toy scale, the scripts that train the checkpoints of docs/how-to/external_checkpoints.md."""
 
 import importlib
 import random
@@ -26,7 +26,7 @@ LIBRARIES = {'lightly_byol': 'explain_lightly', 'sololearn_byol': 'explain_solol
 
 def script(name: str):
     if missing := [package for package in NEEDS[name] if find_spec(package) is None]:
-        pytest.skip(f'{missing[0]} is not installed, so there is no training by its code')
+        pytest.skip(f'{missing[0]} is not installed, so its code cannot train')
     return importlib.import_module(f'projects.judge.{name}')
 
 

@@ -1,4 +1,4 @@
-"""Compare extra measures with loops or closed forms in float64, and apply them to networks of known quality."""
+"""Compare the extra measures with loops or closed forms in float64, and apply them to networks of known quality."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from mmairl.registry import MODELS
 from projects.label_free import extra_measures as m
 
 IMAGES, CLASSES, WIDTH = 600, 6, 24
-STEPS = (0, 0.3, 0.6, 1)  # from random to trained
+STEPS = (0, 0.3, 0.6, 1)  # degrees of training, from a random to a fully trained network
 
 
 def test_learnability_asks_the_images_before(monkeypatch):
@@ -109,10 +109,11 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 
 def constructed_networks() -> dict[str, Callable[[int], torch.Tensor]]:
-    """Return networks of known quality as functions from a view to its features.
+    """Return networks of known quality. Each is a function from a view to its features.
 
-    A random network has three directions that the views change. Training replaces them by directions of the image's kind and of
-    the image itself. Other networks are collapsed, have one dead dimension, or have rich but useless features.
+    The random network has three dimensions that differ between the views of an image. In trained networks, these dimensions
+    show the kind of the image and the image itself instead. Other networks are collapsed, have one constant dimension, or
+    have rich but useless features.
     """
     kind, own = draw(0, CLASSES, WIDTH)[torch.arange(IMAGES) % CLASSES], draw(1, IMAGES, WIDTH)
 
@@ -140,7 +141,7 @@ def sample_of(network: Callable[[int], torch.Tensor]) -> Sample:
 
 
 def right_measures(networks: dict[str, dict[str, float]]) -> dict[str, set[str]]:
-    """Return, for each question, the measures that order the constructed networks by their quality."""
+    """Return, for each comparison of networks, the measures that prefer the better network."""
     right = {
         'random to trained': set(),
         'not the collapsed one': set(),

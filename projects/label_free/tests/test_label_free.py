@@ -73,7 +73,7 @@ def test_winner_equal_to_the_default_stops_once():
 
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
-    """Create two rows of two trials: untrained networks with invented scores on held-out images."""
+    """Create two rows with two trials each. The trials are untrained networks with invented scores on held-out images."""
     register()
     folder = tmp_path_factory.mktemp('label_free')
     (folder / 'toy.yaml').write_text(
@@ -149,7 +149,7 @@ def test_record_and_page_show_the_regret(searched):
     assert 'alignment</th>' in section
     assert '†' in section
     text = (out / 'study.json').read_text()
-    record = json.loads(text, parse_constant=pytest.fail)['measures']  # JSON has no NaN
+    record = json.loads(text, parse_constant=pytest.fail)['measures']  # NaN is not valid JSON
     assert record['rewarded']['one'] == ['alignment', 'uniformity'] and len(record['networks']) == 4
     assert record['task'] == 'knn' and record['situations'].keys() == {
         'one',

@@ -1,4 +1,4 @@
-"""Compute regret by hand, and simulate how often an uninformative measure is trusted."""
+"""Compare regret with numbers computed by hand, and simulate how often an uninformative measure is trusted."""
 
 from pathlib import Path
 
@@ -15,31 +15,32 @@ def test_regret_is_the_best_minus_the_chosen():
     scores = np.array([50.0, 60, 40])
     assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
-    # A measure without a value picks at random.
+    # A measure without a value chooses at random.
     assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)
     low, high = resampled([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
 
 
 def test_verdicts_are_wrong_in_at_most_one_of_twenty():
-    """Each of 20 measures is within the margin in exactly half of all choices, so neither verdict is true."""
+    """Each of 20 measures is within the margin in half of all choices, so 'trusted' and 'useless' are both wrong."""
     rng = np.random.default_rng(0)
     said = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
     for word in (TRUSTED, USELESS):
         assert np.mean([word in verdicts for verdicts in said]) <= 0.05
-    naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))  # each at 5 %, uncorrected
+    # Without correction, each single test has an error rate of at most 5 %.
+    naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))
     assert naive > 0.25
 
 
 def test_searches_of_one_row_count_once():
-    """All three searches of each of five rows agree, so 15 successful choices are only five independent observations."""
+    """In each of five rows, all three searches agree, so 15 successful choices are only five independent observations."""
     scores = np.array([60.0, 50, 40])
     choices = {'knows': [(scores, scores)] * 15}
     rows = {'knows': [row for row in 'abcde' for _ in range(3)]}
     assert judge(choices, 1.0)['knows']['word'] == TRUSTED
     cell = judge(choices, 1.0, rows)['knows']
     assert cell['choices'] == cell['within'] == 15
-    # At 5 % without correction, five of five rows decide (p = 1/32) and four do not.
+    # At the 5 % level without correction, five of five rows are significant (p = 1/32), and four of four are not.
     assert cell['word'] == TRUSTED
     four = {'knows': [row for row in 'abcd' for _ in range(3)]}
     assert judge({'knows': choices['knows'][:12]}, 1.0, four)['knows']['word'] == UNDECIDED
@@ -60,12 +61,12 @@ def test_only_reliable_measures_are_trusted():
     assert cells['knows']['word'] == TRUSTED and cells['errs']['word'] == USELESS
     assert cells['knows']['correlation'] > 0.9 and cells['errs']['correlation'] == pytest.approx(-1)
     assert cells['errs']['low'] < cells['errs']['regret'] <= cells['errs']['high'] + 3
-    # Three choices show nothing.
+    # Three choices are too few for a verdict.
     assert judge({'knows': [(s, s) for s in scores[:3]]}, 1.0)['knows']['word'] == UNDECIDED
     rare = [
         (s, np.where(s == s.min(), 99, s) if number < 2 else s) for number, s in enumerate(scores)
     ]
-    # Mostly right, but the mean shows a few large errors.
+    # The measure is mostly right, but a few large errors raise its mean regret.
     assert judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
 
 

@@ -1,4 +1,7 @@
-"""Test the error rate and the savings of the race, that labels survive a restart, and that only its own page adds labels."""
+"""Test the error rate of the race and how many labels it saves.
+
+Further tests check that labels survive a restart, and that only the page of the command adds labels.
+"""
 
 import json
 import threading
@@ -48,7 +51,7 @@ def test_images_without_disagreement_are_not_drawn():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Write predictions of two checkpoints, the second of which is right about all images."""
+    """Write the predictions of two checkpoints. The second checkpoint is right about all images."""
     names = [str(tmp_path / f'{number}.png') for number in range(40)]
     for name in names:
         Image.new('RGB', (8, 8)).save(name)
@@ -84,7 +87,7 @@ def test_page_asks_until_one_is_best(served):
 def test_labels_survive_a_restart(served, folder):
     first = served.session.image
     answer(served, 'dog')
-    answer(served, 'cat', image=first)  # sent twice
+    answer(served, 'cat', image=first)  # the form is sent twice
     again = Session(folder)
     assert again.labels == [[first, 'dog']]
     assert again.image == served.session.image

@@ -12,7 +12,7 @@ from mmairl.models.heads import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 
 CONFIGS = Path(__file__).parents[1] / 'configs'
-# The supplement's Section 1.1: the base rate of each data set
+# The base rate of each data set, from Section 1.1 of the supplement.
 BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 
 
@@ -61,7 +61,7 @@ def test_singular_value_term_equals_its_definition():
         standard = (view - view.mean(0)) / view.std(0, correction=0)
         values = torch.linalg.svdvals(standard / 20**0.5)
         expected = expected + ((values**2 - 1) ** 2).sum() / 2
-    # The term keeps 1e-8 under the root.
+    # The term adds 1e-8 under the root.
     assert_same(SingularValueTerm()(z), expected, [z], tolerance=1e-6)
     collapsed = torch.ones(1, 6, 4, requires_grad=True)
     loss = SingularValueTerm()(collapsed)
@@ -84,7 +84,7 @@ def test_brownian_gradient_is_a_unit_direction(per, distinct):
     torch.testing.assert_close(steps.norm(dim=1), torch.ones(18, dtype=torch.float64))
     assert len(steps.mul(1e9).round().unique(dim=0)) == distinct
     (again,) = torch.autograd.grad(term(q), q)
-    assert not torch.equal(again, gradient), 'fresh every step'
+    assert not torch.equal(again, gradient), 'the direction is the same in two steps'
 
 
 def test_the_rate_grows_with_batch_and_views():

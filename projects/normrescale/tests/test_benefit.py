@@ -1,4 +1,4 @@
-"""Compute the benefit of NormRescale from stored trials, and its section of the page."""
+"""Test that the benefit of NormRescale is computed from stored trials and shown on the page."""
 
 import re
 from types import SimpleNamespace
@@ -15,13 +15,13 @@ from mmairl.study.spec import Row, read_study
 from projects.normrescale import benefit
 from projects.normrescale.benefit import RATE, benefit_record, benefit_section
 
-RATES = (None, 0.003, 0.3)  # of the trials; the first is the recipe's
+RATES = (None, 0.003, 0.3)  # the rates of the trials; the first is the recipe's
 OWN = 0.03
 
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Create runs of three rows from two seeds: a network with large weights, the rescaled network, and the anchor.
+    """Create runs of three rows with two seeds: a network with large weights, its rescaled copy, and the anchor.
 
     The network with large weights learns only at low rates.
     """
@@ -57,7 +57,7 @@ def runs(monkeypatch):
             asked=SimpleNamespace(tuned=dict(finetune=options)),
         )
 
-    # Is tuned, and has no checkpoint.
+    # This row has tuned trials and no checkpoint.
     floor = Row('random initialisation', study.rows[0].config, untrained='random')
     trained = [run(row, seed) for row in study.rows if row.name in scores for seed in (0, 1)]
     scores[floor.name] = (10, 10, 10)
@@ -109,7 +109,10 @@ def test_without_kept_trials_there_is_no_benefit(runs):
 
 
 def page_record() -> dict:
-    """Return a study.json with two pairs of one network: by a constant, and by an anchor, which has predictions."""
+    """Return a study.json that compares one network with two rescaled copies, by a constant and by an anchor.
+
+    Only the pair with the anchor has predictions of the best rate.
+    """
     constant = dict(
         row='constant', of='LARS', seeds=2, trials=2, low=1, high=2, most=4, curve=[20.0, 22.0], target=21.0,
         rate=0.03, best=0.01, bests=[0.005, 0.02], norms=dict(kernels=6.0),
@@ -131,7 +134,7 @@ def test_section_shows_the_benefit_of_each_pair():
         and 'constant 2 1 to 2 LARS' in text
     )
     assert 'At demo scale' in text[: text.index('Fine-tuning rates')]
-    # A network with two pairs is shown once, by the pair that has predictions.
+    # A network with two rescaled copies has one line, which shows the predictions.
     assert (
         text.count('LARS 6 (0.3) — 0.03 0.01 (0.005 to 0.02) 12 outside — —')
         == text.count('0.005 to 0.02')

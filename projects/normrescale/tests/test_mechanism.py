@@ -1,4 +1,4 @@
-"""Test that a network with only gains and biases rescaled computes the same as one rescaled by the plain form."""
+"""Test that a network with only gains and biases rescaled computes the same as a network with all weights rescaled."""
 
 import torch
 
@@ -30,7 +30,7 @@ def test_gains_equal_the_form_with_kernel_norms():
 
     def features(weights):
         network.load_state_dict(weights)
-        return network(images)[-1]  # in training mode: with the batch's own statistics
+        return network(images)[-1]  # in training mode, batch norm uses the statistics of the batch
 
     kernel = 'conv1.weight'
     assert torch.equal(alone[kernel], own[kernel]) and not torch.equal(plain[kernel], own[kernel])

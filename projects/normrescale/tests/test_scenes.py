@@ -59,7 +59,7 @@ def test_configs_name_the_kinds_of_scenes(tmp_path):
 
 @pytest.mark.slow
 def test_narrow_resnet_runs_both_tasks(tmp_path, monkeypatch):
-    """The drawn files are cached, models have the width of the weights, and a rate that diverges counts as the worst."""
+    """Drawn files are cached, models have the width of their weights, and a diverging rate counts as the worst rate."""
     backbone = MODELS.build(
         dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16)
     )
@@ -83,7 +83,7 @@ def test_narrow_resnet_runs_both_tasks(tmp_path, monkeypatch):
         cfg.custom_hooks[0].batches = 1
         cfg.dump(str(tmp_path / f'configs/{name}.py'))
         monkeypatch.setitem(TASKS, name, dataclasses.replace(TASKS[name], config=name))
-        rates = [{}, {'optim_wrapper.optimizer.lr': 1e30}]  # the second diverges
+        rates = [{}, {'optim_wrapper.optimizer.lr': 1e30}]  # the second rate diverges
         best, kept = tune_task(name, start, depth, place, rates)
         assert kept['halves'].keys() == {'trial_0', 'trial_1'} and kept['trials'] == rates
         assert all(

@@ -1,4 +1,4 @@
-"""Compare the benefit in trials with counting by hand and with simulated studies."""
+"""Compare the benefit in trials with a count by hand and with simulated studies."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ def test_benefit_is_the_trials_until_tuning_catches_up(target, trials):
     tuned = [[[score] * 2 for score in (50, 40, 70, 60, 30, 20)]] * 3
     found = trial_benefit(tuned, [[target] * 2] * 3)
     assert (found.trials, found.most, found.target) == (trials, 5, target)
-    assert (found.low, found.high) == (0, None)  # three equal seeds leave it open
+    # The three seeds are equal, so no spread is known and the interval is as wide as possible.
+    assert (found.low, found.high) == (0, None)
 
 
 def test_luck_on_the_choosing_images_is_no_benefit():

@@ -1,7 +1,7 @@
-"""Read checkpoints that other packages write: features are equal, and nothing in a file is executed.
+"""Read checkpoints that other packages write. Features must be equal, and nothing in a file may be executed.
 
-A test is skipped if its package is not installed. Run with lightly 1.6.0, solo-learn 1.0.2, stable-pretraining 0.1.8, Lightning
-2.6.6, transformers 5.23.0 and timm 1.0.31.
+A test is skipped if its package is not installed. The tests have passed with lightly 1.6.0, solo-learn 1.0.2,
+stable-pretraining 0.1.8, Lightning 2.6.6, transformers 5.23.0 and timm 1.0.31.
 """
 
 import copy
@@ -33,7 +33,7 @@ def assert_same(file: Path, theirs: nn.Module, part: str = 'student') -> None:
 
 
 def written(lightning: ModuleType, module: nn.Module, file: Path, steps: int = 0) -> Path:
-    """Save a module by Lightning's Trainer, after some steps."""
+    """Train a module for some steps by Lightning's Trainer, and save a checkpoint."""
     how = dict(
         accelerator='cpu',
         logger=False,
@@ -52,14 +52,14 @@ def written(lightning: ModuleType, module: nn.Module, file: Path, steps: int = 0
 
 
 def moved(module: nn.Module, *parts: nn.Module) -> nn.Module:
-    """Give each part of a module different batch statistics."""
+    """Change the batch-norm statistics of a module, so that no two parts have the same."""
     for number, part in enumerate(parts):
         part.train()(IMAGES + number)
     return module
 
 
 def lightlys_byol(lightning: ModuleType, sequential: bool) -> nn.Module:
-    """BYOL under the names of lightly's benchmark, or of its examples, whose backbone is a Sequential."""
+    """BYOL with the names of lightly's benchmark or of its examples. In the examples, the backbone is a Sequential."""
     modules = package('lightly.models.modules')
     loss = package('lightly.loss').NegativeCosineSimilarity()
     update = package('lightly.models.utils').update_momentum
@@ -126,7 +126,7 @@ def test_features_of_lightlys_byol_are_equal(sequential, teacher, tmp_path):
 
 def test_features_of_solo_learns_byol_are_equal(tmp_path, monkeypatch):
     lightning = package('pytorch_lightning')
-    # Lightning 2 cannot import it, and only a schedule of it is used.
+    # Lightning 2 cannot import this module, of which solo-learn uses only a schedule.
     bolts = ModuleType('pl_bolts.optimizers.lr_scheduler')
     bolts.LinearWarmupCosineAnnealingLR = None
     for name in ('pl_bolts', 'pl_bolts.optimizers', bolts.__name__):
@@ -163,7 +163,7 @@ def test_settings_of_omegaconf_are_left_out(tmp_path):
     lightning, omegaconf = package('pytorch_lightning'), package('omegaconf')
 
     class BYOL(lightning.LightningModule):
-        """The names of solo-learn's main branch, which has not been released."""
+        """A checkpoint with the names of solo-learn's main branch, which has not been released."""
 
         def __init__(self, cfg: object) -> None:
             super().__init__()
@@ -215,12 +215,12 @@ def test_features_of_hugging_face_resnets_are_equal(kind, depths, layer_type, tm
 
 
 def hugging_face_models() -> Iterator[tuple[str, str, dict]]:
-    """Yield a base name, the name of a head, and settings."""
+    """Yield the name of a family of models, the name of a head, and settings."""
     for head in ('Model', 'ForImageClassification'):
-        # DINO was trained with this epsilon; Hugging Face's default is 1e-12.
+        # DINO's networks use this epsilon, while Hugging Face's default is 1e-12.
         yield 'ViT', head, dict(layer_norm_eps=1e-6, intermediate_size=256)
         yield 'Dinov2', head, {}
-        yield 'Dinov2', head, dict(use_swiglu_ffn=True)  # the giant
+        yield 'Dinov2', head, dict(use_swiglu_ffn=True)  # settings that only the giant DINOv2 uses
         yield 'Dinov2WithRegisters', head, {}
     dinov3 = dict(patch_size=16, num_register_tokens=4, intermediate_size=256)
     yield 'DINOv3ViT', 'Model', dict(**dinov3, use_gated_mlp=False, hidden_act='gelu')

@@ -1,4 +1,4 @@
-"""Test that the comparisons run if the libraries are installed, and report missing libraries."""
+"""Test that the comparisons run with installed libraries and report missing libraries."""
 
 import importlib.util
 
@@ -16,8 +16,9 @@ def test_missing_library_is_reported_in_its_row(monkeypatch):
 
 @pytest.mark.parametrize('package', compare.PACKAGES)
 def test_libraries_equal_ours_except_named_factors(package):
-    pytest.importorskip(package, reason='an extra of projects/parity alone')
-    apart = ('warm-up', 'momentum over a run')  # the purpose of the table
+    pytest.importorskip(package, reason=f'{package} is not installed')
+    # In these computations, the libraries differ from mmairl by definition.
+    apart = ('warm-up', 'momentum over a run')
     mine = [row for row in compare.rows() if row[0] == compare.PACKAGES[package]]
     assert mine and all(
         'equal' in row[2] for row in mine if not any(word in row[1] for word in apart)

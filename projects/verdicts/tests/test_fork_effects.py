@@ -1,4 +1,4 @@
-"""Test the agreement of forks with whole runs on planted scores."""
+"""Test the measured agreement between forks and whole runs on invented scores with known effects."""
 
 from fractions import Fraction
 from pathlib import Path

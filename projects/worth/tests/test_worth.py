@@ -1,4 +1,4 @@
-"""Test the verdict with a planted truth, bad labels, a second call, and the page."""
+"""Test projects.worth: verdicts for a known truth, bad labels, a second call, and the page."""
 
 import dataclasses
 import re
@@ -42,7 +42,7 @@ def test_verdict_finds_gains_and_keeps_5_percent(own, rest, says, seldom):
 @pytest.mark.parametrize('labels', [160, 320])
 def test_images_of_one_patient_are_not_many_witnesses(labels):
     words = Counter(verdict(seed, (2,), (2,), labels, together=8).word for seed in range(40))
-    # Six of each, if every image counted separately.
+    # If every image counted separately, there would be six false verdicts of each kind.
     assert words['pays'] <= 2 and words['keep'] <= 3, words
 
 
@@ -96,7 +96,7 @@ def test_labels_saved_are_read_off_the_curves():
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Write ninety images, of which the brighter ones belong to another class. The first forty have labels."""
+    """Write ninety images of two classes, dark and bright. The first forty have labels."""
     folder = tmp_path / 'images'
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (
             ['00.png,a', '1.png,b'],
             'utf-8',
-            "1 names match no image below .* first '1.png' .an image is named '00.png'",
+            "1 names do not match exactly one image below .* first '1.png' .an image is named '00.png'",
         ),
         (
             ['00.png,a', '00.png,b'],
@@ -167,10 +167,10 @@ def test_too_few_images_or_groups_are_an_early_error(images, tmp_path):
             images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out
         )
     table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)])
-    for inside in (images / 'out', images.parent):  # its links would be below `images`
+    for inside in (images / 'out', images.parent):  # links in such a folder would be below `images`
         with pytest.raises(UserError, match='would be among the images of .*another folder'):
             worth(images, labels, inside)
-    # Three patients.
+    # There are three patients.
     with pytest.raises(UserError, match='the test set is a single image or group'):
         worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
     for number in range(40, 80):
@@ -242,7 +242,7 @@ def test_second_call_reuses_results(images, tmp_path, monkeypatch):
     assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
 
     def never(*args, **how):
-        raise AssertionError('this was computed before')
+        raise AssertionError('a stored result is computed again')
 
     for place, name in ((module, 'pretrain'), (Extraction, 'batches'), (module, 'pace')):
         monkeypatch.setattr(place, name, never)
@@ -283,7 +283,7 @@ def test_budget_chooses_the_largest_affordable_crops(images, tmp_path, monkeypat
         Image.open(path).resize((100, 120)).save(path)
 
     def as_its_pixels(cfg) -> float:
-        """Training on 70 images takes 4.1 s with 64 x 64 pixels, and 9.2 s with 96 x 96."""
+        """Return a pace at which an epoch of 70 images takes 4.1 s with 64 x 64 pixels, and 9.2 s with 96 x 96."""
         (size,) = {
             step['size']
             for view in cfg.train_dataloader.dataset.views
@@ -303,7 +303,8 @@ def test_budget_chooses_the_largest_affordable_crops(images, tmp_path, monkeypat
 
 def test_small_budget_draws_labels_less_often(images, tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
-    monkeypatch.setattr(module, 'pace_of_draws', lambda task: 0.1)  # three candidates: 0.3 s a draw
+    # A draw takes 0.3 s for all three candidates.
+    monkeypatch.setattr(module, 'pace_of_draws', lambda task: 0.1)
     for minutes, draws in ((1, 20), (0.1, 10), (100, 50), (None, 20)):
         out = tmp_path / str(minutes)
         plan = worth(images, tmp_path / 'labels.csv', out, minutes=minutes, plan=True, **QUICK)
@@ -319,7 +320,7 @@ def test_group_is_on_one_side_of_the_split(images, tmp_path):
     )
     assert not pool & test and pool | test == set('0123')
     assert {name[0] for name in task.unlabelled} == set('012345678') - test
-    # Half: of each class one group of two.
+    # With half of the labels, each class has one of its two groups.
     for places in few_labels.draw(task.y, task.pool, 0, 20, task.groups)[5.0]:
         assert [len({*task.groups[places[task.y[places] == label]]}) for label in (0, 1)] == [1, 1]
     lay_out(task, tmp_path / 'links')
@@ -328,7 +329,7 @@ def test_group_is_on_one_side_of_the_split(images, tmp_path):
         read_task(tmp_path / 'moved', tmp_path / 'labels.csv', None, r'^(\d)', 0),
         tmp_path / 'links',
     )
-    # The images have been moved since.
+    # The images have been moved, so the links had to be replaced.
     assert all(link.is_file() for link in (tmp_path / 'links').iterdir())
     (tmp_path / 'moved').rename(images)
     table(tmp_path, [f'{number:02}.png,p{number // 10},{number % 2}' for number in range(40)])
@@ -373,15 +374,17 @@ def test_answer_names_training_length(word, epochs, head):
 
 
 def test_unmet_budget_is_stated(images, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(module, 'pace', lambda cfg: 1.0)  # 70 s an epoch
+    monkeypatch.setattr(module, 'pace', lambda cfg: 1.0)  # an epoch takes 70 s
     how = dict(QUICK, epochs=None, minutes=0.5)
     plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **how)
     assert plan.epochs == 1
-    assert re.search(r'remark: the plan takes 1\.\d+ minutes, more than the 0.5 given', str(plan))
-    assert 'remark: 1 epoch cannot show that pre-training does not pay; 100 can' in str(plan)
+    assert re.search(
+        r'remark: the plan takes 1\.\d+ minutes, more than the budget of 0.5', str(plan)
+    )
+    assert 'remark: 1 epoch cannot show that pre-training does not pay; 100 epochs can' in str(plan)
     found = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **how)
-    assert capsys.readouterr().err.count('more than the 0.5 given') == 1
-    assert found.page.read_text().count('more than the 0.5 given') == 1
+    assert capsys.readouterr().err.count('more than the budget of 0.5') == 1
+    assert found.page.read_text().count('more than the budget of 0.5') == 1
     assert not module.Plan(dict(minutes=2), 16, 100, dict(own=100.0)).remarks
 
 
@@ -416,7 +419,7 @@ def test_label_conflicts_are_on_the_page(images, tmp_path):
     other = next(place for place in task.test if task.y[place] != task.y[task.pool[0]])
     shutil.copy(images / task.labelled[task.pool[0]], images / task.labelled[other])
     page = worth(images, labels, tmp_path / 'out', **QUICK).page.read_text()
-    assert '1 test images look like an image to learn from with another label' in page
+    assert '1 test images nearly equal a training image that has another label' in page
     assert page.count('class="pair"') == 1 and task.labelled[other] in page
 
 

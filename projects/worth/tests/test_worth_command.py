@@ -1,4 +1,4 @@
-"""The command line of projects.worth."""
+"""Test the command line of projects.worth."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test that drawn domains have the planted cues, and that the report counts right answers."""
+"""Test that the drawn domains have the planted cues, and that the report counts correct answers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -21,7 +21,7 @@ def test_domain_repeats_images_and_has_its_noise(domain):
     assert images.shape == (8, SIDE, SIDE, 3) and images.dtype == np.uint8
     assert (images == draw(domain, y, 3)).all() and (images != draw(domain, y, 4)).any()
     clean = draw(replace(domain, noise=0.0), y, 3).astype(float)
-    inside = (clean > 80) & (clean < 175)  # noise there is not clipped
+    inside = (clean > 80) & (clean < 175)  # in this range of values, the noise is not clipped
     assert (images - clean)[inside].std() / 255 == pytest.approx(domain.noise, abs=0.01)
 
 
