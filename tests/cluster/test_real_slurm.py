@@ -371,10 +371,8 @@ def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
         running.append((process, work_dir))
     signal.signal(signal.SIGHUP, before)
     for (process, work_dir), (name, send, waits) in zip(running, TOLD_SRUN):
-        ready_files = [work_dir / f'ready{task}' for task in (0, 1)]
-        slurm.wait_for(
-            lambda: 'queued' in (work_dir / 'log').read_text() if waits else all(map(Path.is_file, ready_files))
-        )  # noqa: B023
+        ready, log = [work_dir / f'ready{task}' for task in (0, 1)], work_dir / 'log'
+        slurm.wait_for(lambda: 'queued' in log.read_text() if waits else all(map(Path.is_file, ready)))  # noqa: B023
         send(process.pid, signal.Signals[f'SIG{name}'])
     for (process, work_dir), (*_, waits) in zip(running, TOLD_SRUN):
         slurm.wait_for(lambda: process.poll() is not None)  # noqa: B023
