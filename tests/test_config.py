@@ -44,7 +44,7 @@ def test_neighbors_differ_in_one_factor(pair):
     factor, allowed = RUNGS[pair]
     one, two = map(load, pair)
     keys = changed(one, two)
-    assert keys, 'a rung must change something'
+    assert keys, 'a step of the ladder must change something'
     strays = [key for key in keys if not any(key == prefix or key.startswith(f'{prefix}.') for prefix in allowed)]
     assert not strays, f'{pair[1]} changes more than its {factor}: {strays}'
     before, after = factors_of(one), factors_of(two)
@@ -58,7 +58,9 @@ def test_neighbors_differ_in_one_factor(pair):
 
 def test_table_of_the_docs_follows_the_configs():
     page = CONFIGS.parent / 'docs' / 'explanation' / 'frameworks.md'
-    assert page.read_text().endswith(table()), 'put what python tools/factors.py prints at the end of the page'
+    assert page.read_text().endswith(table()), (
+        'the table is outdated; put the output of python tools/factors.py at the end of the page'
+    )
 
 
 def test_factors_equal_the_papers_table():

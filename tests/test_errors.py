@@ -112,4 +112,4 @@ def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkey
 
 def test_list_of_messages_is_current():
     """With the list, reviewers see all changes of wording in one file."""
-    assert LIST.read_text() == listing(), 'run PYTHONPATH=tests python -m harness.error_messages'
+    assert LIST.read_text() == listing(), 'the list is outdated; run PYTHONPATH=tests python -m harness.error_messages'

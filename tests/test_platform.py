@@ -89,7 +89,7 @@ def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch
     monkeypatch.setattr(sys, 'argv', ['train.py', str(config)])
     runpy.run_path(str(script), run_name='__main__')
     theirs = load_checkpoint(tmp_path / 'theirs/iter_2.pth')
-    assert len(theirs['random_states']) == 1, 'our runner: it resumes exactly'
+    assert len(theirs['random_states']) == 1, 'the checkpoint must have random states, as our runner writes them'
     ours = run.train(toy_config(steps=2, width=8)).model.state_dict()
     assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())
 

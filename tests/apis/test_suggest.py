@@ -42,7 +42,9 @@ def test_suggested_numbers_follow_the_rules(tmp_path, images, gpus):
     assert batch % gpus == 0 and batch <= 256 * gpus and images // batch >= min(16, images // 16)
     assert cfg.optim_wrapper.optimizer.lr / batch == pytest.approx(full.optim_wrapper.optimizer.lr / 1024)
     assert 0.9 <= momentum <= full.default_hooks.momentum.base
-    assert momentum == 0.9 or 1 / (1 - momentum) <= images // batch * epochs / 50 * 1.02, 'a fiftieth of the steps'
+    assert momentum == 0.9 or 1 / (1 - momentum) <= images // batch * epochs / 50 * 1.02, (
+        'the teacher must average over at most a fiftieth of the steps'
+    )
     assert epochs == (200 if images >= 10**6 else 400 if images >= 10**5 else 800)
     assert cfg.param_scheduler[0].end == cfg.param_scheduler[1].begin == 10
 

@@ -187,7 +187,9 @@ def test_exact_form_keeps_the_function(depth):
     for key in ('conv1.weight', 'layer2.0.downsample.0.weight', 'layer3.1.conv2.weight'):
         assert new[key].norm().item() == pytest.approx(anchor[key].norm().item(), rel=1e-9)
     assert (new['layer1.0.bn1.bias'] / source['layer1.0.bn1.bias']).std() < 1e-9
-    assert torch.equal(new['bn1.bias'], source['bn1.bias']), 'the output of the stem enters two branches'
+    assert torch.equal(new['bn1.bias'], source['bn1.bias']), (
+        'the bias must stay unchanged, because the output of the stem enters two branches'
+    )
 
 
 def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):

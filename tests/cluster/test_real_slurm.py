@@ -178,7 +178,7 @@ def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
         source: '[[ -e again ]] || { touch again; exit 75; }; date +%s%N > end',
     }
     numbers = submit(does)
-    assert submit(does) == numbers, 'submitted again'
+    assert submit(does) == numbers, 'a running study must not be submitted again'
     assert [slurm.ends(number)[0] for number in numbers] == ['CANCELLED', 'COMPLETED', 'FAILED', 'COMPLETED']
     assert int((rescaled.folder / 'begin').read_text()) > int((source.folder / 'end').read_text())
     assert not (never.folder / 'begin').exists() and jobs.status_in(jobs.read_queue([never]), never)[0] == 'cancelled'
@@ -278,7 +278,7 @@ def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
         finally:
             daemon.send_signal(signal.SIGCONT)
         assert slurm.ends(number)[0] == 'COMPLETED'
-    assert (run.folder / 'log').read_text().startswith('found\n'), 'it was started elsewhere meanwhile'
+    assert (run.folder / 'log').read_text().startswith('found\n'), 'the second start must find the folder locked'
     assert len((run.folder / 'begin').read_text().split()) == len((run.folder / 'end').read_text().split()) == 1
 
 

@@ -57,7 +57,9 @@ def test_epoch_has_the_weighted_number_of_each_set(order):
     for after, epoch in enumerate(epochs, 1):
         sets = np.searchsorted(np.cumsum(SIZES), epoch, 'right')
         assert np.bincount(sets).tolist() == COUNTS
-        assert order == 'shards' or 0.15 < (sets[1:] != sets[:-1]).mean() < 0.4, 'as by chance, 0.27'
+        assert order == 'shards' or 0.15 < (sets[1:] != sets[:-1]).mean() < 0.4, (
+            'the sets must be mixed as by chance, where the fraction is 0.27'
+        )
         seen = np.bincount(np.concatenate(epochs[:after]), minlength=sum(SIZES))
         for counts, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):
             assert {math.floor(after * weight + 1e-9), math.ceil(after * weight - 1e-9)} >= set(counts.tolist())

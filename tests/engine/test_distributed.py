@@ -77,7 +77,9 @@ def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
     device = torch.device('cuda', gpus - 1)
     assert joined == dict(device=device, device_id=device, backend='nccl')
     assert os.environ['RANK'] == task and os.environ['WORLD_SIZE'] == '8'
-    assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine uses it as the number of the GPU'
+    assert os.environ['LOCAL_RANK'] == str(gpus - 1), (
+        'LOCAL_RANK must be the number of the GPU, because mmengine uses it'
+    )
 
 
 def test_each_step_of_slurm_has_its_own_port(launched, joined):

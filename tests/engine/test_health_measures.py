@@ -62,7 +62,9 @@ def test_similarities_to_the_queue():
     queue = torch.cat([torch.eye(4)[:2], -torch.eye(4)[:2]])
     assert health.similarities(q, k, queue) == dict(positive=1, negative=0, hardest_negative=0.5, contrast=1)
     for rows, negatives in ((q[:1], None), (q, torch.zeros(0, 4))):
-        assert health.similarities(rows, rows, negatives) == dict(positive=1), 'without a negative'
+        assert health.similarities(rows, rows, negatives) == dict(positive=1), (
+            'without a negative, only the positive similarity exists'
+        )
 
 
 def test_similarities_exclude_the_own_key():

@@ -52,7 +52,7 @@ def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
     first, again = (weights(run.train(toy_config(work_dir=folder, **toy))) for folder in folders)
     assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)
     runner = run.train(toy_config(width=8, experiment_name='mine', **{'randomness.seed': 4}))
-    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'a given name is kept'
+    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'a name from the config must be kept'
     other = weights(runner)
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not torch.equal(first['backbone.conv1.weight'], other['backbone.conv1.weight'])
@@ -278,7 +278,7 @@ def test_second_run_in_a_work_dir_raises(tmp_path):
         held.kill()
         held.wait()
     with run.locked(str(tmp_path)):
-        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run releases the lock'
+        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run must release the lock'
     (tmp_path / '.lock').rename(tmp_path / 'own')
     (tmp_path / '.lock').symlink_to(tmp_path / 'own')
     with raises_code('cannot-write', 'Too many levels'), run.locked(str(tmp_path)):

@@ -62,7 +62,9 @@ def test_bfloat16_features_are_close_to_float32(cfg, tmp_path):
     scores = []
     for cfg.evaluation.precision in ('float32', 'bfloat16'):
         scores.append(evaluate(cfg, 'knn', 'random', settings=settings_for('knn', ks=(3,), cache=tmp_path)).scores)
-    assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, 'each precision has its own features'
+    assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, (
+        'each precision must have its own stored features'
+    )
     cfg.evaluation.precision = 'int8'
     with raises_code('unknown-precision'):
         evaluate(cfg, 'knn', 'random', settings=settings_for('knn'))
@@ -100,7 +102,7 @@ def test_unreadable_images_have_no_row_and_are_listed(tmp_path, monkeypatch):
     for one in (*results, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
         assert one.unreadable == (4, 6)
         assert torch.equal(one.x, whole.x[readable]) and torch.equal(one.y, whole.y[readable])
-    assert backbone[1].num_batches_tracked == 0, 'batch norm uses and keeps its running statistics'
+    assert backbone[1].num_batches_tracked == 0, 'batch norm must keep its running statistics'
 
 
 def test_interrupted_extraction_leaves_no_file(tmp_path, monkeypatch):

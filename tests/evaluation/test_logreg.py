@@ -46,7 +46,9 @@ def test_each_strength_reaches_scikit_learns_minimum(digits, kind):
         if strength == max(STRENGTHS):
             frequency = torch.bincount(train.y).double() / len(train.y)
             torch.testing.assert_close(fitted.weight[:, -1].softmax(0), frequency, atol=1e-5, rtol=0)
-            assert kind == 'equal' or not scores(train.x, fitted.weight).argmax(1).any(), 'the largest class for all'
+            assert kind == 'equal' or not scores(train.x, fitted.weight).argmax(1).any(), (
+                'the largest class must be predicted for all images'
+            )
 
 
 def test_solved_fit_is_near_the_minimum_at_any_scale(digits):

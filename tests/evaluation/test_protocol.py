@@ -45,7 +45,9 @@ def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint
     with pytest.raises(SystemExit, match='2'):
         tool('knn', config_file, checkpoint, '--part', 'teacher', '--out', checkpoint.parent / 'file/a.json')
     printed = capsys.readouterr()
-    assert 'cannot be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, 'scores come first'
+    assert 'cannot be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, (
+        'scores must be printed before the error'
+    )
     names = {path.stem for path in checkpoint.parent.glob('*.json')}
     assert names == {'epoch_3_teacher_knn', 'epoch_3_teacher_svm', 'epoch_3_teacher_logreg'}
     page = (checkpoint.parent / 'evaluation.html').read_text()
@@ -58,7 +60,7 @@ def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkp
     out = checkpoint.parent / 'epoch_3_student_knn.json'
     for more in ([], [], ['--remeasure']):
         tool('knn', config_file, checkpoint, '--k', 3, *more)
-    assert len(filled) == 4, 'features of training and test images, extracted twice'
+    assert len(filled) == 4, 'features of training and test images must be extracted twice'
     record = json.loads(out.read_text())
     stored = {**record, 'scores': {'k-NN, k = 3': -1.0}}
     # An earlier version of the protocol has written this result.

@@ -81,7 +81,9 @@ def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, che
     composed = compose(cfg, recipe, data, cfg.evaluation.test, {**start, 'part': 'teacher'}, tmp_path / 'a', workers=2)
     runner = training_protocol.train(composed)
     assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
-    assert len(runner.train_dataloader) == an_epoch, 'batch norm statistics decay by the steps of an epoch'
+    assert len(runner.train_dataloader) == an_epoch, (
+        'the loader must have the steps of an epoch, which set the decay of batch norm'
+    )
     teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
     moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()
     assert 0 < moved < 0.5
@@ -125,7 +127,9 @@ def test_finished_run_is_replaced_by_remeasure(cfg, settings, tmp_path, checkpoi
     identity = json.loads((tmp_path / 'a/identity.json').read_text())
     (tmp_path / 'a/identity.json').write_text(json.dumps({k: v for k, v in identity.items() if k != 'sources'}))
     result = evaluate(cfg, 'linear', checkpoint, settings=settings)
-    assert result.scores == {'linear, top-1': -1.0} and not is_verified(result.identity), 'result of an earlier version'
+    assert result.scores == {'linear, top-1': -1.0} and not is_verified(result.identity), (
+        'a result of an earlier version must be read and marked as unverified'
+    )
     monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('trained'))
     other = {**identity, 'sources': {**identity['sources'], 'protocol': '0123'}}
     (tmp_path / 'a/identity.json').write_text(json.dumps(other))

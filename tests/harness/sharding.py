@@ -163,7 +163,7 @@ def assert_equal(sharded: dict, plain: dict) -> None:
     weights = plain['state_dict']
     students = [key for key in weights if f'teacher.{key}' in weights]
     moved = max((weights[f'teacher.{key}'] - weights[key]).abs().max() for key in students)
-    assert moved > 1e-4, 'the compared runs learn'
+    assert moved > 1e-4, 'the compared runs must learn something'
 
 
 def assert_close(tree: object, plain: object) -> None:

@@ -48,7 +48,7 @@ def test_backbone_has_torchvision_keys_and_is_pooled(build):
     model, images = build().eval(), views()[0]
     keys = {k.removeprefix('backbone.') for k in model.state_dict() if k.startswith('backbone.')}
     assert keys == {k for k in torchvision.models.resnet18().state_dict() if not k.startswith('fc.')}
-    assert model.backbone.layer1[0].bn2.weight.all(), 'a branch starts at zero'
+    assert model.backbone.layer1[0].bn2.weight.all(), 'no branch of the backbone may start at zero'
     expected = model.backbone(images)[-1].flatten(2).mean(dim=2)
     torch.testing.assert_close(model(images, mode='tensor'), expected)
 

@@ -332,7 +332,7 @@ def test_values_of_fifty_lines_are_in_the_window(open_page, tmp_path, width):
     chart.focus()
     page.keyboard.press('ArrowRight')
     boxes = [line.bounding_box() for line in chart.locator('.tip > span').all()]
-    assert len(boxes) == 51, 'the step, and a line for each run'
+    assert len(boxes) == 51, 'the chart must show the step and a line for each run'
     for box in boxes:
         assert 0 <= box['x'] <= width - box['width']
         assert 0 <= box['y'] <= 800 - box['height']

@@ -115,7 +115,7 @@ def test_resumed_run_equals_the_uninterrupted_one(result):
 def test_evaluation_equals_the_cpu(result):
     one, other = dict(result('evaluated')), dict(result('evaluated', 'cpu'))
     torch.testing.assert_close(one.pop('features'), other.pop('features'), rtol=1e-4, atol=1e-5)
-    assert one.pop('waits') <= 2, 'mean and std are copied once, and batches are not waited for'
+    assert one.pop('waits') <= 2, 'only the copies of mean and std may wait, once each'
     assert other.pop('waits') == 0
     assert one == other
 

@@ -145,7 +145,9 @@ def test_configs_claim_is_decided_without_runs():
     test = '{form: configs, of: [a, b], only_in: [model]}'
     assert verdict_on(test, {})[0] == 'supported'
     assert verdict_on(test.replace('[model]', '[data]'), {})[0] == 'contradicted'
-    assert judged(test, StudyRuns(record({}), 'in1k'))['verdict'] == 'not run', 'the configs are unknown'
+    assert judged(test, StudyRuns(record({}), 'in1k'))['verdict'] == 'not run', (
+        'without known configs, the claim must not be judged'
+    )
 
 
 def test_nonsignificant_difference_is_not_similarity():

@@ -87,8 +87,8 @@ def test_every_study_plans_at_every_scale(quick, path, names):
         require_fair(compared)
         changes = {entry['row']: entry['found'] for entry in compared}
         rows = [row for row in scaled.rows if not row.untrained]
-        assert len(changes) == len(rows) - 1, 'each row but the first is compared with one'
-        assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row that changes nothing'
+        assert len(changes) == len(rows) - 1, 'each row except the first must be compared with another row'
+        assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row changes nothing'
         added = [kind for kind in scale.floor if kind == 'random' or name != 'in1k']
         assert [row.untrained for row in scaled.rows[len(rows) :]] == added
         # The width of the projector must fit the features of its backbone.

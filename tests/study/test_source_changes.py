@@ -121,7 +121,9 @@ def test_changed_method_is_trained_again_and_kept(planned):
     base, trained_run, half = planned()
     assert [run.done for run in (base, trained_run, half)] == [True, False, True]
     assert status(trained_run) == ('stale', 'the source of outside_helper')
-    assert unfinished([base, trained_run, half]) == [trained_run, half], 'half uses the weights of own'
+    assert unfinished([base, trained_run, half]) == [trained_run, half], (
+        "row 'half' must be unfinished, because it uses weights of row 'own'"
+    )
     assert describe(trained_run, planned.out)['state'] == 'replaced'
     assert 'own, seed 0: its checkpoint, data, settings or source changed later' in markdown(planned.record())
     planned(prepare_runs)
@@ -181,7 +183,7 @@ def test_scores_are_replaced_by_remeasure(planned):
         path.write_text(json.dumps({**content, 'scores': {'k-NN, k = 20': -1.0}}))
         (run.folder / 'result.json').unlink()
     planned.finish(runs)
-    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score is used'
+    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score must be used'
     measure_again(planned())
     assert not any(run.result or stored(run) for run in runs)
     planned.finish(runs)
@@ -219,10 +221,10 @@ def test_results_of_earlier_versions_are_labeled(planned):
     for run in runs:
         (run.folder / 'result.json').unlink()
         worker.complete_run(run.folder)
-    assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing is measured again'
+    assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing must be measured again'
     assert not any(is_verified(run.result.identities['knn']) for run in planned())
     (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
-    assert planned(prepare_runs)[1].done, 'its source is unknown'
+    assert planned(prepare_runs)[1].done, 'a run with an unknown source must count as finished'
     measure_again(planned())
     planned.finish(planned())
     assert [describe(run, planned.out).get('unverified') for run in planned()] == [None, ['training'], None]

@@ -94,7 +94,7 @@ def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkey
     scores = run_task('voc07', start, depth, place)
     assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
     run_start = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
-    assert run_start.resume and Path(run_start.path).name == 'iter_2.pth', 'an interrupted run would go on'
+    assert run_start.resume and Path(run_start.path).name == 'iter_2.pth', 'an interrupted run must be able to continue'
     monkeypatch.setattr(transfer_run, '_run', lambda *_: pytest.fail('ran again'))
     assert run_task('voc07', start, depth, place) == scores
     next((root / 'VOC2007/Annotations').iterdir()).unlink()

@@ -55,7 +55,7 @@ def test_gradient_norms_exclude_the_loss_scale(scale, fused):
         assert metrics[f'update_ratio_{name}'] == pytest.approx((change.norm() / before[name].norm()).item())
     assert metrics['gradient_norm'] == pytest.approx(torch.cat(list(gradients.values())).norm().item())
     assert metrics['update_ratio'] == max(metrics[f'update_ratio_{name}'] for name in parts)
-    assert not any('fc' in name for name in metrics), 'frozen parts are not reported'
+    assert not any('fc' in name for name in metrics), 'frozen parts must not be reported'
 
 
 CASES = {

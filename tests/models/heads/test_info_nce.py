@@ -47,9 +47,9 @@ def test_autocast_narrows_only_the_products():
         loss, _ = info_nce(q, k, narrow, 0.2)
         loss.sum().backward()
     assert loss.dtype == q.grad.dtype == torch.float32
-    assert seen.cast == negatives.numel(), 'negatives are cast once'
+    assert seen.cast == negatives.numel(), 'negatives must be cast exactly once'
     assert seen.products == {dtype} and seen.widest * 4 <= module.CHUNK < negatives.shape[0] * 4
-    assert max(sizes) == 4 * 8, 'a mean for each query'
+    assert max(sizes) == 4 * 8, 'autograd may keep at most one mean for each query'
     exact = q.detach().double().requires_grad_()
     expected = concatenated(exact, k.double(), negatives, 0.2)
     expected.sum().backward()
