@@ -66,8 +66,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--strategy',
         metavar='NAME',
-        help='split the model and the states of the optimizer among processes: zero1, zero2, zero3, deepspeed1, deepspeed2, '
-        'zero2_offload, ..., or a DeepSpeed config NAME.json (default: each process has a full copy)',
+        help='split the states of the optimizer, and with some strategies also the gradients and the model, among processes: '
+        'zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, ..., or a DeepSpeed config NAME.json (default: each '
+        'process has a full copy)',
     )
     parser.add_argument(
         '--log',

@@ -205,9 +205,9 @@ def geometry_page(
     _add_table(
         page,
         'Geometry in four numbers',
-        'Alignment: the distance between two views of an image; lower is better. Uniformity: how evenly images cover the '
-        'sphere; lower is more even. RankMe: the number of dimensions in use. Spread: 1 if all directions have equal '
-        'variance, 0 after a collapse.',
+        'Alignment: the mean squared distance between two views of an image; lower is better. Uniformity: how evenly images '
+        'cover the sphere; lower is more even. RankMe: the number of dimensions in use. Spread: 1 if all directions have '
+        'equal variance, 0 after a collapse.',
         NUMBERS,
         with_published(NUMBERS, numbers, published or {}),
     )
@@ -320,8 +320,8 @@ def measures_page(
     _add_table(
         page,
         'All measures',
-        'The column "images" states how many images a measure requires: with more images, it changes by less than 5 %. '
-        'docs/reference/measures.md states which measures predict accuracy.',
+        'A number in the column "images" states how many images a measure requires: with more images, the measure changes by '
+        'less than 5 %. docs/reference/measures.md states which measures predict accuracy.',
         columns,
         rows,
         title=title,
