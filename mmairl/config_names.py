@@ -130,7 +130,7 @@ def teach_mmengine(module: ModuleType) -> None:
         return path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
-        """Return an absolute path, because mmengine joins it with the package's folder, and an absolute path stays as it is."""
+        """Return an absolute path. mmengine joins it with the package's folder, which does not change an absolute path."""
         if name.startswith(PREFIX):
             return 'mmairl', str(config_path(name))
         return package_and_path(name)

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 from mmairl.signals import AGAIN, Listener, Stopped, leave, process_group, stop_processes
 
-# This pattern finds URLs in a text. Its groups are the scheme, the user, the path, and the rest: query, fragment or parameters.
-# One slash after the scheme is enough, because pathlib removes the second slash. A chained URL (`zip://a::s3://b`) matches as
-# two URLs. URLs of local files (`file://`) do not match, because the name of a local file may contain any character.
+# This pattern finds URLs in a text. Its groups are the scheme, the user, the host with the path, and the rest: query, fragment
+# or parameters. One slash after the scheme is enough, because pathlib removes the second slash. A chained URL
+# (`zip://a::s3://b`) matches as two URLs. URLs of local files (`file://`) do not match, because the name of a local file may
+# contain any character.
 URL = re.compile(
     r"""(\b(?!file:)\w+:/{1,2})([^\s/?#'":]*:(?![:/])[^\s?#'"]*@|[^\s/?#'"]*@)?"""
     r"""((?:(?!::)[^\s?#;'"]|['"](?=[\w./-]))*)([?#;]\S*)?"""
@@ -33,7 +34,10 @@ def without_secrets(text: object) -> str:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether a URL in the text has a part that may be a secret: a password, query, fragment or parameter."""
+    """Return whether a URL in the text has a part that may be a secret.
+
+    These parts are a password, the user of an HTTP URL, a query other than PLAIN_QUERY, a fragment, and parameters.
+    """
     for scheme, user, _, extra in URL.findall(_joined(text)):
         if user and (':' in user or scheme.startswith('http')):
             return True
@@ -109,7 +113,7 @@ def explained(
 
 
 def building(what: str) -> AbstractContextManager[None]:
-    """Convert errors in the block, which builds a class from a config, into a UserError that blames values in the config."""
+    """Convert errors in the block, which builds a class from a config, into a UserError about the values in the config."""
     return explained(
         f'{what}: cannot be built from its values in the config',
         'correct them (MMAIRL_TRACEBACK=1 shows where)',

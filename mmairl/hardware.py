@@ -33,7 +33,7 @@ def processor() -> str:
 
 
 def cache() -> Path:
-    """Return the cache folder of the user, or a temporary folder if the home is not writable."""
+    """Return the folder of mmairl in the cache of the user, or a temporary folder if the cache is not writable."""
     try:
         folder = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl'
         folder.mkdir(parents=True, exist_ok=True)

@@ -154,7 +154,10 @@ def _is_running(process: int) -> bool:
 
 
 def appending(path: str | Path) -> IO[str]:
-    """Open a text file for reading and appending. Unlike `replacing`, this changes the file in place. Raise if it is a link."""
+    """Open a text file for reading and appending. Raise if `path` is a link.
+
+    Unlike `replacing`, this changes the file in place.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o666), 'a+')
 
@@ -363,7 +366,7 @@ class BackgroundWriter:
         self.job: Future | None = None
 
     def start(self, write: Callable[[], None]) -> None:
-        """Wait until the previous job has ended, then start this job. At most one unwritten checkpoint is thus in memory."""
+        """Wait until the previous job has ended, then start this job. At most one checkpoint thus waits in memory."""
         self.finish()
         self.job = self.thread.submit(write)
 

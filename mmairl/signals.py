@@ -5,8 +5,8 @@
 - In a training run, the signal handler sets a flag. The run finishes its step, saves a checkpoint (`hooks/preemption.py`)
   and exits with the exit code AGAIN. Other commands exit with AGAIN immediately. The handlers are active from
   `mmairl.startup.prepare` to the end of the command.
-- Studies, transfers and the launcher pass a signal on to the processes that they started (`start`). They wait up to GRACE
-  seconds for these processes to save (`stop`).
+- Studies, transfers and the launcher pass a signal on to the processes that they started. They wait up to GRACE seconds for
+  these processes to save. Studies and transfers use the functions `start` and `stop` for this.
 - Under Slurm, a shell script receives the signal, passes it on to the run, and requeues or ends the job (`signals.sh`).
 
 This module does not import torch, because that import takes seconds.
@@ -26,8 +26,7 @@ from typing import Any
 
 # The signals that this module handles. It does not handle SIGQUIT and SIGKILL, which end a process immediately.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-# The exit code EX_TEMPFAIL. Running the same command again resumes the work, so torchrun restarts the command, and a scheduler
-# should requeue it.
+# The exit code EX_TEMPFAIL. It means that running the same command again resumes the work, so a scheduler should requeue it.
 AGAIN = 75
 # The seconds that a process has to finish its step and to save. Slurm jobs have the same time.
 GRACE = 120
@@ -36,8 +35,8 @@ PR_SET_PDEATHSIG = 1  # defined in linux/prctl.h
 
 
 class Stopped(BaseException):
-    """Raised when a signal stops the command. The message names the signal and the saved files, and says how
-    to resume.
+    """Raised when a signal stops the command. The message names the signal and the checkpoint that was saved, if any, and
+    says how to resume.
     """
 
 

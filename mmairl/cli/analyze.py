@@ -7,7 +7,8 @@ measures  compute measures that require no labels on training images: RankMe, Li
 patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT's last layer
 
 CONFIG defines the images, as in `mmairl evaluate`, and the network unless it is a ResNet. CKPT is a checkpoint in any known
-format, or a released model such as torchvision:resnet50. The output consists of PNG, SVG and CSV files and a page.
+format, or a released model such as torchvision:resnet50. Most analyses write a page, figures as
+PNG and SVG, and numbers as CSV; patches writes a single PNG.
 """
 
 import argparse

@@ -38,7 +38,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--license',
         metavar='ID',
-        help='--to hub: set the license of the weights, such as apache-2.0 (default: none)',
+        help='--to timm, safetensors or hub: state this license in the model card, such as apache-2.0 (default: none)',
     )
     parser.add_argument(
         '--size',
@@ -111,7 +111,7 @@ def write_weights(args: argparse.Namespace, backbone: 'Backbone') -> None:
 
 
 def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
-    """Return the backbone to convert. Its mean and std are those of the flags if given, else of the file or the config."""
+    """Return the backbone to convert. Its mean and std are those of the flags or, by default, of the file."""
     from dataclasses import replace
 
     from mmairl.checkpoints.hub_config import parse_statistics

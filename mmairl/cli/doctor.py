@@ -21,12 +21,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--steps',
         type=positive,
         default=200,
+        metavar='N',
         help='train for N iterations, or until N/2 iterations after the first bad sign if that is later (default: 200)',
     )
     parser.add_argument(
         '--repeats',
         type=positive,
         default=3,
+        metavar='N',
         help='repeat each remedy N times; confidence intervals require at least 2 (default: 3)',
     )
     return parser.parse_args(arguments)

@@ -82,7 +82,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--out',
         type=Path,
-        help='write the scores to this JSON file (default: next to the checkpoint)',
+        help='write the scores to this JSON file (default: next to the checkpoint; for a baseline or a released model, in '
+        'work_dirs/CONFIG)',
     )
     add_switch(
         parser,
@@ -254,7 +255,8 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
 def default_out(args: argparse.Namespace) -> Path:
     """Return the default output path, which is CKPT_PART_PROTOCOL[_DATA].json next to the checkpoint.
 
-    DATA is the name of the config if the config is in configs/evaluation.
+    DATA is the name of the config if the config is in configs/evaluation. For a baseline or a released model, which has no
+    folder, the path is work_dirs/CONFIG/SUBJECT_PROTOCOL.json.
     """
     from mmairl.checkpoints.released import is_released
     from mmairl.config_names import PREFIX

@@ -2,8 +2,8 @@
 
 The state of a run depends only on config, seed and step, so a replay must be equal to the run bit for bit. --check replays K
 random stretches of iterations between stored checkpoints, and repeats evaluations whose results are next to the checkpoints.
---step replays the run from the nearest checkpoint to one iteration and writes a page about this iteration. With --cfg-options,
-the page also shows the same iteration with these options. Nothing is written to RUN.
+--step replays the run from the nearest earlier checkpoint to one iteration and writes a page about this iteration. With
+--cfg-options, the page also shows the same iteration with these options. Nothing is written to RUN.
 """
 
 import argparse

@@ -92,7 +92,7 @@ def study(arguments: Sequence[str]) -> Path:
         type=Path,
         metavar='OUT',
         help='write figures of the effects to this folder instead, at column width and at text width, as SVG, PDF and PNG, '
-        'and their numbers as LaTeX, Markdown and CSV (default: write DIR/page.html)',
+        'and their numbers as LaTeX, Markdown and CSV (default: write FOLDER/page.html)',
     )
     args = parser.parse_args(arguments)
 

@@ -54,7 +54,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='resume from CHECKPOINT or, if omitted, from the newest checkpoint in the work dir (default: start at step 0)',
+        help='resume from CHECKPOINT, or without a value from the newest checkpoint in the work dir (default: start at step 0)',
     )
     parser.add_argument(
         '--fork',
@@ -66,8 +66,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--strategy',
         metavar='NAME',
-        help='split the model and the states of the optimizer among processes: zero1, zero2, zero3, deepspeed1, deepspeed2, '
-        'zero2_offload, ..., or a DeepSpeed config NAME.json (default: each process has a full copy)',
+        help='split the states of the optimizer, and with some strategies also the gradients and the model, among processes: '
+        'zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, ..., or a DeepSpeed config NAME.json (default: each '
+        'process has a full copy)',
     )
     parser.add_argument(
         '--log',
@@ -105,7 +106,8 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
         '--plan',
         type=positive,
         metavar='GPUS',
-        help='print how GPUS GPUs with --per-gpu images each process a batch, and exit (default: train)',
+        help='print how the total batch is divided among GPUS GPUs that process --per-gpu images at a time, and exit '
+        '(default: train)',
     )
 
 

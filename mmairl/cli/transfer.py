@@ -28,7 +28,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument('checkpoint', help='start from this checkpoint in any known format')
     parser.add_argument(
         '--tasks',
-        help=f'run these tasks, separated by commas, of {", ".join(TASKS)} (default: {DEFAULT})',
+        help=f'run this comma-separated list of tasks; the known tasks are {", ".join(TASKS)} (default: {DEFAULT})',
     )
     add_part(parser)
     parser.add_argument(
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--data',
         type=Path,
         default=Path('.'),
-        help='read the data sets in the folder data of this folder (default: the current folder)',
+        help='read the data sets in the folder DATA/data (default: DATA is the current folder)',
     )
     return parser.parse_args(arguments)
 
@@ -106,8 +106,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run_name(args: argparse.Namespace) -> str:
-    """Return RUN_CKPT_PART. It contains the name of the run, because checkpoints of
-    different runs have the same file names.
+    """Return RUN_CKPT_PART, or RUN_CKPT_PART_normrescale if the backbone is rescaled.
+
+    The name of the run is included, because checkpoints of different runs have the same file names.
     """
     source = Path(args.checkpoint).absolute()
     suffix = '_normrescale' if args.normrescale else ''

@@ -103,7 +103,7 @@ def cka_page(
 ) -> Path:
     """Write a page with the CKA of networks.
 
-    Two networks are compared for each pair of stages. More networks are compared in pairs at the given stage.
+    Two networks are compared for each pair of stages. More than two networks are compared in pairs, only at the given stage.
     """
     networks = _networks(subjects, images, recalibrate)
     names = list(networks)
@@ -205,9 +205,9 @@ def geometry_page(
     _add_table(
         page,
         'Geometry in four numbers',
-        'Alignment: the distance between two views of an image; lower is better. Uniformity: how evenly images cover the '
-        'sphere; lower is more even. RankMe: the number of dimensions in use. Spread: 1 if all directions have equal '
-        'variance, 0 after a collapse.',
+        'Alignment: the mean squared distance between two views of an image; lower is better. Uniformity: how evenly images '
+        'cover the sphere; lower is more even. RankMe: the number of dimensions in use. Spread: 1 if all directions have '
+        'equal variance, 0 after a collapse.',
         NUMBERS,
         with_published(NUMBERS, numbers, published or {}),
     )
@@ -320,8 +320,8 @@ def measures_page(
     _add_table(
         page,
         'All measures',
-        'The column "images" states how many images a measure requires: with more images, it changes by less than 5 %. '
-        'docs/reference/measures.md states which measures predict accuracy.',
+        'A number in the column "images" states how many images a measure requires: with more images, the measure changes by '
+        'less than 5 %. docs/reference/measures.md states which measures predict accuracy.',
         columns,
         rows,
         title=title,

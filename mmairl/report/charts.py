@@ -110,7 +110,10 @@ def _json_number(value: float) -> float | None:
 def still_picture(
     curves: Sequence[Mapping], log: str = '', dots: bool = False, height: int = HEIGHT
 ) -> dict[str, Any]:
-    """Return the SVG paths, the caption and the size of the still picture. If no value is finite, there are no paths."""
+    """Return the SVG paths, the caption and the size of the still picture.
+
+    If no value is finite, return only an empty list of paths.
+    """
     lines = [_finite_points(curve, POINTS if dots else STILL_POINTS) for curve in curves]
     if not any(map(len, lines)):
         return dict(paths=[])

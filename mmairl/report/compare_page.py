@@ -27,7 +27,9 @@ UNITS = {'epoch': 'epoch', 'images': 'images seen', 'hours': 'hours of training'
 # Settings that cannot affect the result of a run.
 IRRELEVANT = {'work_dir', 'experiment_name', 'launcher', 'resume', 'log_level'}
 MISSING = '—'
-MOST_NAMED = 10  # from this number of runs on, the first line of the page states only the number
+MOST_NAMED = (
+    10  # if there are at least this many runs, the first line of the page does not name them
+)
 # The score, the data set and the evaluated network, each '' if unknown.
 ScoreKey = tuple[str, str, str]
 ACCURACIES = {
@@ -64,7 +66,7 @@ class LoggedRun:
     scores: Mapping[ScoreKey, float]
 
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
-        """Convert steps to epochs, images or hours. Return None if the log of the run lacks the data for this."""
+        """Convert steps to epochs, images or hours. Return None if the log or the config lacks the data for this."""
         batch = self.config.get('total_batch_size', '')
         name = 'epoch' if unit == 'epoch' else 'time'
         logged, values = self.curves.get(name, ([], []))
@@ -73,8 +75,8 @@ class LoggedRun:
         if unit == 'images' or not logged:
             return None
         if unit == 'epoch':
-            # The log contains the number of the current epoch. Steps divided by this number are exact at the last step of an
-            # epoch and too low before, so the maximum is exact.
+            # The log contains the number of the current epoch. At the last step of an epoch, the step divided by this number is
+            # the number of steps per epoch. At other steps, the quotient is less, so the maximum is exact.
             steps_per_epoch = np.divide(logged, values).max()
             return np.array(steps) / steps_per_epoch
         durations = np.diff(logged, prepend=0) * values

@@ -172,7 +172,7 @@ def draw_demo(
     page.add(
         'Training',
         'The loss falls as the network learns to recognize two copies of one image. Instance accuracy is how often it '
-        'finds the other copy of an image among the copies of all images.',
+        'finds the other copy of an image among copies of many images.',
         charts,
         'The teacher is a running average of the student; the closer its momentum to 1, the slower it follows.',
     )

@@ -1,7 +1,8 @@
 """Draw the effects figure, which shows the effects that a study measured, below each other on a common axis.
 
-Each effect has its values for single seeds, its confidence interval, the equivalence margin and the published effect. Pages
-show the figure as a table with a drawing in each row, and papers include it as an image file. Both use an `EffectsFigure`.
+For each effect, the figure shows the values for single seeds, the confidence interval, the equivalence margin and the published
+effect. Pages show the figure as a table with a drawing in each row, and papers include it as an image file. Both use an
+`EffectsFigure`.
 A row of a study is a config that the study trains with several seeds.
 """
 
@@ -208,7 +209,7 @@ def _draw_mark(axes: Axes, kind: str, value: float | None, height: float, size: 
 
 @styled(**PAPER)
 def figure_files(figure: Figure) -> dict[str, bytes]:
-    """Return the content of a figure's SVG, PDF and PNG files by extension. The files contain the fonts."""
+    """Return the content of a figure's SVG, PDF and PNG files by extension. The files do not depend on installed fonts."""
     dpi = min(300, TALLEST / figure.get_figheight())
     return {kind: rendered(figure, kind, dpi=dpi) for kind in ('svg', 'pdf', 'png')}
 

@@ -30,7 +30,6 @@ class EvaluatedNetwork:
 
     It includes the weights and the config in addition to the file, because another checkpoint may replace the file.
 
-
     Args:
         file: The checkpoint; '' if there is none.
         part: 'student' or 'teacher'; '' without a checkpoint.

@@ -36,7 +36,7 @@ UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
 @contextmanager
 def styled(**changes: Any) -> Iterator[None]:
-    """Apply the common style of figures, with changes to single settings. Use this as a context manager or as a decorator.
+    """Apply the common style of figures, with changes to some settings. Use this as a context manager or as a decorator.
 
     Warnings about missing glyphs are suppressed, because the program that shows the file substitutes another font.
     """
@@ -103,7 +103,7 @@ def lines(
             ys,
             color=color,
             marker=MARKERS[(number + shift) % len(MARKERS)],
-            # matplotlib hides labels that begin with an underscore, so an invisible space is first.
+            # matplotlib hides labels that begin with an underscore, so each label begins with an invisible space.
             label=f'\u200b{short(name)}',
             linestyle='-' if number < len(COLORS) // 2 else '--',
             markersize=5,

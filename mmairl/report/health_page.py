@@ -77,7 +77,10 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
 
 
 def _vital(quantity: Quantity, value: float) -> dict[str, str]:
-    """Return the content of the tile for a quantity. The state is 'open' if the quantity has no normal range."""
+    """Return the content of the tile for a quantity.
+
+    The state is 'open' if the quantity has no normal range and its value is finite.
+    """
     normal = normal_range(quantity)
     is_rated = normal or not isfinite(value)
     return dict(

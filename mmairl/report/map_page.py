@@ -83,7 +83,7 @@ def map_images(
         part: The network of the checkpoint to use: 'student' or 'teacher'.
         size: The side of the center crop of an image. Default: the side of the training crops if the checkpoint states it, else
             224.
-        config: The config of the network, which is required unless it is a ResNet or a ViT.
+        config: The config of the network. It is required unless the network is a ResNet or a ViT.
         colours: A CSV file whose first column names the images, and the name of the column by which to color them.
         patches: The number of images whose cells (regions of a ResNet's feature map, or patches of a ViT) are compared. These
             images are evenly spaced in the order of names.
@@ -154,7 +154,7 @@ def map_images(
         wide=True,
         title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
         lead=f'{duplicates} of near-duplicates and {outliers} according to the features of the {part} of '
-        f'{", ".join(map(str, paths))}. The maps by raw pixels and by random weights are for comparison.',
+        f'{paths[-1]}. The maps by raw pixels and by random weights are for comparison.',
         data=data,
         maps=maps,
         names=names,
@@ -174,7 +174,6 @@ class Thumbnails:
     """Collect small pictures of all images in sheets, which are JPEGs with SHEET × SHEET pictures.
 
     If each picture were a JPEG, half of the bytes would be headers.
-
 
     Args:
         count: The number of images.

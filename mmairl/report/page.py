@@ -22,7 +22,7 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# The colors of lines, and the characters to escape in Markdown and LaTeX. The scripts of pages read this file, too.
+# The colors of lines, and the characters to escape in Markdown and LaTeX. Pages contain these values for their scripts, too.
 SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
 COLORS: list[str] = SIGNS['colors']
 MARKDOWN: dict[str, str] = SIGNS['markdown']
@@ -52,7 +52,7 @@ def write_page(
     """Fill in a template and write the result atomically as a page, which is a single HTML file.
 
     The content security policy of the page allows only the stylesheet and the scripts of the page, which it identifies by
-    their hashes, and no network access. Text on the page can therefore never run as code.
+    their hashes. It allows no network access. Text on the page can therefore never run as code.
 
     Args:
         path: The file to write.

@@ -24,7 +24,8 @@ LABELS = {
 def references(own: Mapping[str, Curve]) -> list[dict[str, Any]]:
     """Return the content of a section for each scale (data set and length) of the reference runs.
 
-    A section has a text, final accuracies and charts. In a chart, a dotted line marks the current value of the user's run.
+    A section has a text, final accuracies and charts. In all charts except that of the loss, a dotted line marks the current
+    value of the user's run.
 
     Args:
         own: The curves of the user's run.

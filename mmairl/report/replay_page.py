@@ -137,7 +137,7 @@ def _add_views(page: Page, record: StepRecord, parameters: Sequence[Sequence[str
             rows.append((name, parameters[place]))
     page.add(
         'Views',
-        'These are the images as the model received them.',
+        'These are the images as the model received them, with the normalization undone.',
         macro('pictures.html', 'grid', shown),
     )
     if rows:

@@ -130,7 +130,7 @@ def add_neighbors(
     Args:
         page: The page to extend.
         train: The images to search, with their features. If `test` has the same features, an image is not its own neighbor.
-        test: The images to find neighbors for, with their features. The first image of each class is shown.
+        test: The images to find neighbors for, with their features. The first image of each of up to QUERIES classes is shown.
         classes: The names of the classes.
         title: The heading of the section.
     """

@@ -98,7 +98,7 @@ def html_table(
         columns: The names of the columns except the first, which contains the names of the rows.
         rows: The names and cells of the rows.
         best: The cells to highlight.
-        bars: The number of columns, from the left, that contain percentages and show each also as a bar.
+        bars: How many columns, from the left, contain percentages. Each of these percentages is also shown as a bar.
         words: Whether cells contain text that wraps into several lines.
         heat: Whether to shade each cell by its value, which must be between 0 and 1.
         head: The name of the first column.

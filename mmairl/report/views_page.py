@@ -23,9 +23,9 @@ LONGEST = 400  # maximum side length in pixels of an original image on the page
 # A text about a transform with its sampled parameters, and whether it was applied.
 Step = tuple[str, bool]
 Box = dict[str, float]  # the left and top edge, width and height of a crop, in percent of the image
-# A text about the sampled parameters of an image ('' if not applied), and its crop.
+# A text about the sampled parameters of an image ('' if the transform was not applied), and the crop of the image.
 Drawn = tuple[str, Box | None]
-# Records of sampled parameters: for each view, its transforms, and for each transform, a `Drawn` per image.
+# Records of sampled parameters. For each view, there is a list of pairs of a transform and a `Drawn` for each image.
 Heard = list[list[tuple[Callable, list[Drawn]]]]
 
 

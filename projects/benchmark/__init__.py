@@ -1,1 +1,1 @@
-"""Measure speed and memory: each case runs mmairl and another library in turn, in one process, and prints the ratio."""
+"""Compare the speed and memory of mmairl with those of other libraries."""

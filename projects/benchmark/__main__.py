@@ -8,7 +8,7 @@ detector on synthetic images from a ResNet-18 of mmairl, and shows whether the d
 if __name__ == '__main__':
     from mmairl.cli import prepare
 
-    prepare()  # before the imports below, which take seconds
+    prepare()  # prepares the process before the imports below, which take seconds
 
 import argparse
 import os
@@ -86,8 +86,8 @@ def detection(args: argparse.Namespace) -> None:
             '--checkpoint: required for --suite detection; name a pre-trained ResNet-18'
         )
     rows = learning_curve(args.checkpoint, DEFAULT / 'run', args.steps, max(1, args.steps // 3))
-    shown = [(str(step), [f'{value:.1f}' for value in scores]) for step, *scores in rows]
-    print_table(SCORES, shown, head='iteration')
+    cells = [(str(step), [f'{value:.1f}' for value in scores]) for step, *scores in rows]
+    print_table(SCORES, cells, head='iteration')
     print(save_table(('iteration', *SCORES), rows, args.out or DEFAULT / 'detection'))
 
 

@@ -25,7 +25,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
 REST = VIEW[1:]  # the view without its crop, for images that are already cropped
 WORKER_NOTE = (
-    "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The random draws of both sides differ, so the "
+    'In a worker: a decoded image becomes two views of MoCo v2 as bytes, on one thread. The random draws differ, so the '
     'check only tests that both make two views of 224 pixels; tests/data/test_transforms.py compares each operation with '
     "torchvision's."
 )
@@ -91,7 +91,7 @@ def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
-    """Return functions that make two views by other libraries, from the images that their decoders return to bytes."""
+    """Return, for each other library, a function that makes two views from each image that its decoder returns."""
     pil, tensors = (
         [Image.fromarray(pixels) for pixels in photographs],
         [tensor(pixels) for pixels in photographs],

@@ -1,4 +1,4 @@
-"""Compare a step of DINO or SwAV with small crops with a step of lightly's layers and losses, on the same crops."""
+"""Compare training steps of DINO and SwAV on small crops: mmairl against lightly's layers and losses."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -266,5 +266,5 @@ def check_one_step() -> None:
         torch.testing.assert_close(one['loss'], other['loss'], atol=1e-6, rtol=0)
         for name in ('first', 'last'):
             assert (one[name] - other[name]).norm() < 1e-4 * other[name].norm(), (
-                f'{method}: the {name} layers move apart'
+                f'{method}: the two sides change the {name} layers differently'
             )

@@ -39,16 +39,19 @@ ROWS = ('trained', 'random weights', 'permuted', "image's mean", 'exchanged')
 
 def scores(checkpoint: str, seeds: int, out: Path) -> None:
     """Measure each row (the network and its controls) with each seed, and print differences with 95 % intervals."""
-    found = json.loads(out.read_text()) if out.exists() else {}
+    stored_scores = json.loads(out.read_text()) if out.exists() else {}
     for seed in range(seeds):
         for row in ROWS:
-            if f'{row}, {seed}' not in found:
+            if f'{row}, {seed}' not in stored_scores:
                 result = measured(row, checkpoint, seed)
                 linear = result.details['linear']
-                found[f'{row}, {seed}'] = [next(iter(result.scores.values())), linear['chance']]
-                out.write_text(json.dumps(found, indent=1))
-    miou = {row: [found[f'{row}, {seed}'][0] for seed in range(seeds)] for row in ROWS}
-    miou['chance'] = [found[f'trained, {seed}'][1] for seed in range(seeds)]
+                stored_scores[f'{row}, {seed}'] = [
+                    next(iter(result.scores.values())),
+                    linear['chance'],
+                ]
+                out.write_text(json.dumps(stored_scores, indent=1))
+    miou = {row: [stored_scores[f'{row}, {seed}'][0] for seed in range(seeds)] for row in ROWS}
+    miou['chance'] = [stored_scores[f'trained, {seed}'][1] for seed in range(seeds)]
     for row, values in miou.items():
         print(
             f'{row:16}', *(f'{value:5.1f}' for value in values), f'{statistics.mean(values):7.2f}'
@@ -146,14 +149,14 @@ def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
     register()
     arch = dict(embed_dims=256, num_layers=8, num_heads=4, feedforward_channels=64)
     network = dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=32)
-    how = dict(size=32, layers=list(range(8)), bank=100_000, epochs=1, batch=256)
+    options = dict(size=32, layers=list(range(8)), bank=100_000, epochs=1, batch=256)
     for size in sizes:
         gc.collect()
         cfg = scenes(0, size, 20)
         for part in ('train', 'test'):
             cfg.evaluation[part].size = 64
         cfg.model.backbone = network
-        settings = settings_for('segment', cfg, **how)
+        settings = settings_for('segment', cfg, **options)
         with peak_memory() as peak:
             result = evaluate(cfg, 'segment', 'random', settings=settings)
         stored = result.details['stored_bytes']
@@ -193,11 +196,11 @@ def speed(images: int = 16, rounds: int = 2) -> None:
     }.items():
         cfg = scenes(0, images, 4)
         cfg.merge_from_dict(update)
-        used: dict[bool, list[float]] = {False: [], True: []}
+        seconds: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(rounds):
-            for random_crops in used:
-                used[random_crops].append(head_seconds(cfg, random_crops))
-        stored, in_loop = (min(values) for values in used.values())
+            for random_crops in seconds:
+                seconds[random_crops].append(head_seconds(cfg, random_crops))
+        stored, in_loop = (min(values) for values in seconds.values())
         print(
             f'{name}, per image: {1e3 * stored / images:.1f} ms with stored features, {1e3 * in_loop / images:.1f} ms with '
             f'computed features ({in_loop / stored:.1f} times as long)'

@@ -87,22 +87,22 @@ def diagnosis(run: Path) -> tuple[str, list[str]]:
         unusual = [remedy for remedy in remedies(Fork(run).config()) if remedy.specific]
         return 'no sign', [remedy.words for remedy in unusual]
     outcomes = by_likelihood(treat(Trial(run, sign, STEPS), repeats=1))
-    found = f'{sign.quantity.name} at iteration {sign.iteration}'
-    return found, [outcome.remedy.words for outcome in outcomes]
+    sign_text = f'{sign.quantity.name} at iteration {sign.iteration}'
+    return sign_text, [outcome.remedy.words for outcome in outcomes]
 
 
 def main(names: list[str]) -> None:
     register()
-    found = 0
+    hits = 0
     names = names or list(FAULTS)
     for name in names:
         changes, cause = FAULTS[name]
         with tempfile.TemporaryDirectory(prefix='mmairl-faults-') as folder:
             sign, order = diagnosis(plant(Path(folder) / 'run', changes))
         rank = order.index(cause) + 1 if cause in order else None
-        found += rank in (1, 2)
+        hits += rank in (1, 2)
         print(f'{name}: {sign}; rank of the cause: {rank or "not found"}', flush=True)
-    print(f'the cause is among the first two in {found} of {len(names)} faults')
+    print(f'the cause is among the first two in {hits} of {len(names)} faults')
 
 
 if __name__ == '__main__':

@@ -89,19 +89,20 @@ def save(part: str, name: str, compute: Callable[[], Any], rank: int = 0) -> Non
         return
     began = time.perf_counter()
     try:
-        found = dict(value=compute())
+        outcome = dict(value=compute())
     except Exception:
-        found = dict(error=traceback.format_exc()[-3000:])
-    found['seconds'] = round(time.perf_counter() - began, 1)
+        outcome = dict(error=traceback.format_exc()[-3000:])
+    outcome['seconds'] = round(time.perf_counter() - began, 1)
     if rank:
         return
-    path = path.with_suffix('.failed') if 'error' in found else path
+    path = path.with_suffix('.failed') if 'error' in outcome else path
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(found, indent=1, sort_keys=True, default=str)
+    text = json.dumps(outcome, indent=1, sort_keys=True, default=str)
     text = text.replace(str(TREE), 'TREE').replace(str(SCRATCH), 'SCRATCH')
     path.write_text(text)
     print(
-        f'  {part}/{name}: {found["seconds"]} s{", FAILED" if "error" in found else ""}', flush=True
+        f'  {part}/{name}: {outcome["seconds"]} s{", FAILED" if "error" in outcome else ""}',
+        flush=True,
     )
 
 
@@ -119,12 +120,12 @@ def digest(tensors: Mapping[str, Any]) -> str:
     """Hash names, shapes and values. Values are hashed as float64."""
     import torch
 
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         value = torch.as_tensor(value).detach().cpu().double().contiguous()
-        found.update(f'{name} {tuple(value.shape)}\n'.encode())
-        found.update(value.numpy().tobytes())
-    return found.hexdigest()[:16]
+        hasher.update(f'{name} {tuple(value.shape)}\n'.encode())
+        hasher.update(value.numpy().tobytes())
+    return hasher.hexdigest()[:16]
 
 
 def digest_groups(tensors: Mapping[str, Any]) -> dict[str, str]:
@@ -458,20 +459,20 @@ def probe_resume() -> None:
     for case, how in REAL_RUNS.items():
 
         def compute(case: str = case, how: Mapping[str, Any] = how) -> dict[str, Any]:
-            found = run_training(real_config(fresh_folder(f'resume_{case}'), **how))
+            reference = run_training(real_config(fresh_folder(f'resume_{case}'), **how))
             ends = {}
             for k in LEAVE_AT:
                 folder = fresh_folder(f'resume_{case}')
                 run_training(real_config(folder, **how, leave_after=k))
                 resumed = run_training(real_config(folder, **how, resume=True))
                 resumed.pop('losses')
-                if {**found, **resumed} != found:
+                if {**reference, **resumed} != reference:
                     raise AssertionError(
-                        f'resumed from step {k}, the end differs: {resumed} instead of {found}'
+                        f'resumed from step {k}, the end differs: {resumed} instead of {reference}'
                     )
                 ends[f'resumed from {k}'] = 'equals the uninterrupted run'
             fresh_folder(f'resume_{case}')
-            return {**found, **ends}
+            return {**reference, **ends}
 
         save('resume', case, compute)
 
@@ -555,20 +556,20 @@ def describe_backbone(path: Path, part: str, size: int) -> dict[str, Any]:
 
     from mmairl.registry import MODELS
 
-    found = lookup('read_backbone')(path, part)
-    network = MODELS.build(found.network)
-    network.load_state_dict(found.weights)
+    backbone = lookup('read_backbone')(path, part)
+    network = MODELS.build(backbone.network)
+    network.load_state_dict(backbone.weights)
     network.eval()
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         features = network(images)
     last = features[-1] if isinstance(features, tuple | list) else features
     return dict(
-        weights=digest(found.weights),
-        names=len(found.weights),
+        weights=digest(backbone.weights),
+        names=len(backbone.weights),
         features=digest(dict(features=last)),
-        source=found.source,
-        dropped=sorted(found.dropped),
+        source=backbone.source,
+        dropped=sorted(backbone.dropped),
     )
 
 
@@ -964,17 +965,17 @@ def planted_result(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         )
         / 2**32
     )
-    of_row = int(hashlib.sha256(row.encode()).hexdigest()[:8], 16) / 2**32
+    row_draw = int(hashlib.sha256(row.encode()).hexdigest()[:8], 16) / 2**32
     scores = {
-        task: round(40 + 20 * of_row + 4 * draw + number, 3)
+        task: round(40 + 20 * row_draw + 4 * draw + number, 3)
         for number, task in enumerate(asked['tasks'])
     }
     return dict(
         checkpoint='epoch_1.pth',  # this file does not exist, so the result cannot be stale
         scores=scores,
         labels={task: f'{task} label' for task in scores},
-        seconds=100.0 + 10 * of_row,
-        device_seconds=100.0 + 10 * of_row,
+        seconds=100.0 + 10 * row_draw,
+        device_seconds=100.0 + 10 * row_draw,
         steps=12,
         images_seen=192,
         start=dict(weights=folder.name, shapes='b', order=folder.name),
@@ -1140,12 +1141,14 @@ def probe_fixtures() -> None:
             for row in record['rows']
             for run in row['runs']
         }
-        there = {name: (out / name).is_file() for name in ('page.html', 'table.md', 'table.tex')}
+        page_files = {
+            name: (out / name).is_file() for name in ('page.html', 'table.md', 'table.tex')
+        }
         return dict(
             status=re.sub(r'\s+', ' ', last_line(status)),
             states=states,
             scores=scores,
-            files=there,
+            files=page_files,
             record=without(record, VOLATILE),
         )
 

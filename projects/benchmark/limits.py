@@ -9,7 +9,7 @@ from projects.benchmark.timing import Row, timed
 
 # Rows and columns of the matrices. A product is limited by arithmetic, not memory, and takes less than a second.
 MATRIX = dict(cpu=1024, cuda=8192)
-COPIED = dict(cpu=2**28, cuda=2**31)  # number of bytes, more than any cache holds
+COPIED = dict(cpu=2**28, cuda=2**31)  # number of copied bytes, which exceeds the size of any cache
 
 
 @dataclass(frozen=True)
@@ -51,5 +51,8 @@ def measure(device: str, rounds: int = 12) -> Limits:
     product = best(lambda: torch.mm(left, right))
     # A copy reads its target before it overwrites it, and these bytes are not counted. An in-place sum has no such extra
     # reads.
-    copied, summed = best(lambda: target.copy_(source)), best(lambda: target.add_(source))
-    return Limits(2 * size**3 / product, COPIED[device] * max(2 / copied, 3 / summed))
+    copy_seconds, sum_seconds = (
+        best(lambda: target.copy_(source)),
+        best(lambda: target.add_(source)),
+    )
+    return Limits(2 * size**3 / product, COPIED[device] * max(2 / copy_seconds, 3 / sum_seconds))

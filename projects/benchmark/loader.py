@@ -130,37 +130,43 @@ def decoding(files: list[bytes]) -> Iterator[Case]:
 
 def growing(folder: Path, count: int) -> Iterator[Case]:
     """Yield cases that find and read images among `count` images, in folders of 100 images and in 16 archives."""
-    drawn = []
+    jpegs = []
     for number in range(64):
         Image.fromarray(photograph(number)).resize((64, 48)).save(
             buffer := io.BytesIO(), 'JPEG', quality=QUALITY
         )
-        drawn.append(buffer.getvalue())
+        jpegs.append(buffer.getvalue())
     for shard, numbers in enumerate(np.array_split(np.arange(count), 16)):
         with tarfile.open(folder / f'{shard:02}.tar', 'w') as archive:
             for number in numbers.tolist():
                 path = folder / f'files/{number // 100:05}/{number:07}.jpg'
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(drawn[number % 64])
-                add(archive, path.name, drawn[number % 64])
+                path.write_bytes(jpegs[number % 64])
+                add(archive, path.name, jpegs[number % 64])
 
     def searched() -> Shards:
         for archive in folder.glob('*.tar'):
             archive.touch()  # a new modification time makes mmairl index the archive again
         return Shards(folder)
 
-    own = lambda: ImageFolder(folder / 'files')  # noqa: E731
-    listed = lambda: datasets.ImageFolder(str(folder / 'files'))  # noqa: E731
-    yield Case(f'find {count} images in folders', "torchvision's folder", own, listed, images=count)
+    find_ours = lambda: ImageFolder(folder / 'files')  # noqa: E731
+    find_theirs = lambda: datasets.ImageFolder(str(folder / 'files'))  # noqa: E731
+    yield Case(
+        f'find {count} images in folders',
+        "torchvision's folder",
+        find_ours,
+        find_theirs,
+        images=count,
+    )
     yield Case(
         f'find {count} images in 16 archives, anew',
         "torchvision's folder",
         searched,
-        listed,
+        find_theirs,
         images=count,
     )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()[:1000]
-    images, packed, theirs = own(), Shards(folder), listed()
+    images, packed, theirs = find_ours(), Shards(folder), find_theirs()
     name, ours = (
         f'read and decode {len(order)} of {count} images',
         lambda: [images.raw(index) for index in order],

@@ -58,8 +58,8 @@ def _step(
 ) -> Callable[[], tuple[Tensor, Tensor]]:
     def step() -> tuple[Tensor, Tensor]:
         queries = q.clone().requires_grad_()
-        found = form(queries, k, negatives, 0.2)
-        found.backward()
-        return found.detach(), queries.grad
+        value = form(queries, k, negatives, 0.2)
+        value.backward()
+        return value.detach(), queries.grad
 
     return step

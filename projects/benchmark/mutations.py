@@ -34,7 +34,7 @@ class Fault:
 
 
 STATISTICS = ('test_statistics.py', 'test_compare_rows.py')
-# The planted faults. Their order is that of the first mutation check, so their numbers stay the same.
+# The planted faults. They keep the order of the first mutation check, so that the number of a fault never changes.
 FAULTS = (
     Fault(
         'loss: positive left out of the denominator',
@@ -279,21 +279,21 @@ def plant(tree: Path, fault: Fault, check: bool) -> str:
 
 def file_with(tree: Path, snippet: str) -> Path:
     """Return the only file of the package that contains the snippet once."""
-    found = [
+    paths = [
         path for path in sorted((tree / 'mmairl').rglob('*.py')) if snippet in path.read_text()
     ]
-    if len(found) != 1 or found[0].read_text().count(snippet) != 1:
-        places = ', '.join(str(path.relative_to(tree)) for path in found) or 'no file'
+    if len(paths) != 1 or paths[0].read_text().count(snippet) != 1:
+        places = ', '.join(str(path.relative_to(tree)) for path in paths) or 'no file'
         raise LookupError(f'{snippet.strip()!r} must occur once in the package, and is in {places}')
-    return found[0]
+    return paths[0]
 
 
 def files_named(tree: Path, names: Sequence[str]) -> list[Path]:
     rooms = [tree / 'tests', tree / 'projects']
-    found = [path for name in names for room in rooms for path in sorted(room.rglob(name))]
-    if not found:
+    paths = [path for name in names for room in rooms for path in sorted(room.rglob(name))]
+    if not paths:
         raise LookupError(f'no test file is called {" or ".join(names)}')
-    return found
+    return paths
 
 
 def run_tests(tree: Path, tests: Sequence[Path]) -> str:

@@ -13,10 +13,10 @@ from mmairl.models.backbones import pooled
 
 def installed(what: str) -> bool:
     """Return True if lightly is installed. Otherwise, print which comparison is left out."""
-    found = importlib.util.find_spec('lightly') is not None
-    if not found:
+    is_installed = importlib.util.find_spec('lightly') is not None
+    if not is_installed:
         print(f"lightly's {what} is left out; `pip install --no-deps lightly` adds it")
-    return found
+    return is_installed
 
 
 class LightlyBYOL(nn.Module):
@@ -63,12 +63,14 @@ def byol_step(
     model.to(memory_format=layout)
     teacher, criterion = copy.deepcopy(model), NegativeCosineSimilarity()
     teacher.requires_grad_(False)
-    decayed, others = get_weight_decay_parameters([model])
-    optimizer = LARS([dict(params=decayed), dict(params=others, weight_decay=0.0)], **settings)
+    decay_weights, other_weights = get_weight_decay_parameters([model])
+    optimizer = LARS(
+        [dict(params=decay_weights), dict(params=other_weights, weight_decay=0.0)], **settings
+    )
     weights = dict(first=first, last=list(model.backbone.parameters())[-1])
 
     def one() -> dict[str, Tensor]:
-        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        previous = {name: weight.detach().clone() for name, weight in weights.items()}
         rate = next(rates) if rates else settings['lr']
         for part in ('backbone', 'projection_head'):
             update_momentum(getattr(model, part), getattr(teacher, part), m=momentum)
@@ -82,7 +84,7 @@ def byol_step(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        moved = {name: weight.detach() - before[name] for name, weight in weights.items()}
-        return dict(loss=loss.detach(), **moved)
+        changes = {name: weight.detach() - previous[name] for name, weight in weights.items()}
+        return dict(loss=loss.detach(), **changes)
 
     return one

@@ -47,8 +47,8 @@ def _case(
         _step(peer, weights, grads, excluded),
     )
     name = f'LARS step, {make.__name__}'
-    same = partial(torch.testing.assert_close, atol=1e-7, rtol=1e-5)
-    return Case(name, peer_name, ours, theirs, same, aim='>= 1', moved=5 * size, note=NOTE)
+    check = partial(torch.testing.assert_close, atol=1e-7, rtol=1e-5)
+    return Case(name, peer_name, ours, theirs, check, aim='>= 1', moved=5 * size, note=NOTE)
 
 
 def _step(

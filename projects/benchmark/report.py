@@ -61,9 +61,9 @@ def cells(row: Row, limits: Limits | None = None) -> list[str]:
 
 
 def show(rows: Sequence[Row], limits: Limits | None = None) -> None:
-    told = [cells(row, limits) for row in rows]
+    table_rows = [cells(row, limits) for row in rows]
     title = 'ratio: time of the other side divided by our time'
-    print_table(COLUMNS[1:], [(name, rest) for name, *rest in told], title, head=COLUMNS[0])
+    print_table(COLUMNS[1:], [(name, rest) for name, *rest in table_rows], title, head=COLUMNS[0])
 
 
 def write(

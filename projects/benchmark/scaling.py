@@ -42,14 +42,14 @@ def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
 
     The configurations take turns, so that other work on the machine slows all of them.
     """
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for _ in range(rounds):
         alone = _read([_start(1, steps)])
-        both = _read([_start(1, steps), _start(1, steps)])
-        joined = _read([_start(2, steps)])
-        for name, seconds in {ALONE: alone[ALONE], TOGETHER: both[ALONE], **joined}.items():
-            found.setdefault(name, []).append(seconds)
-    return found
+        pair = _read([_start(1, steps), _start(1, steps)])
+        joint = _read([_start(2, steps)])
+        for name, seconds in {ALONE: alone[ALONE], TOGETHER: pair[ALONE], **joint}.items():
+            times.setdefault(name, []).append(seconds)
+    return times
 
 
 def _start(processes: int, steps: int) -> subprocess.Popen:
@@ -108,11 +108,11 @@ def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
     return our_step(model, random_batch(SIZE), 'SGD')
 
 
-def table(found: dict[str, list[float]]) -> str:
+def table(times: dict[str, list[float]]) -> str:
     """Return a Markdown table. The efficiency is the speed of a process, divided by its speed if it runs alone."""
-    alone = statistics.median(found[ALONE])
+    alone = statistics.median(times[ALONE])
     lines = ['| way | a step | spread | images/s in all | efficiency |', '|' + '---|' * 5]
-    for name, seconds in found.items():
+    for name, seconds in times.items():
         median, processes = statistics.median(seconds), 1 if name == ALONE else 2
         spread = 100 * (max(seconds) - min(seconds)) / median
         speed = processes * SIZE.batch / median
@@ -124,13 +124,13 @@ def table(found: dict[str, list[float]]) -> str:
 
 def report(rounds: int, steps: int, command: str, out: Path) -> tuple[Path, Path]:
     """Measure, print, and write out.json and out.md."""
-    found = measure(rounds, steps)
+    times = measure(rounds, steps)
     tables = [
         f'A step of MoCo v2+, {SIZE} per process, one thread per process. The configurations take turns.',
-        table(found),
+        table(times),
     ]
     print('\n\n'.join(tables))
-    record = dict(machine=machine('cpu'), command=command, seconds=found)
+    record = dict(machine=machine('cpu'), command=command, seconds=times)
     return save(record, [f'`{command}`', machine('cpu'), *tables], out)
 
 

@@ -111,8 +111,10 @@ def step(device: str, quick: bool) -> Iterator[Case]:
 
 def peers() -> dict[str, tuple[Callable, Callable]]:
     """Return, for each library that implements BYOL, the functions that create its network and its step."""
-    found = {"mmpretrain's BYOL": (mmpretrain_byol, their_step)}
-    return found | ({"lightly's BYOL": (lightly_byol, lightly_step)} if installed('BYOL') else {})
+    libraries = {"mmpretrain's BYOL": (mmpretrain_byol, their_step)}
+    return libraries | (
+        {"lightly's BYOL": (lightly_byol, lightly_step)} if installed('BYOL') else {}
+    )
 
 
 def random_batch(size: Size, device: str = 'cpu') -> dict:
@@ -151,12 +153,12 @@ def same_loss(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 @quiet()
 def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
     """Return mmairl's network. Its last layers have no bias, as in mmpretrain's necks."""
-    norm, of_rows = dict(type=norm_type), dict(type='BN1d' if norm_type == 'BN' else norm_type)
+    norm, vector_norm = dict(type=norm_type), dict(type='BN1d' if norm_type == 'BN' else norm_type)
     neck = dict(
         type='MLPNeck',
         hidden_channels=size.hidden,
         out_channels=256,
-        norm_cfg=of_rows,
+        norm_cfg=vector_norm,
         last_bias=False,
     )
     contrast = dict(

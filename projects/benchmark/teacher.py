@@ -49,7 +49,7 @@ def _case(
 ) -> Case:
     torch.manual_seed(0)
     student = nn.ModuleDict(dict(backbone=make(), projector=nn.Linear(8, 8))).to(device)
-    own, peer = (
+    our_teacher, peer = (
         Teacher(student['backbone'], student['projector'], None),
         average(copy.deepcopy(student)),
     )
@@ -59,21 +59,21 @@ def _case(
             parameter.add_(1.0)
 
     def ours() -> list[Tensor]:
-        own.follow(student, 1 - STEP)
-        return list(own.parameters())
+        our_teacher.follow(student, 1 - STEP)
+        return list(our_teacher.parameters())
 
     def theirs() -> list[Tensor]:
         peer.update_parameters(student)
         return list(peer.module.parameters())
 
-    size = sum(parameter.nbytes for parameter in own.parameters())
-    same = partial(torch.testing.assert_close, atol=1e-6, rtol=1e-6)
+    size = sum(parameter.nbytes for parameter in our_teacher.parameters())
+    check = partial(torch.testing.assert_close, atol=1e-6, rtol=1e-6)
     return Case(
         f'teacher update, {make.__name__}',
         peer_name,
         ours,
         theirs,
-        same,
+        check,
         aim=aim,
         moved=3 * size,
         note=NOTE,

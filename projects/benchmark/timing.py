@@ -71,8 +71,8 @@ def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
     ours, peer = (statistics.median(side) for side in zip(*times))
     spreads = [max(side) - min(side) for side in zip(*times)]
     speed = case.images / ours if case.images else None
-    least = case.aim, case.flops, case.moved, case.note
-    return Row(case.name, case.peer_name, ours, peer, *spreads, speed, *peaks, *least)
+    description = case.aim, case.flops, case.moved, case.note
+    return Row(case.name, case.peer_name, ours, peer, *spreads, speed, *peaks, *description)
 
 
 def timed(work: Work, device: str = 'cpu') -> float:
@@ -90,16 +90,16 @@ def peak_bytes(work: Work, device: str) -> int | None:
     gc.collect()
     if device == 'cuda':
         torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
+        baseline = torch.cuda.memory_allocated()
         work()
-        return torch.cuda.max_memory_allocated() - held
+        return torch.cuda.max_memory_allocated() - baseline
     try:
         # Return freed memory to the system. Otherwise, the work would reuse this memory without a measurable growth.
         ctypes.CDLL(None).malloc_trim(0)
         Path('/proc/self/clear_refs').write_text('5')  # reset the peak
-        held = _resident('VmRSS')
+        baseline = _resident('VmRSS')
         work()
-        return _resident('VmHWM') - held
+        return _resident('VmHWM') - baseline
     except (OSError, AttributeError):
         return None
 

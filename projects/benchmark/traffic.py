@@ -11,7 +11,7 @@ backward pass of a convolution reads its tensors for each of two products.
 if __name__ == '__main__':
     from mmairl.cli import prepare
 
-    prepare()  # before the imports below, which take seconds
+    prepare()  # prepares the process before the imports below, which take seconds
 
 import argparse
 from collections import Counter

@@ -72,15 +72,18 @@ def main() -> None:
     args = parser.parse_args()
     print('| variant | predictor | target | beta | published | spread |\n|---|---|---|---|---|---|')
     for name, (predictor, target, beta, collapses) in VARIANTS.items():
-        found = spread_of(
+        relative_spread = spread_of(
             train(
                 variant(
                     predictor, target, beta, args.epochs, args.work_dir / name.replace(' ', '_')
                 )
             )
         )
-        has, said = 'yes' if predictor else 'no', 'collapses' if collapses else 'learns'
-        print(f'| {name} | {has} | {target} | {beta:g} | {said} | {found:.3f} |', flush=True)
+        has, published = 'yes' if predictor else 'no', 'collapses' if collapses else 'learns'
+        print(
+            f'| {name} | {has} | {target} | {beta:g} | {published} | {relative_spread:.3f} |',
+            flush=True,
+        )
 
 
 if __name__ == '__main__':

@@ -1,9 +1,10 @@
 """Inject faults, count outcomes: python -m projects.faults {kills,checkpoints,images,disk,long} [--count N] [--seed S].
 
-kills        kill a run N times at random moments, half of them during a save, and compare its weights with an undisturbed
-run checkpoints  damage a checkpoint N times and read it images       damage N image files and read each disk         fill
-the disk while each of N runs saves, free space and resume the run long         train N steps of a few ms and check whether
-memory, files, threads or workers grow
+kills        kill a run N times at random moments, half of them during a save, and compare it with an undisturbed run
+checkpoints  damage a checkpoint N times and read it
+images       damage N image files and read each
+disk         fill the disk while each of N runs saves, free space and resume the run
+long         train N steps of a few ms and check whether memory, files, threads or workers grow
 
 The exit code is 1 if a count that must be 0 is larger. results/2026-11-21_faults.md explains the counts.
 """

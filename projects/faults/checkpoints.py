@@ -29,30 +29,38 @@ def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
     code.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    whole, canary, made = folder / 'whole.pth', folder / 'canary', folder / 'damaged.pth'
-    torch.save(training_checkpoint(seed), whole)
-    content, original, draw = whole.read_bytes(), load_checkpoint(whole), random.Random(seed)
+    original_path, canary, damaged_path = (
+        folder / 'whole.pth',
+        folder / 'canary',
+        folder / 'damaged.pth',
+    )
+    torch.save(training_checkpoint(seed), original_path)
+    content, original, draw = (
+        original_path.read_bytes(),
+        load_checkpoint(original_path),
+        random.Random(seed),
+    )
     kinds = {
         **KINDS,
         'hostile pickle': partial(hostile_record, canary=canary),
         'damaged pickle': damaged_pickle,
     }
-    found: Counter[str] = Counter(refused=0, equal=0, failed=0)
+    counts: Counter[str] = Counter(refused=0, equal=0, failed=0)
     for number in range(count):
         name = list(kinds)[number % len(kinds)]
-        made.write_bytes(kinds[name](content, draw))
-        result = outcome(load_checkpoint, made, original)
+        damaged_path.write_bytes(kinds[name](content, draw))
+        result = outcome(load_checkpoint, damaged_path, original)
         if canary.exists():
             result = 'failed'
             canary.rmdir()
-        found[result] += 1
-        found[f'{name}: {result}'] += 1
+        counts[result] += 1
+        counts[f'{name}: {result}'] += 1
         if result == 'failed':
             (folder / f'failed_{number}_{name.replace(" ", "_")}.pth').write_bytes(
-                made.read_bytes()
+                damaged_path.read_bytes()
             )
-    made.unlink(missing_ok=True)
-    return dict(found)
+    damaged_path.unlink(missing_ok=True)
+    return dict(counts)
 
 
 def training_checkpoint(seed: int) -> dict[str, Any]:
@@ -120,33 +128,33 @@ def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
     """Return an archive with correct checksums whose pickle calls a function when it is read."""
     bomb = Canary(canary)
     if draw.random() < 0.5:
-        written = io.BytesIO()
+        buffer = io.BytesIO()
         torch.save(
-            draw.choice([bomb, dict(state_dict={}, meta=bomb), {'meta': [0, (bomb,)]}]), written
+            draw.choice([bomb, dict(state_dict={}, meta=bomb), {'meta': [0, (bomb,)]}]), buffer
         )
-        return written.getvalue()
-    pickled = pickle.dumps(dict(meta=bomb), protocol=draw.randrange(pickle.HIGHEST_PROTOCOL + 1))
-    return with_record(content, '/data.pkl', pickled)
+        return buffer.getvalue()
+    record = pickle.dumps(dict(meta=bomb), protocol=draw.randrange(pickle.HIGHEST_PROTOCOL + 1))
+    return with_record(content, '/data.pkl', record)
 
 
 def damaged_pickle(content: bytes, draw: random.Random) -> bytes:
     """Return the archive with a pickle that ends early or has an unknown opcode. Its checksum is correct."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         name = next(name for name in archive.namelist() if name.endswith('/data.pkl'))
-        pickled = archive.read(name)
-    end = draw.randrange(1, len(pickled) - 1)
+        record = archive.read(name)
+    end = draw.randrange(1, len(record) - 1)
     return with_record(
-        content, '/data.pkl', draw.choice([pickled[:end], pickled[:end] + b'\xff' + pickled[end:]])
+        content, '/data.pkl', draw.choice([record[:end], record[:end] + b'\xff' + record[end:]])
     )
 
 
 def with_record(content: bytes, ending: str, record: bytes) -> bytes:
     """Return a copy of the archive in which one record is replaced. All checksums are correct."""
-    written = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(written, 'w') as target:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(buffer, 'w') as target:
         for name in source.namelist():
             target.writestr(name, record if name.endswith(ending) else source.read(name))
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 KINDS: dict[str, damage.Damage] = {

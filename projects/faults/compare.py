@@ -14,11 +14,14 @@ def different_runs(one: Path, other: Path) -> list[str]:
     []
     """
     one, other = load_checkpoint(one), load_checkpoint(other)
-    found = [f'meta.{key}' for key in ('iter', 'epoch') if one['meta'][key] != other['meta'][key]]
+    names = [f'meta.{key}' for key in ('iter', 'epoch') if one['meta'][key] != other['meta'][key]]
     for part in COMPARED:
-        found += differing(one.get(part), other.get(part), part)
-    losses = [saved['message_hub']['log_scalars']['train/loss'].data[0] for saved in (one, other)]
-    return found + differing(*losses, 'train/loss')
+        names += differing(one.get(part), other.get(part), part)
+    losses = [
+        checkpoint['message_hub']['log_scalars']['train/loss'].data[0]
+        for checkpoint in (one, other)
+    ]
+    return names + differing(*losses, 'train/loss')
 
 
 def is_damaged(path: Path) -> bool:

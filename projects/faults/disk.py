@@ -43,36 +43,38 @@ def full_disks(count: int, seed: int, folder: Path) -> dict:
     The disk is a file system in memory, which only root can mount.
     """
     config = small_run.write_config(folder / 'small.py', 30, seed)
-    whole = small_run.run_undisturbed(config, folder / 'whole')
-    size = small_run.last_checkpoint(whole).stat().st_size
-    draw, found = random.Random(seed), Counter()
+    reference = small_run.run_undisturbed(config, folder / 'whole')
+    size = small_run.last_checkpoint(reference).stat().st_size
+    draw, counts = random.Random(seed), Counter()
     for number in track(range(count), 'full disks'):
         with TmpFs(folder / f'disk_{number}') as disk:
             share = ROOMS[number] if number < len(ROOMS) else draw.random()
-            found.update(one_run(config, disk, int(size * share), whole))
-    return {name: found[name] for name in (*SEEN, *FAULTS)}
+            counts.update(one_run(config, disk, int(size * share), reference))
+    return {name: counts[name] for name in (*SEEN, *FAULTS)}
 
 
-def one_run(config: Path, disk: 'TmpFs', room: int, whole: Path) -> Counter[str]:
+def one_run(config: Path, disk: 'TmpFs', room: int, reference: Path) -> Counter[str]:
     """Fill the disk after the first checkpoint of a run, check how the run ends, free the space, and resume the run."""
     work_dir = disk.folder / 'run'
-    code, said = until_full(config, work_dir, disk, room)
-    found = Counter({'full disks': 1})
-    found['ended otherwise'] = code != 2
-    errors = [line for line in said.splitlines() if line.startswith('error: ')]
+    code, output = until_full(config, work_dir, disk, room)
+    counts = Counter({'full disks': 1})
+    counts['ended otherwise'] = code != 2
+    errors = [line for line in output.splitlines() if line.startswith('error: ')]
     # If no space is left, TensorBoard's writer thread also prints a traceback above the error message.
-    found['said otherwise'] = len(errors) != 1 or SENTENCE not in said.splitlines()[-1]
-    found['with another traceback above'] = 'Traceback' in said
-    saved = list(work_dir.glob('*.pth'))
-    found['damaged checkpoints'] = sum(is_damaged(path) for path in saved) + (not saved)
-    found['left-over files'] = len(list(work_dir.glob('.*.tmp')))
+    counts['said otherwise'] = len(errors) != 1 or SENTENCE not in output.splitlines()[-1]
+    counts['with another traceback above'] = 'Traceback' in output
+    checkpoints = list(work_dir.glob('*.pth'))
+    counts['damaged checkpoints'] = sum(is_damaged(path) for path in checkpoints) + (
+        not checkpoints
+    )
+    counts['left-over files'] = len(list(work_dir.glob('.*.tmp')))
     disk.free()
-    went_on = small_run.run(config, work_dir) == 0
-    found['went on' if went_on else 'could not go on'] = 1
-    if went_on:
-        ends = [small_run.last_checkpoint(folder) for folder in (whole, work_dir)]
-        found['values that differ'] = len(different_runs(*ends))
-    return found
+    is_resumed = small_run.run(config, work_dir) == 0
+    counts['went on' if is_resumed else 'could not go on'] = 1
+    if is_resumed:
+        ends = [small_run.last_checkpoint(folder) for folder in (reference, work_dir)]
+        counts['values that differ'] = len(different_runs(*ends))
+    return counts
 
 
 def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[int, str]:
@@ -90,10 +92,10 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
         process.send_signal(signal.SIGSTOP)
         disk.fill(room)
         process.send_signal(signal.SIGCONT)
-        said, _ = process.communicate(timeout=PATIENCE)
+        output, _ = process.communicate(timeout=PATIENCE)
     finally:
         small_run.end(process)
-    return process.returncode, said.decode()
+    return process.returncode, output.decode()
 
 
 class TmpFs(AbstractContextManager):

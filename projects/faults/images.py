@@ -87,9 +87,9 @@ class Readers:
     def watch(self, process: multiprocessing.Process) -> None:
         """Wait for the end of the process, and kill it if it makes no progress."""
         while process.is_alive():
-            before = int(self.position)
+            position = int(self.position)
             process.join(PATIENCE)
-            if process.is_alive() and before == self.position:
+            if process.is_alive() and position == self.position:
                 process.kill()
                 process.join()
                 self.hangs += 1
@@ -107,12 +107,12 @@ class Readers:
         warnings.simplefilter('always')
         # pytest replaces this function by one that stores warnings instead of printing them.
         warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
-        before = peak_mib()
+        start_mib = peak_mib()
         while self.position < self.count:
-            printed = os.fstat(screen).st_size
+            size_before = os.fstat(screen).st_size
             self.read_one(int(self.position))
-            self.add('warnings', os.fstat(screen).st_size > printed)
-            self.counts[self.COUNTED.index('memory_mib')] = peak_mib() - before
+            self.add('warnings', os.fstat(screen).st_size > size_before)
+            self.counts[self.COUNTED.index('memory_mib')] = peak_mib() - start_mib
             self.position += 1
 
     def read_one(self, index: int) -> None:
@@ -146,14 +146,14 @@ def peak_mib() -> int:
 def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
     """Write `count` broken files and return their names. The same seed writes the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    draw, whole = random.Random(seed), whole_images(seed)
+    draw, originals = random.Random(seed), whole_images(seed)
     names = []
     for index in range(count):
-        name = draw.choice(sorted(whole))
-        others_header = draw.choice(list(whole.values()))[: draw.randint(4, 256)]
+        name = draw.choice(sorted(originals))
+        others_header = draw.choice(list(originals.values()))[: draw.randint(4, 256)]
         splice = lambda content, _, header=others_header: header + content[len(header) :]  # noqa: E731
         names.append(f'{index:06}_{name}')
-        (folder / names[-1]).write_bytes(draw.choice([*KINDS, splice])(whole[name], draw))
+        (folder / names[-1]).write_bytes(draw.choice([*KINDS, splice])(originals[name], draw))
     return names
 
 
@@ -166,7 +166,7 @@ def whole_images(seed: int) -> dict[str, bytes]:
     rgb, grey = alpha.convert('RGB'), alpha.convert('L')
     deep = Image.fromarray(values[..., :2].copy().view(np.uint16)[..., 0])
     floats = Image.fromarray(values[..., 0].astype(np.float32))
-    more = dict(save_all=True, append_images=[rgb.rotate(90), rgb.rotate(180)])
+    frames = dict(save_all=True, append_images=[rgb.rotate(90), rgb.rotate(180)])
     exif = Image.Exif()
     exif.update({0x0112: 6, 0x010F: 'maker', 0x9003: '2000:01:01 00:00:00'})
     kinds = {
@@ -178,12 +178,12 @@ def whole_images(seed: int) -> dict[str, bytes]:
         'alpha.png': (alpha, dict(exif=exif)),
         'palette.png': (rgb.quantize(17), dict(transparency=3)),
         'deep.png': (deep, {}),
-        'animated.png': (rgb, more),
+        'animated.png': (rgb, frames),
         'still.gif': (rgb.quantize(30), dict(transparency=1)),
-        'animated.gif': (rgb, more),
+        'animated.gif': (rgb, frames),
         'lossy.webp': (rgb, dict(exif=exif)),
         'lossless.webp': (alpha, dict(lossless=True)),
-        'animated.webp': (rgb, more),
+        'animated.webp': (rgb, frames),
         'raw.tif': (rgb, dict(exif=exif)),
         'deep.tif': (deep, {}),
         'float.tif': (floats, dict(compression='tiff_adobe_deflate')),

@@ -27,7 +27,7 @@ FAULTS = (
 )
 # The run is started again and again. Each start is killed at the next of these moments.
 MOMENTS = ('save', 'step', 'save', 'step', 'start')
-# A start trains a random number of iterations, at most this many, before the moment of its kill may come.
+# After each start, the run trains a random number of iterations, at most this many, before it waits for the moment of its kill.
 FARTHEST = 8
 MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # maximum iterations of a start before it is killed
 SAVING, STEP = 0.02, 0.04  # approximate seconds of a save and of a step of the small run
@@ -42,10 +42,10 @@ def killed_runs(count: int, seed: int, folder: Path) -> dict:
     """
     config = small_run.write_config(folder / 'small.py', MOST * (count + 1), seed)
     victim, draw = Victim(config, folder / 'killed'), random.Random(seed)
-    whole = small_run.run_undisturbed(config, folder / 'whole')
+    reference = small_run.run_undisturbed(config, folder / 'whole')
     for number in track(range(count), 'kills'):
         victim.kill_at(MOMENTS[number % len(MOMENTS)], draw)
-    return victim.end(whole)
+    return victim.end(reference)
 
 
 class Victim:
@@ -64,21 +64,21 @@ class Victim:
         try:
             self.wait_for(moment, process, draw)
         finally:
-            ended = process.poll()
+            exit_code = process.poll()
             small_run.end(process)
-        if ended is not None:
-            self.found['runs that ended first' if ended == 0 else 'starts that failed'] += 1
+        if exit_code is not None:
+            self.found['runs that ended first' if exit_code == 0 else 'starts that failed'] += 1
             return
-        where = 'during a save' if self.unfinished(process.pid) else 'between saves'
-        saved = list(self.work_dir.glob('*.pth'))
-        self.found.update(['kills', where if self.steps() else 'before a new step'])
-        self.found['checkpoints read back'] += len(saved)
-        self.found['damaged checkpoints'] += sum(map(is_damaged, saved))
+        situation = 'during a save' if self.unfinished(process.pid) else 'between saves'
+        checkpoints = list(self.work_dir.glob('*.pth'))
+        self.found.update(['kills', situation if self.steps() else 'before a new step'])
+        self.found['checkpoints read back'] += len(checkpoints)
+        self.found['damaged checkpoints'] += sum(map(is_damaged, checkpoints))
 
     def wait_for(self, moment: str, process: subprocess.Popen, draw: random.Random) -> None:
-        def wait_until(happened: Callable[[], object]) -> None:
+        def wait_until(condition: Callable[[], object]) -> None:
             latest = time.monotonic() + PATIENCE
-            while not happened() and process.poll() is None and time.monotonic() < latest:
+            while not condition() and process.poll() is None and time.monotonic() < latest:
                 time.sleep(GLANCE)
 
         began = time.monotonic()
@@ -87,8 +87,8 @@ class Victim:
             return
         wait_until(lambda: self.steps() > 0)
         self.start_takes = time.monotonic() - began
-        wanted, late = draw.randint(1, FARTHEST), draw.random()
-        wait_until(lambda: self.steps() >= wanted)
+        target, late = draw.randint(1, FARTHEST), draw.random()
+        wait_until(lambda: self.steps() >= target)
         if moment == 'save':
             wait_until(lambda: self.unfinished(process.pid))
             time.sleep(late * SAVING)
@@ -105,13 +105,13 @@ class Victim:
         """Return the temporary files of unfinished saves, of one process or of all."""
         return list(self.work_dir.glob(f'.*.{process}.tmp'))
 
-    def end(self, whole: Path) -> dict[str, int]:
+    def end(self, reference: Path) -> dict[str, int]:
         """Let the run finish, compare it with the undisturbed run, and return all counts."""
         self.found['starts that failed'] += small_run.run(self.config, self.work_dir) != 0
         self.found['left-over files'] = len(self.unfinished())
         self.found['surplus checkpoints'] = max(
             0, len(list(self.work_dir.glob('iter_*.pth'))) - small_run.KEPT
         )
-        ends = [small_run.last_checkpoint(folder) for folder in (whole, self.work_dir)]
+        ends = [small_run.last_checkpoint(folder) for folder in (reference, self.work_dir)]
         self.found['values that differ'] = len(different_runs(*ends))
         return {name: self.found[name] for name in (*SEEN, *FAULTS)}

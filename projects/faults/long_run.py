@@ -121,26 +121,32 @@ def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
 
     A count grew if its minimum in the second half of the run exceeds its maximum in the first half.
     """
-    settled = samples[WARM_UP:]
-    early, late = settled[: len(settled) // 2], settled[len(settled) // 2 :]
-    thousands = (settled[-1].step - settled[0].step) / 1000
+    later_samples = samples[WARM_UP:]
+    early, late = later_samples[: len(later_samples) // 2], later_samples[len(later_samples) // 2 :]
+    thousands = (later_samples[-1].step - later_samples[0].step) / 1000
     slope = float(
-        np.polyfit([one.step / 1000 for one in settled], [one.kib for one in settled], 1)[0]
+        np.polyfit(
+            [point.step / 1000 for point in later_samples],
+            [point.kib for point in later_samples],
+            1,
+        )[0]
     )
     limit = KIB_PER_1000_STEPS + KIB_OF_THE_ALLOCATOR / thousands
-    found = {
+    counts = {
         'steps': samples[-1].step,
         'MiB at first': samples[0].kib // 1024,
         'MiB at the end': samples[-1].kib // 1024,
         'KiB gained per 1000 steps': round(slope, 1),
         'KiB that 1000 steps may gain': round(limit, 1),
-        'open files': max(one.files for one in settled),
-        'threads': max(one.threads for one in settled),
-        'data workers': max(one.workers for one in settled),
+        'open files': max(point.files for point in later_samples),
+        'threads': max(point.threads for point in later_samples),
+        'data workers': max(point.workers for point in later_samples),
         'memory grows': int(slope > limit),
     }
     for name in ('files', 'threads', 'workers'):
         # A batch that is being sent by a worker raises the count in some samples. A leak raises it in all later samples.
-        before, after = ([getattr(one, name) for one in part] for part in (early, late))
-        found[f'{name} grow'] = int(min(after) > max(before))
-    return {**found, 'left-over files': left_over}
+        early_counts, late_counts = (
+            [getattr(point, name) for point in part] for part in (early, late)
+        )
+        counts[f'{name} grow'] = int(min(late_counts) > max(early_counts))
+    return {**counts, 'left-over files': left_over}

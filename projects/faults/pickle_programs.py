@@ -60,27 +60,27 @@ def run_programs(count: int, seed: int, folder: Path) -> dict[str, int]:
     tensor nor a plain value, or a class that was changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, draw, found = (
+    buffer, draw, counts = (
         io.BytesIO(),
         random.Random(seed),
         Counter(refused=0, plain=0, arrays=0, failed=0),
     )
-    torch.save(dict(a=torch.ones(3)), written)
-    watched = {kind: dict(vars(kind)) for kind in (*ALLOWED.values(), HistoryBuffer)}
+    torch.save(dict(a=torch.ones(3)), buffer)
+    attributes = {kind: dict(vars(kind)) for kind in (*ALLOWED.values(), HistoryBuffer)}
     for number in range(count):
         program = b'\x80\x02}' + text('a') + _program(draw) + b's.'
         for name, content in (
             ('a.pkl', program),
-            ('a.pth', with_record(written.getvalue(), '/data.pkl', program)),
+            ('a.pth', with_record(buffer.getvalue(), '/data.pkl', program)),
         ):
             (folder / name).write_bytes(content)
             result = outcome(folder / name)
-            if watched != {kind: dict(vars(kind)) for kind in watched}:
+            if attributes != {kind: dict(vars(kind)) for kind in attributes}:
                 result = 'failed'
-            found[result] += 1
+            counts[result] += 1
             if result == 'failed':
                 (folder / f'failed_{number}_{name}').write_bytes(content)
-    return dict(found)
+    return dict(counts)
 
 
 def outcome(path: Path) -> str:

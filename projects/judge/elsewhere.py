@@ -68,8 +68,8 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            for own, theirs in zip(teacher.parameters(), student.parameters()):
-                own.lerp_(theirs.detach(), 1 - TAU)
+            for teacher_weight, student_weight in zip(teacher.parameters(), student.parameters()):
+                teacher_weight.lerp_(student_weight.detach(), 1 - TAU)
             step += 1
     return lightning(
         student.state_dict(), optimizer, epochs, step, dict(batch=sizes.batch, tau=TAU)

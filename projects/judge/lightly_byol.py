@@ -33,14 +33,14 @@ PARTS = ('backbone', 'projection_head')
 def views(sizes: Sizes) -> list[Compose]:
     """Return both default views of lightly, which make Pillow images, with the crops and grayscale of mmairl's rows."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')
-    both = [
+    pipelines = [
         kind(crop['size'], random_gray_scale=grey['p']).transform
         for kind in (BYOLView1Transform, BYOLView2Transform)
     ]
-    for view in both:
+    for view in pipelines:
         # lightly's constructor accepts only the lower end of the range of crop areas.
         view.transforms[0].scale = tuple(crop['scale'])
-    return [Compose(view.transforms[:-2]) for view in both]
+    return [Compose(view.transforms[:-2]) for view in pipelines]
 
 
 def network(sizes: Sizes) -> LightlyBYOL:
@@ -56,15 +56,15 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     student, teacher = network(sizes), network(sizes)
     teacher.backbone = copy.deepcopy(student.backbone)
     teacher.requires_grad_(False)
-    decayed, others = get_weight_decay_parameters(
+    decay_weights, other_weights = get_weight_decay_parameters(
         [student.backbone, student.projection_head, student.prediction_head]
     )
-    groups = [dict(params=decayed), dict(params=others, weight_decay=0.0)]
+    groups = [dict(params=decay_weights), dict(params=other_weights, weight_decay=0.0)]
     optimizer = LARS(groups, lr=FASTER * sizes.rate, momentum=0.9, weight_decay=1e-6)
-    per_epoch, criterion = sizes.per_epoch(images), NegativeCosineSimilarity()
-    steps = epochs * per_epoch
+    epoch_steps, criterion = sizes.per_epoch(images), NegativeCosineSimilarity()
+    steps = epochs * epoch_steps
     schedule = CosineWarmupScheduler(
-        optimizer, warmup_epochs=per_epoch * sizes.warm_up, max_epochs=steps
+        optimizer, warmup_epochs=epoch_steps * sizes.warm_up, max_epochs=steps
     )
     for step, batch in enumerate(sizes.batches(images, views(sizes), epochs)):
         momentum = cosine_schedule(step, steps, start_value=sizes.tau, end_value=1.0)

@@ -68,16 +68,18 @@ class Sizes:
         pictures = [to_pil_image(image) for image in images]
         for _ in range(epochs):
             for rows in torch.randperm(len(images)).split(self.batch)[: self.per_epoch(images)]:
-                seen = zip(*([view(pictures[row]) for view in views] for row in rows))
-                stacked = (
+                view_images = zip(*([view(pictures[row]) for view in views] for row in rows))
+                arrays = (
                     torch.from_numpy(np.stack([np.asarray(image) for image in side]))
-                    for side in seen
+                    for side in view_images
                 )
                 # The channels are the last dimension of stacked images.
-                yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked]
+                yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in arrays]
 
 
-Train = Callable[[int, Sizes, Tensor, int], dict]  # (seed, sizes, images, epochs) -> checkpoint
+Train = Callable[
+    [int, Sizes, Tensor, int], dict
+]  # from (seed, sizes, images, epochs) to a checkpoint
 
 
 def lightning(

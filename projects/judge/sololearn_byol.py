@@ -108,18 +108,18 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     random.seed(seed)  # solo-learn's blur uses Python's generator
     model = SoloBYOL(sizes.backbone(), *sizes.widths).train().to(memory_format=torch.channels_last)
     optimizer, teacher = model.optimizer(FASTER * sizes.rate), TEACHER.MomentumUpdater(sizes.tau)
-    per_epoch = sizes.per_epoch(images)
+    epoch_steps = sizes.per_epoch(images)
     for step, batch in enumerate(sizes.batches(images, views(sizes), epochs)):
         for group in optimizer.param_groups:
-            group['lr'] = FASTER * sizes.rate * rate(step // per_epoch, epochs, sizes.warm_up)
+            group['lr'] = FASTER * sizes.rate * rate(step // epoch_steps, epochs, sizes.warm_up)
         model.step(batch, optimizer, teacher)
-        teacher.update_tau(step + 1, epochs * per_epoch)
+        teacher.update_tau(step + 1, epochs * epoch_steps)
     settings = dict(
         batch_size=sizes.batch // PASSES,
         accumulate_grad_batches=PASSES,
         base_tau_momentum=sizes.tau,
     )
-    return lightning(model.state_dict(), optimizer, epochs, epochs * per_epoch, settings)
+    return lightning(model.state_dict(), optimizer, epochs, epochs * epoch_steps, settings)
 
 
 if __name__ == '__main__':

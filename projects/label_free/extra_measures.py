@@ -86,11 +86,11 @@ def learnability(x: Tensor, labels: Tensor) -> float:
     right = 0
     for start in range(0, len(x), BLOCK):
         distances = torch.cdist(x[start : start + BLOCK], x)
-        own = torch.arange(start, start + len(distances))
-        later = torch.arange(len(x)) >= own[:, None]
+        indices = torch.arange(start, start + len(distances))
+        later = torch.arange(len(x)) >= indices[:, None]
         nearest = distances.masked_fill(later, math.inf).argmin(dim=1)
-        matches = labels[nearest] == labels[own]
-        right += int(matches[own > 0].sum())  # the first image has no earlier image
+        matches = labels[nearest] == labels[indices]
+        right += int(matches[indices > 0].sum())  # the first image has no earlier image
     return 100 * right / (len(x) - 1)
 
 
@@ -108,9 +108,9 @@ def two_nn(x: Tensor, discarded: float = 0.1) -> float:
     near = near[near[:, 1] > rounding]
     if len(near) < 10:
         return 0.0
-    kept = round(len(near) * (1 - discarded))
-    log_ratio = (near[:, 2] / near[:, 1]).log().sort().values[:kept]
-    share = torch.arange(1, kept + 1, dtype=torch.float64) / len(near)
+    used_count = round(len(near) * (1 - discarded))
+    log_ratio = (near[:, 2] / near[:, 1]).log().sort().values[:used_count]
+    share = torch.arange(1, used_count + 1, dtype=torch.float64) / len(near)
     slope = -(log_ratio * (1 - share).log()).sum() / log_ratio.square().sum().clamp_min(1e-300)
     return slope.item()
 
@@ -153,12 +153,12 @@ def knn_on_clusters(x: Tensor, view: Tensor, labels: Tensor) -> float:
 def extra_measures_of(sample: Sample) -> dict[str, float]:
     """Return the measures that this module adds, except CLID."""
     features = sample.features[:KEPT]
-    first, second = sample.views[-2:]
+    view, other_view = sample.views[-2:]
     return {
         'cluster learnability': learnability(features, clusters(features)),
         'intrinsic dimension': two_nn(features),
         'Epps-Pulley': epps_pulley(features),
-        'k-NN on clusters': knn_on_clusters(first, second, clusters(first)),
+        'k-NN on clusters': knn_on_clusters(view, other_view, clusters(view)),
     }
 
 

@@ -71,13 +71,13 @@ def measured_networks(
     """Measure the networks of all finished runs. Return the task whose test scores count, and the networks."""
     tasks = [task for run in runs if run.part != 'trial' for task in run.tasks if is_protocol(task)]
     task = next((task for task in tasks if not protocol_class(task).trains), 'knn')
-    chosen = set(_choose(runs))
+    chosen_folders = set(_choose(runs))
     finished = [
         run
         for run in runs
         if (run.row.trains or run.row.along) and run.result and run.result.checkpoint
     ]
-    ready = [run for run in finished if run.part != 'trial' or run.folder in chosen]
+    ready = [run for run in finished if run.part != 'trial' or run.folder in chosen_folders]
     if waiting := len(finished) - len(ready):
         print(f'{waiting} trials are not tested yet: their searches have not finished')
     networks = []
@@ -101,24 +101,24 @@ def _choose(runs: Sequence[Run]) -> Iterator[Path]:
 
 
 def _network(run: Run, row: Config, task: str) -> Network:
-    known = measured_run(run.folder)
+    measures = measured_run(run.folder)
     scores = run.result.scores
     if run.part != 'trial' and task in scores:
-        known.scores[task] = scores[task]
-    elif task not in known.scores:
-        known.scores[task] = _test(run, row, task)
-        write_json(run.folder / FILE, known)
-    score = known.scores[task]
+        measures.scores[task] = scores[task]
+    elif task not in measures.scores:
+        measures.scores[task] = _test(run, row, task)
+        write_json(run.folder / FILE, measures)
+    score = measures.scores[task]
     if run.part == 'trial':
-        values = {HELD_OUT: scores.get(task, math.nan), **known.numbers}
+        values = {HELD_OUT: scores.get(task, math.nan), **measures.numbers}
         return Network(
             run.row.name, 'trial', run.seed - FIRST, int(run.folder.name), None, score, values
         )
     if run.row.along:
         return Network(
-            run.row.along.of, run.part, run.seed, None, run.result.steps, score, known.numbers
+            run.row.along.of, run.part, run.seed, None, run.result.steps, score, measures.numbers
         )
-    return Network(run.row.name, run.part, run.seed, None, None, score, known.numbers)
+    return Network(run.row.name, run.part, run.seed, None, None, score, measures.numbers)
 
 
 def _test(run: Run, row: Config, task: str) -> float:
@@ -211,7 +211,7 @@ def situations(
     choices: Mapping[str, Sequence[Sequence[Network]]], margin: float
 ) -> dict[str, dict[str, Any]]:
     """Return the regret and the verdict of each measure in each situation."""
-    judged = {}
+    verdicts = {}
     for situation, group in choices.items():
         names = [AT_RANDOM, HELD_OUT, *MEASURES]
         if situation == METHODS:
@@ -224,8 +224,8 @@ def situations(
             for name, pairs in evidence.items()
         }
         pairs_of = {name: list(pairs.values()) for name, pairs in evidence.items()}
-        judged[situation] = judge(pairs_of, margin, rows)
-    return judged
+        verdicts[situation] = judge(pairs_of, margin, rows)
+    return verdicts
 
 
 def _scores_and_goodness(
@@ -235,14 +235,14 @@ def _scores_and_goodness(
 
     Choices in which the measure has no value are left out.
     """
-    found = {}
+    evidence = {}
     for place, choice in enumerate(choices):
-        measured = with_clid({network: network.values for network in choice}).values()
-        values = [{AT_RANDOM: 0.0, **numbers}.get(measure, math.nan) for numbers in measured]
+        network_numbers = with_clid({network: network.values for network in choice}).values()
+        values = [{AT_RANDOM: 0.0, **numbers}.get(measure, math.nan) for numbers in network_numbers]
         if any(map(math.isfinite, values)):
             scores = np.array([network.score for network in choice])
-            found[place] = scores, np.array([goodness(measure, value) for value in values])
-    return found
+            evidence[place] = scores, np.array([goodness(measure, value) for value in values])
+    return evidence
 
 
 def regret_section(study: Mapping[str, Any]) -> Markup:

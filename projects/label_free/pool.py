@@ -27,7 +27,7 @@ def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
         raise UserError('a study is listed twice; list each study once', code='same-study')
     titles = []
     choices = defaultdict(list)
-    first: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for path in paths:
         study = read_json(path, dict)
         measures = study.get('measures') or {}
@@ -37,20 +37,20 @@ def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
                 code='no-measures',
             )
         common = dict(task=measures['task'], margin=measures['margin'])
-        first = first or common
-        if common != first:
+        expected = expected or common
+        if common != expected:
             raise UserError(
-                f"'{path}': differs from '{paths[0]}' ({common}, {first}); pool studies of one task and one margin",
+                f"'{path}': differs from '{paths[0]}' ({common}, {expected}); pool studies of one task and one margin",
                 code='different-studies',
             )
         titles.append(f'{study.get("title", path)}, {study.get("scale", {}).get("name", "?")}')
         for situation, group in choices_among(map(_network, measures['networks'])).items():
             choices[situation] += group
-    shared = {name: choices[name] for name in (SETTINGS, METHODS, EPOCHS) if name in choices}
+    pooled = {name: choices[name] for name in (SETTINGS, METHODS, EPOCHS) if name in choices}
     return dict(
         title='Pooled',
         studies=titles,
-        measures=dict(first, situations=situations(shared, first['margin'])),
+        measures=dict(expected, situations=situations(pooled, expected['margin'])),
     )
 
 

@@ -30,19 +30,19 @@ def regrets(scores: np.ndarray, goodness: np.ndarray) -> np.ndarray:
 
     If a measure prefers several networks equally, their regrets are averaged.
     """
-    picked = goodness == goodness.max(-1, keepdims=True)
-    return scores.max(-1) - (scores * picked).sum(-1) / picked.sum(-1)
+    is_preferred = goodness == goodness.max(-1, keepdims=True)
+    return scores.max(-1) - (scores * is_preferred).sum(-1) / is_preferred.sum(-1)
 
 
-def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
+def regret_interval(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the mean regret, which resamples choices and the networks of each choice."""
-    rng, found = np.random.default_rng(seed), []
+    rng, samples = np.random.default_rng(seed), []
     for scores, goodness in choices:
-        drawn = rng.integers(len(scores), size=(draws, len(scores)))
-        found.append(regrets(scores[drawn], goodness[drawn]))
-    which = rng.integers(len(found), size=(draws, len(found)))
+        places = rng.integers(len(scores), size=(draws, len(scores)))
+        samples.append(regrets(scores[places], goodness[places]))
+    choice_places = rng.integers(len(samples), size=(draws, len(samples)))
     low, high = np.quantile(
-        np.array(found)[which, np.arange(draws)[:, None]].mean(1), [0.025, 0.975]
+        np.array(samples)[choice_places, np.arange(draws)[:, None]].mean(1), [0.025, 0.975]
     )
     return float(low), float(high)
 
@@ -50,8 +50,8 @@ def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[floa
 def correlation(choices: Choices) -> float | None:
     """Return Spearman's correlation of measure and score, averaged over the choices in which both have several values."""
     ranks = [(stats.rankdata(scores), stats.rankdata(goodness)) for scores, goodness in choices]
-    found = [np.corrcoef(pair)[0, 1] for pair in ranks if min(map(np.ptp, pair)) > 0]
-    return float(np.mean(found)) if found else None
+    correlations = [np.corrcoef(pair)[0, 1] for pair in ranks if min(map(np.ptp, pair)) > 0]
+    return float(np.mean(correlations)) if correlations else None
 
 
 def words(
@@ -80,16 +80,22 @@ def judge(
     cells = {}
     units = []
     for name, choices in situation.items():
-        found = np.array([float(regrets(*choice)) for choice in choices])
-        low, high = resampled(choices)
-        of_rows: dict[Hashable, list[float]] = {}
-        for row, regret in zip(rows[name] if rows else range(len(found)), found):
-            of_rows.setdefault(row, []).append(regret)
-        units.append([np.mean(regrets_of_row) <= margin for regrets_of_row in of_rows.values()])
-        counts = dict(choices=len(found), within=int(np.sum(found <= margin)))
+        values = np.array([float(regrets(*choice)) for choice in choices])
+        low, high = regret_interval(choices)
+        regrets_by_row: dict[Hashable, list[float]] = {}
+        for row, regret in zip(rows[name] if rows else range(len(values)), values):
+            regrets_by_row.setdefault(row, []).append(regret)
+        units.append(
+            [np.mean(regrets_of_row) <= margin for regrets_of_row in regrets_by_row.values()]
+        )
+        counts = dict(choices=len(values), within=int(np.sum(values <= margin)))
         cells[name] = dict(
-            counts, regret=float(found.mean()), low=low, high=high, correlation=correlation(choices)
+            counts,
+            regret=float(values.mean()),
+            low=low,
+            high=high,
+            correlation=correlation(choices),
         )
     mean = [cell['regret'] for cell in cells.values()]
-    said = words(list(map(sum, units)), list(map(len, units)), mean, margin) if cells else ()
-    return {name: dict(cell, word=word) for (name, cell), word in zip(cells.items(), said)}
+    verdicts = words(list(map(sum, units)), list(map(len, units)), mean, margin) if cells else ()
+    return {name: dict(cell, word=word) for (name, cell), word in zip(cells.items(), verdicts)}

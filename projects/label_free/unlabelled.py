@@ -50,15 +50,15 @@ def measured_run(folder: Path) -> Unlabelled:
     """Measure the network of a run, or read its measures.json if that file describes the same weights."""
     result = read_json(folder / 'result.json', RunResult)
     path = folder / FILE
-    known = read_json(path, Unlabelled) if path.is_file() else None
-    if known is not None and (known.sha256, known.revision) == (result.sha256, REVISION):
-        return known
+    record = read_json(path, Unlabelled) if path.is_file() else None
+    if record is not None and (record.sha256, record.revision) == (result.sha256, REVISION):
+        return record
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     values = measure_checkpoint(folder / result.checkpoint, cfg, _loss_of_run(folder, cfg))
     plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
-    known = Unlabelled(result.sha256, plain)
-    write_json(path, known)
-    return known
+    record = Unlabelled(result.sha256, plain)
+    write_json(path, record)
+    return record
 
 
 def _loss_of_run(folder: Path, cfg: Config) -> float:

@@ -36,10 +36,12 @@ def predict(checkpoint: str, train: Path, images: Path) -> dict[str, str]:
     folders = [Path(file).relative_to(train).parts[0] for file in files]
     classes, labels = np.unique(folders, return_inverse=True)
     query, names = embed(checkpoint, images)
-    unknown = torch.zeros(len(query), dtype=torch.int64)
-    labeled = Features(torch.from_numpy(bank), torch.from_numpy(labels))
-    [predicted] = knn_predictions(labeled, Features(torch.from_numpy(query), unknown), [K]).values()
-    return dict(zip(names, classes[predicted].tolist()))
+    no_labels = torch.zeros(len(query), dtype=torch.int64)
+    bank_features = Features(torch.from_numpy(bank), torch.from_numpy(labels))
+    [class_indices] = knn_predictions(
+        bank_features, Features(torch.from_numpy(query), no_labels), [K]
+    ).values()
+    return dict(zip(names, classes[class_indices].tolist()))
 
 
 class Session:

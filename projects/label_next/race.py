@@ -4,7 +4,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-# The fractions of its wealth that the test bets. The results are averaged, so no fraction has to be tuned.
+# The test bets each of these fractions of its wealth and averages the results, so that no fraction has to be tuned.
 BETS = np.linspace(0.1, 0.95, 8)
 
 
@@ -71,10 +71,10 @@ class Race:
         is_right = (self.predictions[image] == label).astype(int)
         self.is_labeled[image] = True
         for pair in permutations(self.remaining, 2):
-            own = weights * self.disagree(*pair)
-            if own[image]:
+            pair_weights = weights * self.disagree(*pair)
+            if pair_weights[image]:
                 one, other = pair
-                self._bet(pair, is_right[one] - is_right[other], own, own[image])
+                self._bet(pair, is_right[one] - is_right[other], pair_weights, pair_weights[image])
         for other in list(self.remaining):
             if len(self.remaining) > 1 and self._is_beaten(other):
                 self.remaining.remove(other)
@@ -94,7 +94,9 @@ class Race:
         if against >= self.count / self.error:
             return True
         for rival in self.remaining:
-            unknown = self.disagree(rival, other) & ~self.is_labeled
-            if self.lead[rival, other] > unknown.sum():  # no further labels can reverse the lead
+            open_images = self.disagree(rival, other) & ~self.is_labeled
+            if (
+                self.lead[rival, other] > open_images.sum()
+            ):  # no further labels can reverse the lead
                 return True
         return False

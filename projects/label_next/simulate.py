@@ -19,7 +19,7 @@ POWER = 90  # report how many labels decide this percentage of the studies
 SIZES = range(50, IMAGES + 1, 50)
 
 
-def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndarray]:
+def simulate_classifiers(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the predictions of simulated classifiers, whose errors are correlated, and the labels."""
     random = np.random.default_rng(seed)
     labels = random.integers(CLASSES, size=IMAGES)
@@ -42,14 +42,14 @@ def fixed_decides(predictions: np.ndarray, labels: np.ndarray, images: np.ndarra
     """Return for each sample size whether exact paired tests at the 5 % level show that the first classifier is best."""
     is_right = predictions[images] == labels[images, None]
     level = 0.05 / (predictions.shape[1] - 1)
-    decided = []
+    decisions = []
     for size in SIZES:
         gains = is_right[:size, :1].astype(int) - is_right[:size, 1:]
         wins = (gains > 0).sum(axis=0)
         losses = (gains < 0).sum(axis=0)
         values = binom.cdf(losses, wins + losses, 0.5)
-        decided.append(2 * values.max() <= level)
-    return decided
+        decisions.append(2 * values.max() <= level)
+    return decisions
 
 
 def labels_for_power(decided: Sequence[Sequence[bool]]) -> float:
@@ -68,26 +68,26 @@ def simulate(accuracies: Sequence[float], studies: int = STUDIES) -> list[float]
         samples of images on which the classifiers disagree.
     """
     wrong = 0
-    raced = []
-    of_all = []
-    of_disagreeing = []
+    race_counts = []
+    all_decisions = []
+    disagreeing_decisions = []
     for seed in range(studies):
-        predictions, labels = planted(accuracies, seed)
+        predictions, labels = simulate_classifiers(accuracies, seed)
         count, remaining = race_labels(predictions, labels, seed)
-        raced.append(count)
+        race_counts.append(count)
         scores = (predictions == labels[:, None]).sum(axis=0)
         best = np.flatnonzero(scores == scores.max())
         wrong += not {*best} <= {*remaining}
         order = np.random.default_rng(seed).permutation(IMAGES)
-        of_all.append(fixed_decides(predictions, labels, order))
+        all_decisions.append(fixed_decides(predictions, labels, order))
         differ = (predictions != predictions[:, :1]).any(axis=1)
-        of_disagreeing.append(fixed_decides(predictions, labels, order[differ[order]]))
+        disagreeing_decisions.append(fixed_decides(predictions, labels, order[differ[order]]))
     return [
         100 * wrong / studies,
-        float(np.mean(raced)),
-        float(np.percentile(raced, POWER)),
-        labels_for_power(of_all),
-        labels_for_power(of_disagreeing),
+        float(np.mean(race_counts)),
+        float(np.percentile(race_counts, POWER)),
+        labels_for_power(all_decisions),
+        labels_for_power(disagreeing_decisions),
     ]
 
 

@@ -175,10 +175,10 @@ def _mean_score(rates: Sequence[float], curves: Sequence[Curve]) -> float | None
     """
     scores = []
     for rate, curve in zip(rates, curves):
-        known, values = zip(*curve)
-        if not known[0] <= rate <= known[-1]:
+        curve_rates, values = zip(*curve)
+        if not curve_rates[0] <= rate <= curve_rates[-1]:
             return None
-        scores.append(float(np.interp(math.log(rate), np.log(known), values)))
+        scores.append(float(np.interp(math.log(rate), np.log(curve_rates), values)))
     return mean(scores)
 
 

@@ -54,23 +54,32 @@ def main() -> None:
     args = parser.parse_args()
     folder = args.runs
     register()
-    found = defaultdict(list)
+    cosines_by_row = defaultdict(list)
     for run in sorted(folder.glob('*/seed_*')):
-        made = read_json(run / 'asked.json', Asked).rescaled
-        if made and (run / 'result.json').is_file():
-            found[run.parent.name].append(cosines(run, made))
-            if args.gains and made.anchor and not made.exact and made.per == 'tensor':
-                before, after = (
-                    read_backbone(str(last_checkpoint(made_by))) for made_by in (Path(made.of), run)
+        rescaling = read_json(run / 'asked.json', Asked).rescaled
+        if rescaling and (run / 'result.json').is_file():
+            cosines_by_row[run.parent.name].append(cosines(run, rescaling))
+            if (
+                args.gains
+                and rescaling.anchor
+                and not rescaling.exact
+                and rescaling.per == 'tensor'
+            ):
+                original, rescaled_network = (
+                    read_backbone(str(last_checkpoint(run_folder)))
+                    for run_folder in (Path(rescaling.of), run)
                 )
                 write_backbone(
-                    gains_alone(before, after), args.gains / run.parent.name / f'{run.name}.pth'
+                    gains_alone(original, rescaled_network),
+                    args.gains / run.parent.name / f'{run.name}.pth',
                 )
-    if not found:
+    if not cosines_by_row:
         raise UserError(
             f'{folder}: has no finished run of a rescaled row; name the folder `runs` or `tuned` of a study'
         )
-    rows = [(name, [spread(values) for values in zip(*pairs)]) for name, pairs in found.items()]
+    rows = [
+        (name, [spread(values) for values in zip(*pairs)]) for name, pairs in cosines_by_row.items()
+    ]
     print_table(
         ('old statistics', 'recomputed statistics'),
         rows,
@@ -79,20 +88,27 @@ def main() -> None:
     )
 
 
-def cosines(run: Path, made: Rescaled) -> list[float]:
+def cosines(run: Path, rescaling: Rescaled) -> list[float]:
     """Return the mean cosines of features before and after rescaling.
 
     The first is for the old batch-norm statistics, the second for recomputed statistics.
     """
     cfg = load_config(str(run / 'asked' / 'config.yaml'))
-    before = read_backbone(str(last_checkpoint(Path(made.of))))
-    anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights
-    weights, _ = normrescale(before.weights, anchor, made.constant, made.per, exact=made.exact)
-    fresh = read_backbone(str(last_checkpoint(run)))
-    own, *others = (
-        features(cfg, network) for network in (before, replace(before, weights=weights), fresh)
+    original = read_backbone(str(last_checkpoint(Path(rescaling.of))))
+    anchor = (
+        rescaling.anchor and read_backbone(str(last_checkpoint(Path(rescaling.anchor)))).weights
     )
-    return [torch.cosine_similarity(own, other).mean().item() for other in others]
+    weights, _ = normrescale(
+        original.weights, anchor, rescaling.constant, rescaling.per, exact=rescaling.exact
+    )
+    fresh = read_backbone(str(last_checkpoint(run)))
+    original_features, *changed_features = (
+        features(cfg, network) for network in (original, replace(original, weights=weights), fresh)
+    )
+    return [
+        torch.cosine_similarity(original_features, changed).mean().item()
+        for changed in changed_features
+    ]
 
 
 def gains_alone(before: Backbone, after: Backbone) -> Backbone:

@@ -16,10 +16,12 @@ from projects.normrescale.trials import TrialBenefit, trial_benefit
 STUDIES = 1000  # simulated studies of each case
 MANY = 4000  # simulated networks from which the true number of trials is computed
 TRIALS, SEEDS = 5, (3, 5, 10)
-RATES = np.log([1 / 100, 10])  # range of the rates that are tried, relative to the recipe's
+RATES = np.log(
+    [1 / 100, 10]
+)  # logarithms of the lowest and the highest rate, relative to the recipe's rate
 CHANCE = 8.3  # score of random guesses, in points
-RUN = 1.0  # standard deviation of a run, in points
-HALF = 1.5  # standard deviation due to half of the test images, in points
+RUN = 1.0  # standard deviation between runs, in points
+HALF = 1.5  # standard deviation between scores on different halves of the images, in points
 # For each case: the mean and the standard deviation of the original network's best score, the mean and the standard
 # deviation of the logarithm of its best rate relative to the recipe's, and by how many points the rescaled network is
 # better.
@@ -58,10 +60,11 @@ def study(random: np.random.Generator, case: str, seeds: int) -> TrialBenefit:
     return trial_benefit(networks(random, seeds, TRIALS, height, spread, best, wide), rescaled)
 
 
-def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
+def holds(estimate: TrialBenefit, truth: TrialBenefit) -> bool:
     """Return True if the interval contains the true number of trials. None stands for more trials than were simulated."""
     low, true, high = (
-        found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high)
+        estimate.most + 1 if end is None else end
+        for end in (estimate.low, truth.trials, estimate.high)
     )
     return low <= true <= high
 
@@ -69,19 +72,24 @@ def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
 def coverage(case: str, seeds: int, studies: int = STUDIES) -> Mapping[str, float]:
     """Return the fraction of studies whose interval contains the truth, and the fraction whose interval is one number."""
     random = np.random.default_rng(0)
-    truth, found = study(random, case, MANY), [study(random, case, seeds) for _ in range(studies)]
+    truth, benefits = (
+        study(random, case, MANY),
+        [study(random, case, seeds) for _ in range(studies)],
+    )
     return dict(
-        holds=np.mean([holds(one, truth) for one in found]),
-        decided=np.mean([one.low == one.high for one in found]),
+        holds=np.mean([holds(benefit, truth) for benefit in benefits]),
+        decided=np.mean([benefit.low == benefit.high for benefit in benefits]),
     )
 
 
 def main() -> None:
     rows = []
     for case in CASES:
-        told = [coverage(case, seeds) for seeds in SEEDS]
+        coverages = [coverage(case, seeds) for seeds in SEEDS]
         truth = study(np.random.default_rng(0), case, MANY).trials
-        shares = [f'{100 * one[part]:.1f} %' for part in ('holds', 'decided') for one in told]
+        shares = [
+            f'{100 * rates[part]:.1f} %' for part in ('holds', 'decided') for rates in coverages
+        ]
         rows.append((case, [f'more than {TRIALS - 1}' if truth is None else str(truth), *shares]))
     columns = [f'{part}, {seeds} seeds' for part in ('holds', 'decided') for seeds in SEEDS]
     print_table(['truth', *columns], rows)

@@ -51,7 +51,7 @@ def trial_benefit(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -
     """
     trials = np.array(tuned, float)  # shape (seeds, trials, 2)
     target = np.array(untuned, float).mean(1)  # shape (seeds,)
-    curves = np.array([_mean_curve(of_seed) for of_seed in trials]).T
+    curves = np.array([_mean_curve(seed_trials) for seed_trials in trials]).T
     reached = []
     low_reached = []
     high_reached = []

@@ -39,12 +39,12 @@ def accuracy(method: str) -> dict[str, Any]:
     numbers = rows(table)[name]
     value = next(numbers[column] for column in COLUMNS if column in numbers)
     paper, _, part = table.partition('.')
-    printed = tables()[paper][part].get('printed', '')
+    source = tables()[paper][part].get('printed', '')
     return {
         'Task': 'Self-Supervised Image Classification (linear)',
         'Dataset': 'ImageNet-1k',
         'Metrics': {'Top 1 Accuracy (published)': value},
-        'Source': f'{tables()[paper].get("paper", paper)}, {printed}: {name}',
+        'Source': f'{tables()[paper].get("paper", paper)}, {source}: {name}',
     }
 
 
@@ -72,9 +72,9 @@ def model(method: str, path: Path) -> dict[str, Any]:
 
 def files() -> dict[str, str]:
     """Return the content of each file by its path."""
-    known = sorted(methods().items())
-    collections = [{'Name': method, 'README': 'README.md'} for method, _ in known]
-    models = [model(method, path) for method, path in known]
+    method_paths = sorted(methods().items())
+    collections = [{'Name': method, 'README': 'README.md'} for method, _ in method_paths]
+    models = [model(method, path) for method, path in method_paths]
     metafile = yaml.safe_dump(dict(Collections=collections, Models=models), sort_keys=False)
     index = yaml.safe_dump(dict(Import=['configs/metafile.yml']))
     return {'configs/metafile.yml': HEADER + metafile, 'model-index.yml': HEADER + index}

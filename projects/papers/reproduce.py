@@ -80,15 +80,15 @@ def coverage_table() -> str:
 
 def assumption_rows() -> str:
     """Return a table row for each assumption and each config that lists it."""
-    found = ''
+    table = ''
     for path in sorted([*ROOT.glob('configs/**/*.py'), *ROOT.glob('projects/*/configs/*.py')]):
         for line in ast.parse(path.read_text()).body:
             if isinstance(line, ast.Assign) and getattr(line.targets[0], 'id', '') == 'assumptions':
-                said = [word.value.value for word in line.value.keywords if word.value.value]
-                found += ''.join(
-                    f'| {text} | `{path.relative_to(ROOT).as_posix()}` |\n' for text in said
+                texts = [word.value.value for word in line.value.keywords if word.value.value]
+                table += ''.join(
+                    f'| {text} | `{path.relative_to(ROOT).as_posix()}` |\n' for text in texts
                 )
-    return found
+    return table
 
 
 def catalogue_rows(folder: Path) -> str:

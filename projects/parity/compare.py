@@ -295,7 +295,7 @@ def lars(
         torch.randn(64, 64, dtype=torch.float64),
         torch.randn(len(rates), 64, 64, dtype=torch.float64),
     )
-    moved = []
+    changes = []
     for make in (lambda w, lr: LARS([w], lr, momentum=0.9, weight_decay=1e-4), theirs):
         weight = nn.Parameter(start.clone())
         optimizer = make(weight, rates[0])
@@ -303,8 +303,8 @@ def lars(
             optimizer.param_groups[0]['lr'] = rate
             weight.grad = gradient.clone()
             optimizer.step()
-        moved.append(weight.detach() - start)
-    return *moved, factor
+        changes.append(weight.detach() - start)
+    return *changes, factor
 
 
 def lars_of(package: str) -> Callable[[nn.Parameter, float], torch.optim.Optimizer]:
@@ -409,12 +409,14 @@ def add_view(what: str, theirs: str, file: str, ours: str, factor: str) -> None:
     def compare() -> Outcome:
         installed('lightly')
         kind = getattr(importlib.import_module('lightly.transforms.byol_transform'), theirs, None)
-        made = (
+        transform = (
             kind()
             if kind
             else importlib.import_module('lightly.transforms.moco_transform').MoCoV2Transform()
         )
-        steps = (made.transforms[0] if hasattr(made, 'transforms') else made).transform.transforms
+        steps = (
+            transform.transforms[0] if hasattr(transform, 'transforms') else transform
+        ).transform.transforms
         view = Config.fromfile(config_path(f'mmairl::_base_/views/{file}'))[ours]
         return (
             our_parameters(view),
@@ -432,19 +434,19 @@ for title, words in VIEWS.items():
 
 def rows() -> list[tuple[str, str, str, str]]:
     """Return the rows of the table: library, computation, difference, and how the definition of the library differs."""
-    found = []
+    table_rows = []
     for package, what, compare in COMPARISONS:
         name = PACKAGES[package]
         try:
             ours, theirs, factor = compare()
         except Exception as error:  # an unknown version of external code may raise anything
-            found.append(
+            table_rows.append(
                 (name, what, 'not run', f'{type(error).__name__}: {error}'.splitlines()[0][:120])
             )
             continue
         difference = float((ours - theirs).abs().max() / ours.abs().max())
-        found.append((name, what, verdict(difference), factor))
-    return found
+        table_rows.append((name, what, verdict(difference), factor))
+    return table_rows
 
 
 def verdict(difference: float) -> str:

@@ -45,8 +45,8 @@ def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
     data = DATASETS.build(
         dict(type='Shapes', split='train', count=batches * batch, size=size, views=[view, view])
     )
-    for drawn in DataLoader(data, batch, shuffle=True):
-        yield [one / 127.5 - 1 for one in drawn['inputs']]
+    for items in DataLoader(data, batch, shuffle=True):
+        yield [images / 127.5 - 1 for images in items['inputs']]
 
 
 def with_torchvision(model: nn.Module) -> nn.Module:
@@ -94,14 +94,14 @@ def rows(depth: int, batch: int = 32, size: int = 64) -> Iterator[str]:
     learning = [weight for weight in model.train().parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(learning, lr=0.03, momentum=0.9, weight_decay=1e-4)
     train = views(steps[-1] + 1, batch, size)
-    held = next(train)
+    test_batch = next(train)
     for step in range(steps[-1] + 1):
         if step in steps:
             with torch.no_grad(), torch.random.fork_rng():
-                loss = copy.deepcopy(model)(held, mode='loss')['loss']
+                loss = copy.deepcopy(model)(test_batch, mode='loss')['loss']
                 theirs = with_torchvision(model)
-            found = [cosines(network, held) for network in (model, theirs)]
-            cells = [f'{one.median():.2f} | {one[0]:.2f}' for one in found]
+            results = [cosines(network, test_batch) for network in (model, theirs)]
+            cells = [f'{result.median():.2f} | {result[0]:.2f}' for result in results]
             yield f'| {depth} | {step} | {loss:.2f} | {" | ".join(cells)} |'
         if step < steps[-1]:
             optimizer.zero_grad()

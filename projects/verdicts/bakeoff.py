@@ -12,11 +12,11 @@ GAIN = 10.0
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Return the rates of each rule in percent, for each number of seeds.
+    """Return, for each rule and each number of seeds, the rate of false winners and the power in percent.
 
-    The rates are the highest rate of false winners over all distributions of scores, and the power.
+    The rate of false winners is the highest over all distributions of scores.
     """
-    found = {}
+    rates_by_rule = {}
     for name, rule in RULES.items():
         row = {}
         for seeds in SEEDS:
@@ -25,14 +25,14 @@ def table() -> dict[str, dict[str, float]]:
             )
         for seeds in SEEDS:
             row[f'power, {seeds} seeds'] = 100 * rates(rule, 'normal', seeds, gain=GAIN)
-        found[name] = row
-    return found
+        rates_by_rule[name] = row
+    return rates_by_rule
 
 
-def draw(found: dict[str, dict[str, float]], path: Path) -> None:
+def draw(rates_by_rule: dict[str, dict[str, float]], path: Path) -> None:
     """Draw a bar chart of the rate of false winners with five seeds."""
-    names = list(found)[::-1]
-    values = [found[name]['false winner, 5 seeds'] for name in names]
+    names = list(rates_by_rule)[::-1]
+    values = [rates_by_rule[name]['false winner, 5 seeds'] for name in names]
     figure, axes = plt.subplots(figsize=(6.5, 2.8), layout='constrained')
     bars = axes.barh(
         names, values, color=['#1b5fc1' if name == 'mmairl' else '#9aa4b2' for name in names]
@@ -51,13 +51,13 @@ def main() -> None:
         '--figure', type=Path, help='write a chart of the error rates with five seeds to this file'
     )
     args = parser.parse_args()
-    found = table()
-    heads = list(next(iter(found.values())))
+    rates_by_rule = table()
+    heads = list(next(iter(rates_by_rule.values())))
     print(f'| rule | {" | ".join(heads)} |\n|---|{"--:|" * len(heads)}')
-    for name, row in found.items():
+    for name, row in rates_by_rule.items():
         print(f'| {name} | {" | ".join(f"{value:.1f} %" for value in row.values())} |')
     if args.figure:
-        draw(found, args.figure)
+        draw(rates_by_rule, args.figure)
 
 
 if __name__ == '__main__':

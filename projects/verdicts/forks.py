@@ -45,7 +45,7 @@ class Agreement:
     """How well the mean effects of forks at one fork point agree with the mean effects of whole runs."""
 
     same_sign: int
-    slope: float  # of the line through the origin that fits the effects of forks to those of whole runs
+    slope: float  # of the line through the origin that predicts effects of forks from effects of whole runs
     correlation: float
 
 
@@ -103,15 +103,16 @@ def intervals(factors: Sequence[Factor], point: Fraction, seed: int = 0) -> dict
     """Return the 95 % interval of each field of `Agreement`. All factors share the resampled seeds."""
     draw = np.random.default_rng(seed)
     runs = min(len(factor.whole) for factor in factors)
-    drawn = []
+    samples = []
     for _ in range(RESAMPLES):
-        chosen = draw.integers(runs, size=runs)
-        whole = np.array([factor.whole[chosen].mean() for factor in factors])
-        forks = np.array([factor.forks[point][chosen].mean() for factor in factors])
-        drawn.append(agreement(whole, forks))
+        places = draw.integers(runs, size=runs)
+        whole = np.array([factor.whole[places].mean() for factor in factors])
+        forks = np.array([factor.forks[point][places].mean() for factor in factors])
+        samples.append(agreement(whole, forks))
     keys = Agreement.__dataclass_fields__
     return {
-        key: np.nanquantile([getattr(one, key) for one in drawn], (0.025, 0.975)) for key in keys
+        key: np.nanquantile([getattr(sample, key) for sample in samples], (0.025, 0.975))
+        for key in keys
     }
 
 
@@ -130,8 +131,8 @@ def false_alarms(differences: np.ndarray, trunks: int, seed: int = 0) -> float:
     """
     draw = np.random.default_rng(seed)
     shape = (STUDIES, ROWS, trunks)
-    drawn = draw.choice(differences.ravel(), shape) * draw.choice([-1, 1], shape)
-    decisions = verdicts(*paired(drawn, np.zeros(shape)), MARGIN)
+    scores = draw.choice(differences.ravel(), shape) * draw.choice([-1, 1], shape)
+    decisions = verdicts(*paired(scores, np.zeros(shape)), MARGIN)
     return float((decisions == DIFFERS).any(-1).mean())
 
 
@@ -153,11 +154,11 @@ def tables(factors: Sequence[Factor]) -> str:
     whole = np.array([factor.whole.mean() for factor in factors])
     for point in points:
         forks = np.array([factor.forks[point].mean() for factor in factors])
-        found = agreement(whole, forks)
+        fit = agreement(whole, forks)
         cells = [
-            f'{found.same_sign} of {len(factors)}',
-            f'{found.slope:.2f}',
-            f'{found.correlation:.2f}',
+            f'{fit.same_sign} of {len(factors)}',
+            f'{fit.slope:.2f}',
+            f'{fit.correlation:.2f}',
         ]
         if min(len(factor.whole) for factor in factors) >= FEWEST:
             ranges = intervals(factors, point).values()

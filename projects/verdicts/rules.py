@@ -50,8 +50,8 @@ def separate_deviations(table: np.ndarray, draw: np.random.Generator) -> np.ndar
 
 def welch(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """A row wins if it is better by Welch's t-test at the 5 % level. The six comparisons are not corrected."""
-    found = stats.ttest_ind(table[:, 1:], table[:, :1], axis=-1, equal_var=False)
-    return (found.pvalue < 0.05) & (found.statistic > 0)
+    test = stats.ttest_ind(table[:, 1:], table[:, :1], axis=-1, equal_var=False)
+    return (test.pvalue < 0.05) & (test.statistic > 0)
 
 
 def interquartile_means(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
@@ -60,9 +60,9 @@ def interquartile_means(table: np.ndarray, draw: np.random.Generator) -> np.ndar
     cut = seeds // 4
     low, high = [], []
     for row in range(table.shape[1]):
-        chosen = draw.integers(seeds, size=(len(table), RESAMPLES, seeds))
-        resampled = np.take_along_axis(table[:, row, None], chosen, -1)
-        means = np.sort(resampled, -1)[..., cut : seeds - cut].mean(-1)
+        places = draw.integers(seeds, size=(len(table), RESAMPLES, seeds))
+        samples = np.take_along_axis(table[:, row, None], places, -1)
+        means = np.sort(samples, -1)[..., cut : seeds - cut].mean(-1)
         ends = np.quantile(means, (0.025, 0.975), axis=-1)
         low.append(ends[0])
         high.append(ends[1])

@@ -53,21 +53,23 @@ def scores(
 ):
     """Return the scores (study, row, seed) of equally good rows. If `blocks`, each seed shifts the scores of all rows."""
     size = (studies, len(spread), seeds)
-    found = (
+    values = (
         LEVEL
         + spread[:, None] * SHAPES[shape](draw, size)
         + blocks * 3 * draw.normal(size=(studies, 1, seeds))
     )
     if shape.startswith('tied'):
-        found = np.round(found / IMAGE) * IMAGE
+        values = np.round(values / IMAGE) * IMAGE
     if 'collapses' in shape:
         chance = (
             np.full(len(spread), 0.1)
             if shape not in UNEQUAL
             else 0.2 * (np.arange(len(spread)) % 2)
         )
-        found = np.where(draw.random(size) < chance[:, None], NULL + draw.normal(size=size), found)
-    return found
+        values = np.where(
+            draw.random(size) < chance[:, None], NULL + draw.normal(size=size), values
+        )
+    return values
 
 
 def false_alarms(shape: str, numbers: Sequence[np.ndarray], share: np.ndarray) -> float:
@@ -92,11 +94,11 @@ def ladder(
 
     If `missing`, the row with the largest standard deviation lacks a run.
     """
-    found = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
+    table = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
     if missing:
-        found[:, spread.argmax(), 0] = np.nan
-    limits = collapse_limit(found, null)
-    *numbers, share = tested(found[:, 1:], found[:, :-1], (limits[:, 1:], limits[:, :-1]), blocks)
+        table[:, spread.argmax(), 0] = np.nan
+    limits = collapse_limit(table, null)
+    *numbers, share = tested(table[:, 1:], table[:, :-1], (limits[:, 1:], limits[:, :-1]), blocks)
     return false_alarms(shape, numbers, share)
 
 
@@ -122,16 +124,16 @@ def design(
     if missing:
         table[:, spread.argmax(), 0] = np.nan
     fell = table < collapse_limit(table, null)[..., None]
-    of_runs = table[(slice(None), *zip(*runs))]
-    told = [model.estimate(of_runs, {effect: 2.0}) for effect in plan.asked]
-    estimate, error, freedom = (np.stack(part, -1) for part in zip(*told))
+    run_scores = table[(slice(None), *zip(*runs))]
+    estimates = [model.estimate(run_scores, {effect: 2.0}) for effect in plan.asked]
+    estimate, error, freedom = (np.stack(part, -1) for part in zip(*estimates))
     *_, share = how_many_collapsed(
         plan, [str(levels[row]) for row, _ in runs], fell[(slice(None), *zip(*runs))]
     )
     return false_alarms(shape, (estimate, error, freedom), share)
 
 
-def searched(
+def simulate_searches(
     draw: np.random.Generator,
     searches: int,
     trials: int,
@@ -148,10 +150,10 @@ def searched(
     points = draw.uniform(-1, 1, (studies, searches, trials))
     points[..., 0] = 0
     true = 80 - sharp * (points - place) ** 2
-    tried = true + draw.normal(0, 2.8, true.shape)
-    best = tried.argmax(-1)[..., None]
+    trial_scores = true + draw.normal(0, 2.8, true.shape)
+    best = trial_scores.argmax(-1)[..., None]
     fresh = np.take_along_axis(true, best, -1) + draw.normal(0, 2.8, best.shape)
-    return np.take_along_axis(tried, best, -1)[..., 0], fresh[..., 0]
+    return np.take_along_axis(trial_scores, best, -1)[..., 0], fresh[..., 0]
 
 
 # For two equally good rows: the number of trials, the sharpness of the score's peak, and the value at the peak.
@@ -170,7 +172,7 @@ def chances(case: str, searches: int) -> tuple[float, float]:
     The first fraction is for the scores of the best trials, the second for fresh runs with their values.
     """
     draw = np.random.default_rng(searches)
-    one, two = (searched(draw, searches, *row) for row in CHANCES[case])
+    one, two = (simulate_searches(draw, searches, *row) for row in CHANCES[case])
     words = [
         verdicts(*(part[:, None] for part in paired(*pair)), margin=1.0) for pair in zip(one, two)
     ]

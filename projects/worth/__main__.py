@@ -6,7 +6,7 @@ python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet
 if __name__ == '__main__':
     from mmairl.cli import prepare
 
-    prepare()  # before the imports below, which take seconds
+    prepare()  # prepares the process before the imports below, which take seconds
 
 import argparse
 
@@ -106,15 +106,15 @@ def groups(text: str) -> Groups:
 @one_sentence_errors
 def main() -> None:
     try:
-        found = worth(**vars(parse_args()))
+        outcome = worth(**vars(parse_args()))
     except Stopped as stopped:
         # The part after the semicolon advises to set --resume, which this command does not have.
         raise Stopped(
             f'{str(stopped).partition(";")[0]}; run the same command to continue'
         ) from stopped
-    print(found)
-    if isinstance(found, Worth):
-        print(f'the page: {found.page.resolve()}')
+    print(outcome)
+    if isinstance(outcome, Worth):
+        print(f'the page: {outcome.page.resolve()}')
 
 
 if __name__ == '__main__':

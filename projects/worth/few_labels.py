@@ -41,7 +41,7 @@ class Verdict:
     more: int = 0  # if undecided: how many additional labels would lead to a decision
 
 
-def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
+def standardize(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
     """Standardize features by the mean and deviation of the training images, and scale them to unit length on average.
 
     If there are more dimensions than images, a rotation reduces the dimensions to the number of images.
@@ -68,26 +68,31 @@ def draw(
     halves = [
         [_half(members, groups[members], random) for members in classes] for _ in range(draws)
     ]
-    half, whole = (
+    half_count, full_count = (
         sum(map(len, chain(*parts))) / len(parts) / len(classes) for parts in (halves, [classes])
     )
-    few = {n: [[order[:n] for order in of_draw] for of_draw in halves] for n in LABELS if n < half}
-    points = {**few, half: halves, whole: [classes] * draws}
+    small_points = {
+        n: [[order[:n] for order in orders] for orders in halves] for n in LABELS if n < half_count
+    }
+    points = {**small_points, half_count: halves, full_count: [classes] * draws}
     return {
-        float(n): [np.concatenate(parts) for parts in of_draws] for n, of_draws in points.items()
+        float(n): [np.concatenate(parts) for parts in draw_parts]
+        for n, draw_parts in points.items()
     }
 
 
 def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return the members of a class that belong to a random half of the groups, in random order."""
     order = random.permutation(np.unique(groups))
-    chosen = np.concatenate(
+    positions = np.concatenate(
         [np.flatnonzero(groups == group) for group in order[: (len(order) + 1) // 2]]
     )
-    return members[chosen if len(order) == len(groups) else random.permutation(chosen)]
+    return members[positions if len(order) == len(groups) else random.permutation(positions)]
 
 
-def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) -> np.ndarray:
+def classify_correctly(
+    x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray
+) -> np.ndarray:
     """Return for each test image whether ridge regression classifies it correctly. All classes have the same weight.
 
     The penalty minimizes the leave-one-out squared error, which has a closed form (Allen, 1974). With one label per class,
@@ -103,24 +108,24 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
     def left_out_error(strength: float) -> float:
         shrunk = s**2 / (s**2 + strength)
         leverage = weight + u**2 @ shrunk
-        missed = root * (target - share) - u @ (shrunk[:, None] * along)
-        return np.square(missed / (1 - leverage)[:, None]).sum()
+        residual = root * (target - share) - u @ (shrunk[:, None] * along)
+        return np.square(residual / (1 - leverage)[:, None]).sum()
 
     best = min(STRENGTHS[::-1], key=left_out_error)  # of equally good penalties, the strongest
     scores = (x[test] - mean) @ v.T @ ((s / (s**2 + best))[:, None] * along) + share
     return scores.argmax(1) == y[test]
 
 
-def recognised_by_draw(
+def classify_by_draw(
     x: np.ndarray, y: np.ndarray, points: Mapping[float, Sequence[np.ndarray]], test: np.ndarray
 ) -> np.ndarray:
     """Return which test images a candidate recognizes, as an array (points, draws, test images).
 
     The last point has all labels and therefore only one possible draw, whose result is repeated.
     """
-    *few, whole = points.values()
-    by_point = [[recognised(x, y, fit, test) for fit in draws] for draws in few]
-    return np.array([*by_point, [recognised(x, y, whole[0], test)] * len(whole)])
+    *partial, full = points.values()
+    hits = [[classify_correctly(x, y, fit, test) for fit in draws] for draws in partial]
+    return np.array([*hits, [classify_correctly(x, y, full[0], test)] * len(full)])
 
 
 def class_weights(y: np.ndarray) -> np.ndarray:
@@ -143,16 +148,20 @@ def gain(
     differs = 100 * weight * (one.astype(float) - two)
     _, place = np.unique(groups, return_inverse=True)
     sums = np.bincount(place, differs[-1, 0] - differs[-1, 0].mean())
-    many = len(sums)
-    by_images = many / (many - 1) * np.square(sums / weight.size).sum() + (100 / many) ** 2
-    by_labels = differs[-2].mean(1).var(ddof=1)
-    freedom = (by_images + by_labels) ** 2 / (
-        by_images**2 / (many - 1) + by_labels**2 / (len(one[0]) - 1)
+    count = len(sums)
+    image_variance = count / (count - 1) * np.square(sums / weight.size).sum() + (100 / count) ** 2
+    label_variance = differs[-2].mean(1).var(ddof=1)
+    freedom = (image_variance + label_variance) ** 2 / (
+        image_variance**2 / (count - 1) + label_variance**2 / (len(one[0]) - 1)
     )
-    return float(differs[-1, 0].mean()), float(np.sqrt(by_images + by_labels)), float(freedom)
+    return (
+        float(differs[-1, 0].mean()),
+        float(np.sqrt(image_variance + label_variance)),
+        float(freedom),
+    )
 
 
-def judged(
+def decide(
     right: Right,
     weight: np.ndarray,
     own: Sequence[str],
@@ -167,9 +176,9 @@ def judged(
     with Bonferroni's correction over the other candidates. If both conditions hold, the gain is real but too small, and the
     verdict is `keep`.
     """
-    rest = [name for name in right if name not in own]
+    rivals = [name for name in right if name not in own]
     groups = np.arange(len(weight)) if groups is None else groups
-    gains = {o: {b: gain(right[o], right[b], weight, groups) for b in rest} for o in own}
+    gains = {o: {b: gain(right[o], right[b], weight, groups) for b in rivals} for o in own}
     p_better = [
         max(stats.t.sf(g / error, freedom) for g, error, freedom in row.values())
         for row in gains.values()
@@ -179,8 +188,8 @@ def judged(
         for row in gains.values()
     ]
     score = {name: (hits[-1, 0] * weight).mean() for name, hits in right.items()}
-    best, better = max(rest, key=score.get), holm(np.array(p_better)) < LEVEL
-    keep, pays = len(rest) * max(p_less) < LEVEL, bool(better.any())
+    best, better = max(rivals, key=score.get), holm(np.array(p_better)) < LEVEL
+    keep, pays = len(rivals) * max(p_less) < LEVEL, bool(better.any())
     leading = max((o for o, fine in zip(own, better) if fine or not pays), key=score.get)
     estimate, error, freedom = gains[leading][best]
     ends = interval(estimate, error, freedom)
@@ -191,12 +200,16 @@ def judged(
 
 def more_labels(estimate: float, error: float, labelled: int) -> int:
     """Return how many more labels would lead to a decision if the estimated gain were the true gain."""
-    wanted = max(estimate, MARGIN - estimate) / (stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(POWER))
-    more = max(labelled * ((error / wanted) ** 2 - 1), labelled / 4)
+    target_error = max(estimate, MARGIN - estimate) / (
+        stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(POWER)
+    )
+    more = max(labelled * ((error / target_error) ** 2 - 1), labelled / 4)
     return int(round(more, 1 - len(str(round(more)))))
 
 
-def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
+def bootstrap_accuracies(
+    right: Right, weight: np.ndarray, seed: int, groups: np.ndarray
+) -> np.ndarray:
     """Return bootstrap accuracies in percent, as an array (samples, candidates, points).
 
     Each bootstrap sample selects, with replacement, draws of labels and groups of test images. All candidates share the
@@ -207,25 +220,25 @@ def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -
         next(iter(right.values())).shape[1],
         np.unique(groups, return_inverse=True),
     )
-    of_draws = random.multinomial(draws, np.full(draws, 1 / draws), RESAMPLED) / draws
-    of_images = (
+    draw_weights = random.multinomial(draws, np.full(draws, 1 / draws), RESAMPLED) / draws
+    image_weights = (
         random.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), RESAMPLED)[:, place]
         * weight
     )
-    of_images /= of_images.sum(1, keepdims=True)
+    image_weights /= image_weights.sum(1, keepdims=True)
     accuracy = [
-        np.stack([((of_draws @ point) * of_images).sum(1) for point in hits], 1)
+        np.stack([((draw_weights @ point) * image_weights).sum(1) for point in hits], 1)
         for hits in right.values()
     ]
     return 100 * np.stack(accuracy, 1).clip(0, 1)
 
 
-def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
+def labels_needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     """Return the number of labels at which a learning curve reaches a score, interpolated on a log axis.
 
     Return infinity if the curve does not reach the score.
 
-    >>> round(needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
+    >>> round(labels_needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
     8.0
     """
     rising = np.maximum.accumulate(curve)
@@ -237,7 +250,7 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     )
 
 
-def saved(
+def saved_labels(
     means: np.ndarray, samples: np.ndarray, labels: np.ndarray, one: int, two: int
 ) -> tuple[float, float, float, float]:
     """Return a number of labels of candidate `one`, and how many labels candidate `two` needs for the same score.
@@ -246,12 +259,17 @@ def saved(
     curve if `two` reaches no score of `one`. The other three values are the number of labels of `two` and the ends of its 95
     % interval.
     """
-    reached = [
+    reachable = [
         place
         for place in range(len(labels))
-        if np.isfinite(needed(means[two], labels, means[one][place]))
+        if np.isfinite(labels_needed(means[two], labels, means[one][place]))
     ]
-    at = max(reached, default=0)
-    many = [needed(curves[two], labels, curves[one][at]) for curves in samples]
-    low, high = np.percentile(many, [2.5, 97.5], method='nearest')
-    return float(labels[at]), needed(means[two], labels, means[one][at]), float(low), float(high)
+    point = max(reachable, default=0)
+    counts = [labels_needed(curves[two], labels, curves[one][point]) for curves in samples]
+    low, high = np.percentile(counts, [2.5, 97.5], method='nearest')
+    return (
+        float(labels[point]),
+        labels_needed(means[two], labels, means[one][point]),
+        float(low),
+        float(high),
+    )

@@ -17,7 +17,7 @@ ENVIRONMENT.loader.searchpath.append(str(Path(__file__).with_name('templates')))
 
 def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
     """Write the page: the answer, the learning curves, the cost in labels and time, and the method."""
-    head, _, rest = record['answer'].partition(': ')
+    head, _, details = record['answer'].partition(': ')
     candidates = record['candidates']
     curves = {
         name: (record['labels'], *(candidate[key] for key in CURVE))
@@ -40,7 +40,7 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
         path,
         'does_it_pay.html',
         title=f'{head}.',
-        lead=f'{rest[0].upper()}{rest[1:]}',
+        lead=f'{details[0].upper()}{details[1:]}',
         record=record,
         curves=chart(curves, 'recognized, %', 'labels of each class', log='x', wide=True),
         saving=saving(record),
@@ -57,10 +57,12 @@ def _grid(rows: Sequence[Sequence[Picture]]) -> Markup | str:
 
 def saving(record: Mapping[str, Any]) -> str:
     """Return a sentence on how many labels the best pre-training saves."""
-    few, (many, low, high) = record['saved']['labels'], record['saved']['instead_of']
-    most = f'more than {record["labels"][-1]:.0f}'
-    many, low, high = (most if end is None else f'{end:.0f}' for end in (many, low, high))
-    own = f'With {few:.0f} label{"s" * (few > 1)} of each class, {record["own"]}'
-    return (
-        f'{own} recognizes as many as {record["best"]} with {many} (95 % interval {low} to {high}).'
+    own_labels, (other_labels, low, high) = record['saved']['labels'], record['saved']['instead_of']
+    maximum = f'more than {record["labels"][-1]:.0f}'
+    other_labels, low, high = (
+        maximum if end is None else f'{end:.0f}' for end in (other_labels, low, high)
     )
+    beginning = (
+        f'With {own_labels:.0f} label{"s" * (own_labels > 1)} of each class, {record["own"]}'
+    )
+    return f'{beginning} recognizes as many as {record["best"]} with {other_labels} (95 % interval {low} to {high}).'

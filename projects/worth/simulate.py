@@ -14,14 +14,14 @@ from mmairl.report.table import print_table
 from projects.worth.few_labels import (
     Right,
     Verdict,
+    bootstrap_accuracies,
     class_weights,
+    classify_by_draw,
+    decide,
     draw,
-    judged,
-    needed,
-    prepared,
-    recognised_by_draw,
-    resampled,
-    saved,
+    labels_needed,
+    saved_labels,
+    standardize,
 )
 
 STUDIES = 1000
@@ -79,8 +79,8 @@ def study(
         x = distance * np.eye(8)[y] + random.normal(size=(labels, 8))
         if together > 1:  # groups vary as much as images within a group
             x += random.normal(size=(labels, 8))[groups]
-        x = prepared(x, pool)
-        right[f'{name} {len(right)}' if name not in OWN else name] = recognised_by_draw(
+        x = standardize(x, pool)
+        right[f'{name} {len(right)}' if name not in OWN else name] = classify_by_draw(
             x, y, points, test
         )
     return Simulated(
@@ -92,8 +92,8 @@ def verdict(
     seed: int, own: tuple[float, ...], rest: tuple[float, ...], labels: int = 160, together: int = 1
 ) -> Verdict:
     """Return the verdict of a study that was evaluated with half of the labels and with all labels."""
-    found = study(seed, own, rest, labels, together, last=2)
-    return judged(found.right, found.weight, found.own, labels, found.groups)
+    simulated = study(seed, own, rest, labels, together, last=2)
+    return decide(simulated.right, simulated.weight, simulated.own, labels, simulated.groups)
 
 
 def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
@@ -102,36 +102,49 @@ def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
     The first result is an array (candidates, points) for the intervals of the learning curves. The second result is for the
     interval of the number of labels that the second candidate needs in place of those of the first.
     """
-    found = [study(seed, *case) for seed in range(studies)]
+    simulations = [study(seed, *case) for seed in range(studies)]
     means = [
-        np.array([100 * (hits * one.weight).mean((1, 2)) for hits in one.right.values()])
-        for one in found
-    ]
-    truth, held, kept = np.mean(means, 0), [], []
-    for seed, (one, mean) in enumerate(zip(found, means)):
-        samples = resampled(one.right, one.weight, seed, one.groups)
-        low, high = np.percentile(samples, [2.5, 97.5], axis=0)
-        held.append((low <= truth) & (truth <= high))
-        few, _, least, most = saved(mean, samples, one.labels, 0, 1)
-        kept.append(
-            least <= needed(truth[1], one.labels, truth[0][one.labels.tolist().index(few)]) <= most
+        np.array(
+            [100 * (hits * simulation.weight).mean((1, 2)) for hits in simulation.right.values()]
         )
-    return np.mean(held, 0), float(np.mean(kept))
+        for simulation in simulations
+    ]
+    truth, curve_covers, saving_covers = np.mean(means, 0), [], []
+    for seed, (simulation, mean) in enumerate(zip(simulations, means)):
+        samples = bootstrap_accuracies(simulation.right, simulation.weight, seed, simulation.groups)
+        low, high = np.percentile(samples, [2.5, 97.5], axis=0)
+        curve_covers.append((low <= truth) & (truth <= high))
+        own_labels, _, low_labels, high_labels = saved_labels(
+            mean, samples, simulation.labels, 0, 1
+        )
+        point = simulation.labels.tolist().index(own_labels)
+        true_labels = labels_needed(truth[1], simulation.labels, truth[0][point])
+        saving_covers.append(low_labels <= true_labels <= high_labels)
+    return np.mean(curve_covers, 0), float(np.mean(saving_covers))
 
 
 def main() -> None:
     rows = []
     for name, case in CASES.items():
-        found = [verdict(seed, *case) for seed in range(STUDIES)]
-        count, gain = Counter(one.word for one in found), np.mean([one.gain for one in found])
+        outcomes = [verdict(seed, *case) for seed in range(STUDIES)]
+        count, gain = (
+            Counter(outcome.word for outcome in outcomes),
+            np.mean([outcome.gain for outcome in outcomes]),
+        )
         shares = [f'{100 * count[word] / STUDIES:.1f}' for word in ('pays', 'keep', 'undecided')]
         rows.append((name, [f'{gain:+.1f}', *shares]))
     print_table(['mean gain', 'pays, %', 'keep, %', 'undecided, %'], rows, head='truth')
     rows = []
     for name, case in CURVES.items():
-        held, kept = bands(*case)
+        curve_coverage, saving_coverage = bands(*case)
         rows.append(
-            (name, [f'{100 * held.min():.0f} to {100 * held.max():.0f}', f'{100 * kept:.0f}'])
+            (
+                name,
+                [
+                    f'{100 * curve_coverage.min():.0f} to {100 * curve_coverage.max():.0f}',
+                    f'{100 * saving_coverage:.0f}',
+                ],
+            )
         )
     print_table(['bands hold, %', 'labels saved, %'], rows, head='2.6 beside 2.0')
 

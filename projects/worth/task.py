@@ -75,31 +75,31 @@ def read_task(
             code='no-image-folder',
         )
     names = image_names(UnlabelledFolder(images, channels=channels))
-    given = by_folder(names) if labels is None else by_table(names, labels, images, column)
-    count = Counter(given.values())
+    label_of = by_folder(names) if labels is None else by_table(names, labels, images, column)
+    count = Counter(label_of.values())
     if labels is None and count.keys() <= SPLIT_FOLDERS:
         raise UserError(
             f'{images}: the folders are parts of a data set, not classes ({", ".join(count)}); name one of them, or set labels',
             code='split-folders',
         )
-    if few := [label for label, many in count.items() if many < 2]:
+    if rare := [label for label, size in count.items() if size < 2]:
         raise UserError(
-            f"class '{few[0]}' has only one labeled image; label another for the test, or leave the class out",
+            f"class '{rare[0]}' has only one labeled image; label another for the test, or leave the class out",
             code='class-of-one',
         )
     if len(count) < 2:
-        where = 'in the folders below' if labels is None else f'in {labels} for'
+        source = 'in the folders below' if labels is None else f'in {labels} for'
         raise UserError(
-            f'there are {len(count)} classes {where} {images}; set labels of at least two classes',
+            f'there are {len(count)} classes {source} {images}; set labels of at least two classes',
             code='one-class',
         )
-    labelled, classes = sorted(given), sorted(count)
-    y = np.array([classes.index(given[name]) for name in labelled])
-    own = dict(zip(names, groups_or_none(names, groups) if groups else names))
-    labelled_groups = [own[name] for name in labelled]
+    labelled, classes = sorted(label_of), sorted(count)
+    y = np.array([classes.index(label_of[name]) for name in labelled])
+    group_of = dict(zip(names, groups_or_none(names, groups) if groups else names))
+    labelled_groups = [group_of[name] for name in labelled]
     require_groups(labelled, labelled_groups, groups)
     for label in classes:
-        if len({own[name] for name in labelled if given[name] == label}) < 2:
+        if len({group_of[name] for name in labelled if label_of[name] == label}) < 2:
             raise UserError(
                 f"all labeled images of class '{label}' belong to one group, which cannot be on both sides of the split; "
                 'label images of another group, or leave the class out',
@@ -109,15 +109,18 @@ def read_task(
     pool, test = (part.sort().values.numpy() for part in parts)
     number = np.unique(labelled_groups, return_inverse=True)[1]
     require_several(y, pool, test, number)
-    tested = {labelled_groups[place] for place in test}
-    ungrouped = sum(group is None for group in own.values())
+    test_groups = {labelled_groups[place] for place in test}
+    ungrouped = sum(group is None for group in group_of.values())
     # An image without a known group could belong to the group of a test image.
-    kept = [name for name in names if own[name] is not None and own[name] not in tested]
-    if len(kept) < FEWEST:
+    pretraining = [
+        name for name in names if group_of[name] is not None and group_of[name] not in test_groups
+    ]
+    if len(pretraining) < FEWEST:
         reason = 'are held out' + ' or have no group' * bool(ungrouped)
         raise UserError(
-            f'{images}: {len(names) - len(kept)} of the {len(names)} images {reason}, and the {len(kept)} others are too few '
-            f'for pre-training; add {FEWEST - len(kept)} more, with or without labels',
+            f'{images}: {len(names) - len(pretraining)} of the {len(names)} images {reason}, and the '
+            f'{len(pretraining)} others are too few for pre-training; add {FEWEST - len(pretraining)} more, with or '
+            'without labels',
             code='few-images',
         )
     return Task(
@@ -128,7 +131,7 @@ def read_task(
         classes,
         pool,
         test,
-        kept,
+        pretraining,
         channels,
         number,
         ungrouped,
@@ -164,14 +167,14 @@ def by_table(
     table = {
         name: label.strip() for name, label in read_column(labels, column).items() if label.strip()
     }
-    given, missing = values_of(names, table, labels, Path(images).resolve().name)
+    label_of, missing = values_of(names, table, labels, Path(images).resolve().name)
     if missing:
         raise UserError(
             f"{labels}: {len(missing)} names do not match exactly one image below {images}, first '{missing[0]}' (an image "
             f"is named '{names[0]}'); correct the names",
             code='unmatched-names',
         )
-    return given
+    return label_of
 
 
 def lay_out(task: Task, folder: Path) -> None:
@@ -204,8 +207,8 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
                 code='unreadable-class',
             )
     sets = [task.dataset([[]], places) for places in (pool, test)]
-    alike = look_alikes(*sets, workers)
-    duplicates, conflicts = split_conflicts(alike, *(part.labels for part in sets))
+    matches = look_alikes(*sets, workers)
+    duplicates, conflicts = split_conflicts(matches, *(part.labels for part in sets))
     if len(duplicates) == len(test):
         raise UserError(
             f'{task.root}: each test image nearly equals a training image; remove copies',

@@ -29,7 +29,7 @@ from mmairl.io import read_json, write_json
 from mmairl.report.table import print_table
 from projects.worth.domains import DOMAINS, SIDE, Domain, write_images
 from projects.worth.domains import draw as drawn
-from projects.worth.few_labels import MARGIN, prepared, recognised
+from projects.worth.few_labels import MARGIN, classify_correctly, standardize
 from projects.worth.worth import OWN, RANDOM, RAW, central, network, worth
 
 SEEDS = (0, 1)
@@ -69,12 +69,12 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
     y, new = np.arange(domain.images) % domain.classes, np.arange(2 * FRESH) % domain.classes
     names = write_images(folder / 'images', drawn(domain, y, seed=0))
     paths = write_images(folder / 'new', drawn(domain, new, seed=1))
-    given = with_faults(y[: domain.classes * domain.labels], domain, seed)
+    labels = with_faults(y[: domain.classes * domain.labels], domain, seed)
     table = folder / f'labels_{seed}.csv'
     table.write_text(
-        '\n'.join(['name,class', *(f'{name},class {label}' for name, label in zip(names, given))])
+        '\n'.join(['name,class', *(f'{name},class {label}' for name, label in zip(names, labels))])
     )
-    how = dict(
+    settings = dict(
         size=CROP,
         batch=BATCH,
         workers=0,
@@ -82,15 +82,17 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
         epochs=max(1, round(STEPS * BATCH / domain.images)),
     )
     weights = [released] if domain.released else []
-    record = worth(folder / 'images', table, out, weights=weights, options=OPTIONS, **how).record
+    record = worth(
+        folder / 'images', table, out, weights=weights, options=OPTIONS, **settings
+    ).record
     dataset, scores = dataset_of([folder / 'new' / name for name in paths], central(CROP)), {}
     for name, candidate in record['candidates'].items():
         x = features(name, dataset, candidate.get('checkpoint') or released, seed)
         scores[name] = many_draws(x, new, domain, seed)
     # `worth` never advises against pre-training after a training of so few epochs. The verdict that ignores the length of
     # the training is therefore stored instead.
-    kept = {key: record[key] for key in ('own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
-    write_json(out / NAME, dict(word=record['compared'], **kept, scores=scores))
+    summary = {key: record[key] for key in ('own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
+    write_json(out / NAME, dict(word=record['compared'], **summary, scores=scores))
 
 
 def with_faults(y: np.ndarray, domain: Domain, seed: int) -> np.ndarray:
@@ -124,14 +126,14 @@ def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float
     The training labels are labels of the other half of the new images, as many as `worth` had for training.
     """
     pool, test = np.arange(FRESH), np.arange(FRESH, 2 * FRESH)
-    x, random = prepared(x, pool), np.random.default_rng(seed)
-    given = np.concatenate([with_faults(y[:FRESH], domain, seed), y[FRESH:]])
+    x, random = standardize(x, pool), np.random.default_rng(seed)
+    labels = np.concatenate([with_faults(y[:FRESH], domain, seed), y[FRESH:]])
     classes = [pool[y[:FRESH] == label] for label in range(domain.classes)]
     fits = [
         np.concatenate([random.choice(rows, domain.labels // 2, False) for rows in classes])
         for _ in range(DRAWS)
     ]
-    return 100 * float(np.mean([recognised(x, given, fit, test).mean() for fit in fits]))
+    return 100 * float(np.mean([classify_correctly(x, labels, fit, test).mean() for fit in fits]))
 
 
 def released_on_outlines(path: Path) -> Path:
@@ -186,18 +188,23 @@ def report(folder: Path) -> None:
             name: np.mean([answer['scores'][name] for answer in answers])
             for name in answers[0]['scores']
         }
-        own, rest = (
+        own_score, other_score = (
             max(v for k, v in means.items() if k.startswith(OWN) == mine) for mine in (True, False)
         )
         for answer in answers:
-            fine = dict(pays=own > rest, keep=own - rest < MARGIN).get(answer['word'])
+            fine = dict(pays=own_score > other_score, keep=own_score - other_score < MARGIN).get(
+                answer['word']
+            )
             mark = {True: 'right', False: 'wrong', None: 'not decided'}[fine]
             count[mark] += 1
-            said = f'{answer["gain"]:+.0f} [{answer["low"]:+.0f}, {answer["high"]:+.0f}]'
-            more = f'{answer["more"]:,}' if answer['more'] else ''
-            truths = [f'{own:.0f}', f'{rest:.0f}', mark]
+            gain = f'{answer["gain"]:+.0f} [{answer["low"]:+.0f}, {answer["high"]:+.0f}]'
+            more_labels = f'{answer["more"]:,}' if answer['more'] else ''
+            truths = [f'{own_score:.0f}', f'{other_score:.0f}', mark]
             rows.append(
-                (domain.name, [answer['word'], answer['own'], answer['best'], said, *truths, more])
+                (
+                    domain.name,
+                    [answer['word'], answer['own'], answer['best'], gain, *truths, more_labels],
+                )
             )
     print_table(
         ['says', 'own', 'best other', 'gain', 'true own', 'true other', '', 'more labels'],

@@ -47,14 +47,14 @@ from projects.worth.few_labels import (
     MARGIN,
     Right,
     Verdict,
+    bootstrap_accuracies,
     class_weights,
+    classify_by_draw,
+    classify_correctly,
+    decide,
     draw,
-    judged,
-    prepared,
-    recognised,
-    recognised_by_draw,
-    resampled,
-    saved,
+    saved_labels,
+    standardize,
 )
 from projects.worth.page import write_worth_page
 from projects.worth.task import Task, lay_out, read_task, testable
@@ -116,11 +116,11 @@ class Plan(msgspec.Struct):
     @property
     def remarks(self) -> list[str]:
         """Return remarks on a plan that exceeds the budget, or has too few epochs to advise against pre-training."""
-        minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
+        minutes, total = self.asked['minutes'], sum(self.seconds.values()) / 60
         remarks = []
-        if minutes and planned > minutes:
+        if minutes and total > minutes:
             remarks.append(
-                f'the plan takes {planned:.3g} minutes, more than the budget of {minutes:g}'
+                f'the plan takes {total:.3g} minutes, more than the budget of {minutes:g}'
             )
         if self.epochs < ENOUGH:
             remarks.append(
@@ -163,7 +163,7 @@ class Comparison:
                 batch=self.batch,
                 options=config_identity(self.options),
             ),
-            weights={name: weights_identity(own) for name, own in weights.items()},
+            weights={name: weights_identity(state) for name, state in weights.items()},
             images=files_identity(task.paths(task.names), task.root),
             labels=key_of(
                 dict(
@@ -206,27 +206,30 @@ class Comparison:
             **self.shape(size, start),
         )
 
-    def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
+    def train_own(self, name: str, plan: Plan) -> tuple[Path, float]:
         """Train, or resume an interrupted training. Return the last checkpoint and the duration of training in seconds."""
         words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
         # The folder includes a hash of the name, because two names may differ only in punctuation.
         folder = self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'
-        last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
-        before, began = read_json(note, float) if note.is_file() else 0.0, time.monotonic()
-        if last.is_file():
-            return last, before
-        how = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
+        checkpoint, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
+        previous_seconds, began = (
+            read_json(note, float) if note.is_file() else 0.0,
+            time.monotonic(),
+        )
+        if checkpoint.is_file():
+            return checkpoint, previous_seconds
+        settings = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
         try:
             with warnings.catch_warnings():
                 # Warnings about the speed, such as that of a missing GPU, do not help: the plan contains the measured speed.
                 warnings.simplefilter('ignore')
                 shape = self.shape(plan.size, self.start(name))
-                pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
+                pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **settings)
         finally:
-            write_json(note, before + time.monotonic() - began)
-        return last, read_json(note, float)
+            write_json(note, previous_seconds + time.monotonic() - began)
+        return checkpoint, read_json(note, float)
 
-    def untrained(self, name: str, size: int) -> Network:
+    def load_untrained(self, name: str, size: int) -> Network:
         """Return the network of a candidate without pre-training."""
         if name in self.starts:
             return network(self.starts[name], self.task.channels)
@@ -257,48 +260,57 @@ class Comparison:
         stored(path, module, self.task.dataset(views), self.extraction(normal))
         return read_rows(path, len(self.task.labelled)).double().numpy()
 
-    def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
+    def make_plan(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
         """Return a plan with the expected time of each stage. If its file has the same arguments, it is read.
 
         Settings that are None are selected by the measured speed and the time budget.
         """
-        asked, path, task = (
+        request, path, task = (
             dict(size=size, epochs=epochs, minutes=minutes),
             self.out / 'plan.json',
             self.task,
         )
-        if path.is_file() and (plan := read_json(path, Plan)).asked == asked:
+        if path.is_file() and (plan := read_json(path, Plan)).asked == request:
             return plan
         print('measuring the speed', file=sys.stderr, flush=True)
-        many = len(task.labelled)
-        some = np.linspace(0, many - 1, min(LOOKED_AT, many)).round().astype(int)
-        trained = (OWN, *(f'{OWN} from {name}' for name in self.starts))
-        rest = (RAW, RANDOM, *self.starts)
-        few = Readable(task.dataset([[]], some))
+        labelled_count = len(task.labelled)
+        sample_places = (
+            np.linspace(0, labelled_count - 1, min(LOOKED_AT, labelled_count)).round().astype(int)
+        )
+        own_names = (OWN, *(f'{OWN} from {name}' for name in self.starts))
+        other_names = (RAW, RANDOM, *self.starts)
+        sample = Readable(task.dataset([[]], sample_places))
         side = min(
             SIZES[-1],
-            int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in range(len(some))])),
+            int(
+                np.median(
+                    [
+                        min(sample[place]['inputs'][0].shape[1:])
+                        for place in range(len(sample_places))
+                    ]
+                )
+            ),
         )
         sizes = [each for each in SIZES if each <= side] if minutes and not size else [size or side]
-        chosen, an_epoch, affordable = 0, {}, 0
-        for tried in sizes or [side]:  # small crops, which are faster, come first
+        chosen_size, an_epoch, affordable = 0, {}, 0
+        for crop in sizes or [side]:  # small crops, which are faster, come first
             paces = {
-                name: len(task.unlabelled) * pace(self.config(tried, self.start(name)))
-                for name in trained
+                name: len(task.unlabelled) * pace(self.config(crop, self.start(name)))
+                for name in own_names
             }
             times = int(SHARE * 60 * (minutes or 0) / sum(paces.values()))
-            if chosen and times < (epochs or ENOUGH):
+            if chosen_size and times < (epochs or ENOUGH):
                 break
-            chosen, an_epoch, affordable = tried, paces, times
+            chosen_size, an_epoch, affordable = crop, paces, times
         epochs = epochs or (max(1, min(MOST, affordable)) if minutes else EPOCHS)
         a_draw, seconds = pace_of_draws(task), {}
-        allowed = OF_DRAWS * 60 * (minutes or 0) / a_draw / len([*rest, *trained])
-        draws = int(np.clip(allowed, *BUDGETED)) if minutes else DRAWS
-        for name in rest:
-            module, normal, views = self.untrained(name, chosen)
+        affordable_draws = OF_DRAWS * 60 * (minutes or 0) / a_draw / len([*other_names, *own_names])
+        draws = int(np.clip(affordable_draws, *BUDGETED)) if minutes else DRAWS
+        for name in other_names:
+            module, normal, views = self.load_untrained(name, chosen_size)
             began = time.perf_counter()
-            list(self.extraction(normal).batches(module, task.dataset(views, some)))
-            seconds[name] = (time.perf_counter() - began) / len(some) * len(
+            list(self.extraction(normal).batches(module, task.dataset(views, sample_places)))
+            seconds[name] = (time.perf_counter() - began) / len(sample_places) * len(
                 task.labelled
             ) + draws * a_draw
         for name, each in an_epoch.items():
@@ -306,7 +318,7 @@ class Comparison:
                 seconds[name.removeprefix(f'{OWN} from ') if self.start(name) else RANDOM]
                 + epochs * each
             )
-        plan = Plan(asked, chosen, epochs, seconds, draws)
+        plan = Plan(request, chosen_size, epochs, seconds, draws)
         write_json(path, plan)
         return plan
 
@@ -387,31 +399,35 @@ def worth(
     comparison.config(SIZES[0] if size is None else size, epochs=epochs)
     claim(out, comparison.identity(), ('worth.json',))
     lay_out(task, out / 'images')
-    chosen = comparison.planned(size, epochs, minutes)
+    selected = comparison.make_plan(size, epochs, minutes)
     if plan:
-        return chosen
-    for remark in chosen.remarks:
+        return selected
+    for remark in selected.remarks:
         print(f'remark: {remark}', file=sys.stderr, flush=True)
     right: dict[str, np.ndarray] = {}
-    own: dict[str, tuple[Path, float]] = {}
-    for name in announced(chosen):
+    own_networks: dict[str, tuple[Path, float]] = {}
+    for name in run_stages(selected):
         if name.startswith(OWN):
-            own[name] = comparison.trained(name, chosen)
-        loaded = network(own[name][0]) if name in own else comparison.untrained(name, chosen.size)
-        x = comparison.features(*loaded)
+            own_networks[name] = comparison.train_own(name, selected)
+        parts = (
+            network(own_networks[name][0])
+            if name in own_networks
+            else comparison.load_untrained(name, selected.size)
+        )
+        x = comparison.features(*parts)
         if name == RAW:
             task, left_out = testable(task, x, workers or 0)
-            points = draw(task.y, task.pool, seed, chosen.draws, task.groups)
-        right[name] = recognised_by_draw(
-            prepared(np.nan_to_num(x), task.pool), task.y, points, task.test
+            points = draw(task.y, task.pool, seed, selected.draws, task.groups)
+        right[name] = classify_by_draw(
+            standardize(np.nan_to_num(x), task.pool), task.y, points, task.test
         )
-    record = recorded(task, right, np.array([*points]), own, chosen, seed)
+    record = build_record(task, right, np.array([*points]), own_networks, selected, seed)
     record |= dict(
         margin=MARGIN,
         enough=ENOUGH,
         **left_out,
-        plan=msgspec.to_builtins(chosen),
-        remarks=chosen.remarks,
+        plan=msgspec.to_builtins(selected),
+        remarks=selected.remarks,
     )
     write_json(out / 'worth.json', record)
     return Worth(record, write_worth_page(record, out / 'worth.html'))
@@ -440,15 +456,15 @@ def pace_of_draws(task: Task) -> float:
     """Return the seconds that one draw of labels takes for a candidate, estimated from the classifier with all labels."""
     x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
     began = time.perf_counter()
-    recognised(x, task.y, task.pool, task.test)
+    classify_correctly(x, task.y, task.pool, task.test)
     return (time.perf_counter() - began) * (len(draw(task.y, task.pool, 0, 1, task.groups)) - 1)
 
 
-def announced(plan: Plan) -> Iterator[str]:
+def run_stages(plan: Plan) -> Iterator[str]:
     """Yield the names of the stages, and print the remaining time before each."""
     for place, (name, seconds) in enumerate(plan.seconds.items()):
-        left = sum(list(plan.seconds.values())[place:]) / 60
-        line = f'{place + 1} of {len(plan.seconds)}: {name}, about {seconds / 60:.1f} minutes; {left:.1f} minutes remain'
+        remaining = sum(list(plan.seconds.values())[place:]) / 60
+        line = f'{place + 1} of {len(plan.seconds)}: {name}, about {seconds / 60:.1f} minutes; {remaining:.1f} minutes remain'
         print(line, file=sys.stderr, flush=True)
         yield name
 
@@ -466,11 +482,11 @@ def central(size: int) -> Views:
     return [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]]
 
 
-def recorded(
+def build_record(
     task: Task,
     right: Right,
     labels: np.ndarray,
-    trained: Mapping[str, tuple[Path, float]],
+    own_networks: Mapping[str, tuple[Path, float]],
     plan: Plan,
     seed: int,
 ) -> dict[str, Any]:
@@ -480,22 +496,24 @@ def recorded(
     trained.
     """
     weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
-    own_ones, labelled = (
+    own_names, labelled_count = (
         [name for name in names if name.startswith(OWN)],
         len(task.pool) + len(task.test),
     )
-    said = judged(right, weight, own_ones, labelled, groups)
-    steps = load_checkpoint(trained[said.own][0])['meta']['iter']
+    verdict = decide(right, weight, own_names, labelled_count, groups)
+    steps = load_checkpoint(own_networks[verdict.own][0])['meta']['iter']
     training = Training(plan.size, plan.epochs, steps)
     means = np.array([100 * (hits * weight).mean((1, 2)) for hits in right.values()])
-    samples = resampled(right, weight, seed, groups)
+    samples = bootstrap_accuracies(right, weight, seed, groups)
     low, high = np.percentile(samples, [2.5, 97.5], axis=0)
-    own, best = names.index(said.own), names.index(said.best)
-    few, *many = saved(means, samples, labels, own, best)
+    own_index, best_index = names.index(verdict.own), names.index(verdict.best)
+    own_labels, *other_labels = saved_labels(means, samples, labels, own_index, best_index)
     return dict(
-        answer=sentence(said, means[own, -1], means[best, -1], len(task.pool), training),
-        **asdict(said) | dict(word=answer_word(said, training)),
-        compared=said.word,
+        answer=sentence(
+            verdict, means[own_index, -1], means[best_index, -1], len(task.pool), training
+        ),
+        **asdict(verdict) | dict(word=answer_word(verdict, training)),
+        compared=verdict.word,
         training=dict(**asdict(training), text=str(training)),
         labels=labels.tolist(),
         candidates={
@@ -504,15 +522,16 @@ def recorded(
                 low=low[i].tolist(),
                 high=high[i].tolist(),
                 **(
-                    {'checkpoint': str(trained[name][0]), 'seconds': trained[name][1]}
-                    if name in trained
+                    {'checkpoint': str(own_networks[name][0]), 'seconds': own_networks[name][1]}
+                    if name in own_networks
                     else {}
                 ),
             )
             for i, name in enumerate(names)
         },
         saved=dict(
-            labels=few, instead_of=[value if np.isfinite(value) else None for value in many]
+            labels=own_labels,
+            instead_of=[value if np.isfinite(value) else None for value in other_labels],
         ),
         split=dict(
             images=len(task.names),

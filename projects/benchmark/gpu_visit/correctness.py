@@ -136,12 +136,12 @@ def numbers(context: Context) -> None:
     for method, optimizer in (('mocov2plus', 'SGD'), ('byol', 'LARS')):
         losses, moves = steps(torch.float64, 'cpu', {}, size, method, optimizer)
         for name, (dtype, device, fast) in ways.items():
-            found, moved = steps(dtype, device, fast, size, method, optimizer)
+            device_losses, device_moves = steps(dtype, device, fast, size, method, optimizer)
             context.record(
                 method=f'{method}, {optimizer}',
                 way=name,
-                loss_error=f'{relative_error(found, losses):.1e}',
-                step_error=f'{relative_error(moved, moves):.1e}',
+                loss_error=f'{relative_error(device_losses, losses):.1e}',
+                step_error=f'{relative_error(device_moves, moves):.1e}',
             )
 
 
@@ -177,13 +177,13 @@ def case(name: str) -> Callable[[Context], None]:
 
         if runs.main(folder, [name]):
             raise AssertionError('the case failed; see the log')
-        found = read_result(folder / f'{name}.pth')
+        result = read_result(folder / f'{name}.pth')
         if name == 'resumed':
-            whole, resumed = (found[run]['weights'] for run in ('whole', 'resumed'))
+            whole, resumed = (result[run]['weights'] for run in ('whole', 'resumed'))
             context.record(tensors=len(whole), resumed_differs_in=different(whole, resumed))
             return
         expected = cpu_result(context, TWINS.get(name, name))
-        context.record(**differences(found, expected))
+        context.record(**differences(result, expected))
 
     return work
 
@@ -325,14 +325,14 @@ def waits(context: Context) -> None:
         step = our_step(model, random_batch(size, context.device), 'SGD', **fast)
         for _ in range(3):
             step()
-        with warnings.catch_warnings(record=True) as seen:
+        with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter('always')
             torch.cuda.set_sync_debug_mode('warn')
             step()
             torch.cuda.set_sync_debug_mode('default')
         places = Counter(
             f'{Path(warning.filename).name}:{warning.lineno}'
-            for warning in seen
+            for warning in records
             if 'called a synchronizing' in str(warning.message)
         )
         context.record(way=name, waits=places.total(), places=dict(places.most_common(5)))

@@ -45,26 +45,26 @@ def measured(rows: Sequence[dict]) -> list[dict]:
 
 def outcomes(rows: Sequence[dict]) -> dict[str, object]:
     """Return the last exit status of each job, 'unfinished' if it was killed with the visit, or 'not started'."""
-    found: dict[str, object] = {}
+    statuses: dict[str, object] = {}
     for row in rows:
         for job in row.get('jobs', []):
-            found.setdefault(job, 'not started')
+            statuses.setdefault(job, 'not started')
         if row.get('event') == 'start':
-            found[row['job']] = 'unfinished'
+            statuses[row['job']] = 'unfinished'
         elif 'status' in row:
-            found[row['job']] = row['status']
-    return found
+            statuses[row['job']] = row['status']
+    return statuses
 
 
 def summary(rows: Sequence[dict]) -> str:
     """Return a summary: how many jobs succeeded, which did not, and the device."""
-    found = outcomes(rows)
+    statuses = outcomes(rows)
     groups = {
         'Failed': [
-            job for job, end in found.items() if end not in (0, 'unfinished', 'not started')
+            job for job, end in statuses.items() if end not in (0, 'unfinished', 'not started')
         ],
-        'Unfinished': [job for job, end in found.items() if end == 'unfinished'],
-        'Not started': [job for job, end in found.items() if end == 'not started'],
+        'Unfinished': [job for job, end in statuses.items() if end == 'unfinished'],
+        'Not started': [job for job, end in statuses.items() if end == 'not started'],
     }
     parts = [f'{name}: {", ".join(jobs)}.' for name, jobs in groups.items() if jobs]
     devices = devices_of(rows)
@@ -72,8 +72,8 @@ def summary(rows: Sequence[dict]) -> str:
         parts.append(
             'This is a rehearsal at tiny sizes, so its numbers do not show the speed of a GPU.'
         )
-    done = f'{sum(end == 0 for end in found.values())} of {len(found)} jobs succeeded.'
-    return ' '.join([done, *parts, f'Device: {", ".join(devices) or "unknown"}.'])
+    head = f'{sum(end == 0 for end in statuses.values())} of {len(statuses)} jobs succeeded.'
+    return ' '.join([head, *parts, f'Device: {", ".join(devices) or "unknown"}.'])
 
 
 def devices_of(rows: Sequence[dict]) -> list[str]:
@@ -132,12 +132,12 @@ def write_page(out: Path) -> Path:
     for row in profiles:
         shares = [(name, [f'{share:.0%}']) for name, share in row['kernels'].items()]
         page.add(f'Kernels of {row["job"]}', '', html_table(['of the busy time'], shares))
-    others = [
+    other_rows = [
         (row['job'], [values(row)])
         for row in measured(rows)
         if 'step_ms' not in row and not row.get('kernels')
     ]
-    page.add('Other numbers', '', html_table(['values'], others, words=True))
+    page.add('Other numbers', '', html_table(['values'], other_rows, words=True))
     return page.write(out / 'index.html')
 
 

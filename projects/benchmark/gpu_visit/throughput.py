@@ -73,7 +73,7 @@ def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
         if context.choice == 'software' and fast.get('compile'):  # Triton requires a GPU
             fast = dict(fast, compile=dict(backend='aot_eager'))
         size = replace(TINY if context.tiny else ON_GPU, batch=batch)
-        torch.backends.cudnn.benchmark = True  # as configs/_base_/default_runtime.py sets it
+        torch.backends.cudnn.benchmark = True  # configs/_base_/default_runtime.py sets this, too
         with float32_precision(fast.get('precision')):
             model = siamese(size, 'mocov2plus').to(context.device)
             step = our_step(model, random_batch(size, context.device), 'SGD', **fast)
@@ -198,8 +198,8 @@ def other_libraries(context: Context) -> None:
 
 def draw(context: Context) -> None:
     """Draw JPEG files as large as those of ImageNet, in several processes."""
-    done = context.scratch / 'drawn'
-    if done.exists():
+    marker = context.scratch / 'drawn'
+    if marker.exists():
         context.record(note='drawn by an earlier visit')
         return
     count, processes = (64, 1) if context.tiny else (DRAWN, DRAWERS)
@@ -217,7 +217,7 @@ def draw(context: Context) -> None:
     codes = [os.waitpid(child, 0)[1] for child in children]
     if any(codes):
         raise AssertionError('an image could not be drawn; see the log')
-    done.touch()
+    marker.touch()
     context.record(files=count, took=round(time.monotonic() - start, 1))
 
 
@@ -291,8 +291,8 @@ def evaluation(context: Context) -> None:
             precision=precision,
         )
         start = time.perf_counter()
-        found = extract(network, images, settings)
-        rate = len(found.x) / (time.perf_counter() - start)
+        features = extract(network, images, settings)
+        rate = len(features.x) / (time.perf_counter() - start)
         context.record(extraction=precision, images_per_second=round(rate, 1))
 
 
@@ -348,7 +348,8 @@ def norm_kernels(context: Context, shape: tuple[int, ...]) -> None:
             shape=shape,
             forward_ms=round(1e3 * ahead, 3),
             backward_ms=round(1e3 * behind, 3),
-            # The fused kernels read x twice and write y forward; backward, they read x, dy and y twice each and write dx.
+            # In the forward pass, the fused kernels read x twice and write y. In the backward pass,
+            # they read x, dy and y twice each and write dx.
             forward_terabytes_per_second=round(3 * moved / ahead / 1e12, 3) if fused else None,
             backward_terabytes_per_second=round(7 * moved / behind / 1e12, 3) if fused else None,
         )

@@ -39,17 +39,22 @@ def missing_packages(frozen: str = '', python: str = PYTHON) -> list[str]:
         'python_version': python,
         'python_full_version': f'{python}.0',
     }
-    wanted = list(map(Requirement, EXTRAS))
+    requirements = list(map(Requirement, EXTRAS))
     for name in ('runtime', 'openmmlab'):
         for line in (REQUIREMENTS / f'{name}.txt').read_text().splitlines():
             if line.strip() and not line.startswith('#'):
-                wanted.append(Requirement(line))
-    found: dict[str, str] = {}
-    while wanted:
-        requirement = wanted.pop()
+                requirements.append(Requirement(line))
+    versions: dict[str, str] = {}
+    while requirements:
+        requirement = requirements.pop()
         name = canonicalize_name(requirement.name)
         applies = requirement.marker is None or requirement.marker.evaluate(environment)
-        if name in found or family(name) in installed or WITH_TORCH.fullmatch(name) or not applies:
+        if (
+            name in versions
+            or family(name) in installed
+            or WITH_TORCH.fullmatch(name)
+            or not applies
+        ):
             continue
         try:
             package = distribution(name)
@@ -57,11 +62,11 @@ def missing_packages(frozen: str = '', python: str = PYTHON) -> list[str]:
             # A package that is not installed here is downloaded if its version is pinned. Otherwise, it is optional.
             for pinned in requirement.specifier:
                 if pinned.operator == '==':
-                    found[name] = pinned.version
+                    versions[name] = pinned.version
             continue
-        found[name] = package.version
-        wanted += map(Requirement, package.requires or ())
-    return [f'{name}=={version}' for name, version in sorted(found.items())]
+        versions[name] = package.version
+        requirements += map(Requirement, package.requires or ())
+    return [f'{name}=={version}' for name, version in sorted(versions.items())]
 
 
 def download(folder: Path, installed: Path | None) -> int:

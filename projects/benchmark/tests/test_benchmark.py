@@ -52,19 +52,19 @@ def test_every_peer_makes_two_views_of_each_image():
     photographs = [augment.photograph(0), augment.photograph(1)]
     ours = [augment.worker_views(augment.VIEW)(augment.tensor(pixels)) for pixels in photographs]
     for name, peer in augment.worker_peers(photographs).items():
-        made = peer()
-        augment.same_shapes(ours, made)
-        assert not any(torch.equal(*pair) for pair in made), name
+        views = peer()
+        augment.same_shapes(ours, views)
+        assert not any(torch.equal(*pair) for pair in views), name
     with pytest.raises(AssertionError):
         augment.same_shapes(ours, [[view.float() for view in pair] for pair in ours])
 
 
 def test_the_check_sees_a_different_step(monkeypatch):
-    seen = []
-    monkeypatch.setattr(step, 'same_step', lambda *sides: seen.extend(sides))
+    steps = []
+    monkeypatch.setattr(step, 'same_step', lambda *sides: steps.extend(sides))
     step.check_one_step()
     monkeypatch.undo()
-    ours, theirs = seen[:2]
+    ours, theirs = steps[:2]
     step.same_step(ours, theirs)
     with pytest.raises(AssertionError):
         step.same_step({**ours, 'loss': ours['loss'] + 1e-5}, theirs)

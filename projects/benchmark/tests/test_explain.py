@@ -113,7 +113,7 @@ def moves_of_solo_learn() -> Moves:
         for place in (0, 3):
             online[place].load_state_dict(own.mlp[place].state_dict())
     theirs.momentum_projector.load_state_dict(theirs.projector.state_dict())
-    wrapped, teacher = (
+    wrapper, teacher = (
         theirs.optimizer(optimizer.optimizer.lr),
         sololearn_byol.TEACHER.MomentumUpdater(TAU),
     )
@@ -122,13 +122,14 @@ def moves_of_solo_learn() -> Moves:
     weights = dict(first=theirs.encoder.conv1.weight, last=list(theirs.encoder.parameters())[-1])
 
     def step() -> dict[str, Tensor]:
-        before = {name: weight.detach().clone() for name, weight in weights.items()}
-        loss = theirs.step(views, wrapped, teacher)
+        previous = {name: weight.detach().clone() for name, weight in weights.items()}
+        loss = theirs.step(views, wrapper, teacher)
         return dict(
-            loss=loss, **{name: weight.detach() - before[name] for name, weight in weights.items()}
+            loss=loss,
+            **{name: weight.detach() - previous[name] for name, weight in weights.items()},
         )
 
-    return list(walk(step, wrapped.param_groups))
+    return list(walk(step, wrapper.param_groups))
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
@@ -203,16 +204,16 @@ def test_planted_gap_is_attributed_to_its_factors(name):
 
     rows = [recorded(row, scores(row, noise), START) for row, noise in zip(design.rows, spread)]
     plan = dict(factors=design.factors, rows=design.rows, interactions=design.interactions)
-    found = attribute(dict(rows=rows, seeds=[0, 1, 2], design=plan), 'knn', 1.0)
-    mains = [effect for effect in found['effects'] if effect['asked']]
+    attribution = attribute(dict(rows=rows, seeds=[0, 1, 2], design=plan), 'knn', 1.0)
+    mains = [effect for effect in attribution['effects'] if effect['asked']]
     assert {effect['name'] for effect in mains if effect['verdict'] in ('higher', 'lower')} == set(
         planted
     )
-    for share in found['shares']:
+    for share in attribution['shares']:
         assert share['low'] <= planted.get(share['factor'], 0.0) <= share['high'], share
     assert not [
         effect
-        for effect in found['effects']
+        for effect in attribution['effects']
         if not effect['asked'] and effect['verdict'] in ('higher', 'lower')
     ]
-    assert found['gain']['low'] <= sum(planted.values()) <= found['gain']['high']
+    assert attribution['gain']['low'] <= sum(planted.values()) <= attribution['gain']['high']

@@ -48,10 +48,10 @@ def test_flatten_names_each_value():
     ('tools/help_train', 'code', True),
 ])  # fmt: skip
 def test_only_allowed_differences_pass(probe, key, differs):
-    line, found = compare(probe, {key: 1, 'other': 3}, {key: 2, 'other': 3})
-    assert found == differs and ('DIFFERS' in line) == differs
+    line, is_different = compare(probe, {key: 1, 'other': 3}, {key: 2, 'other': 3})
+    assert is_different == differs and ('DIFFERS' in line) == differs
 
 
 def test_value_missing_on_one_side_differs():
-    line, found = compare('train_one/mocov2', {'losses.0': 1}, {})
-    assert found and "1 -> 'nothing'" in line
+    line, is_different = compare('train_one/mocov2', {'losses.0': 1}, {})
+    assert is_different and "1 -> 'nothing'" in line

@@ -164,11 +164,11 @@ def test_jobs_import_for_themselves_if_forks_fail(tmp_path, monkeypatch):
         raise RuntimeError('CUDA cannot start in a fork')
 
     probe = Job('probe', no_cuda, 60)
-    visited = Visit([probe], Context('cpu', tmp_path, tmp_path, time.monotonic()), 600)
-    visited.start(probe)
-    visited.check_forks(probe)
-    while visited.running:
-        visited.poll()
+    gpu_run = Visit([probe], Context('cpu', tmp_path, tmp_path, time.monotonic()), 600)
+    gpu_run.start(probe)
+    gpu_run.check_forks(probe)
+    while gpu_run.running:
+        gpu_run.poll()
     assert commands[0][commands[0].index('--job') + 1] == 'probe'
     ends = [row['status'] for row in read_rows(tmp_path / 'results.jsonl') if 'status' in row]
     assert ends == [1, 0]
@@ -197,8 +197,8 @@ def test_jobs_of_the_plan_have_unique_names_and_limits():
 
 
 def test_wheels_leave_out_what_the_machine_has():
-    frozen = 'rich==15.0.0\nscipy @ file:///x\nopencv-python-headless==5.0.0.93'
-    names = {line.split('==')[0] for line in missing_packages(frozen)}
+    installed = 'rich==15.0.0\nscipy @ file:///x\nopencv-python-headless==5.0.0.93'
+    names = {line.split('==')[0] for line in missing_packages(installed)}
     assert names >= {
         'mmengine',
         'mmpretrain',
@@ -239,10 +239,10 @@ def rehearse(out: Path, device: str, jobs: list[str]) -> set[str]:
     settings = ['--patience', '20', '--seconds', '3000', '--out', str(out), '--only', *jobs]
     with tempfile.TemporaryDirectory() as scratch:  # sockets require a short path
         environment = {**os.environ, 'TMPDIR': scratch}
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, *settings], cwd=ROOT, env=environment, capture_output=True, text=True
         )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-2000:]
     return finished_jobs(out / 'results.jsonl')
 
 

@@ -28,8 +28,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason='only root can mount a fi
 
 
 def test_damaged_checkpoint_never_loads_or_runs_code(tmp_path):
-    found = checkpoints.fuzz_checkpoints(100, 0, tmp_path)
-    assert found['failed'] == 0 and found['refused'] + found['equal'] == 100
+    counts = checkpoints.fuzz_checkpoints(100, 0, tmp_path)
+    assert counts['failed'] == 0 and counts['refused'] + counts['equal'] == 100
 
 
 def test_a_careless_reader_of_checkpoints_is_caught(tmp_path, monkeypatch):
@@ -65,23 +65,23 @@ def test_any_difference_of_two_runs_is_seen(tmp_path):
         assert differing(dict(part=[one]), dict(part=[other]), 'all') == ['all.part.0']
         assert differing(dict(part=[one]), dict(part=[one]), 'all') == []
     resuming.run(resuming.config('views_of_the_batch', str(tmp_path), leave_at=9))
-    found = different_runs(tmp_path / 'iter_4.pth', tmp_path / 'iter_8.pth')
+    differences = different_runs(tmp_path / 'iter_4.pth', tmp_path / 'iter_8.pth')
     assert {
         'meta.iter',
         'state_dict.backbone.conv1.weight',
         'random_states.0.torch',
         'train/loss',
-    } <= set(found)
-    assert {'optimizer', 'online_probe'} <= {name.split('.')[0] for name in found}
+    } <= set(differences)
+    assert {'optimizer', 'online_probe'} <= {name.split('.')[0] for name in differences}
     assert different_runs(tmp_path / 'iter_8.pth', tmp_path / 'iter_8.pth') == []
 
 
 @as_root
 @pytest.mark.slow
 def test_run_on_a_full_disk_resumes_later(tmp_path):
-    found = disk.full_disks(1, 0, tmp_path)
-    assert {name: found[name] for name in disk.FAULTS} == dict.fromkeys(disk.FAULTS, 0)
-    assert found['full disks'] == found['went on'] == 1
+    counts = disk.full_disks(1, 0, tmp_path)
+    assert {name: counts[name] for name in disk.FAULTS} == dict.fromkeys(disk.FAULTS, 0)
+    assert counts['full disks'] == counts['went on'] == 1
 
 
 @as_root
@@ -92,8 +92,8 @@ def test_full_disk_leaves_no_file(tmp_path):
         path, too_much = full.folder / 'a.pth', dict(weight=torch.zeros(disk.SIZE // 16))
         with (
             pytest.raises(UserError, match='a.pth: the disk is full'),
-            replacing(path) as beside,
-            beside.open('wb') as file,
+            replacing(path) as partial_file,
+            partial_file.open('wb') as file,
         ):
             torch.save(too_much, file)
         assert list(full.folder.iterdir()) == [full.filler]
@@ -104,8 +104,8 @@ def test_no_broken_image_harms_the_run(tmp_path):
     assert [counts[kind] for kind in ('escaped', 'misread', 'warnings', 'crashes', 'hangs')] == [
         0
     ] * 5
-    refused = sum(counts.get(reason.phrase, 0) for reason in Reason)
-    assert counts['read'] + refused == 150 and counts['read'] > 30 and refused > 50
+    unreadable = sum(counts.get(reason.phrase, 0) for reason in Reason)
+    assert counts['read'] + unreadable == 150 and counts['read'] > 30 and unreadable > 50
     # Without the limit on pixels, one of the broken headers makes the reader request gigabytes.
     assert counts['memory_mib'] < 100
 
@@ -126,26 +126,28 @@ MISCHIEF = {
 
 @pytest.mark.parametrize('name', MISCHIEF)
 def test_hostile_image_is_counted_and_others_are_read(monkeypatch, tmp_path, name):
-    act, wanted = MISCHIEF[name]
+    act, expected = MISCHIEF[name]
     real = images.FileDataset.raw
     monkeypatch.setattr(images, 'KINDS', [lambda content, draw: content] * 1000)
     monkeypatch.setattr(images, 'PATIENCE', 1.0 if name == 'hang' else 60.0)
     monkeypatch.setattr(
-        images.FileDataset, 'raw', lambda data, at: act() if at == 2 else real(data, at)
+        images.FileDataset, 'raw', lambda data, index: act() if index == 2 else real(data, index)
     )
     counts = images.fuzz_images(10, seed=1, folder=tmp_path)
     assert (
         counts['read'],
         *(counts[kind] for kind in ('escaped', 'warnings', 'crashes', 'hangs')),
-    ) == (9, *wanted)
+    ) == (9, *expected)
 
 
 @pytest.mark.slow
 def test_killed_run_ends_as_the_undisturbed_run(tmp_path):
-    found = kills.killed_runs(2, 0, tmp_path)
-    assert {name: found[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
-    assert found['kills'] == 2 and found['during a save'] >= 1 and found['before a new step'] == 0
-    assert found['checkpoints read back'] >= 1
+    counts = kills.killed_runs(2, 0, tmp_path)
+    assert {name: counts[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
+    assert (
+        counts['kills'] == 2 and counts['during a save'] >= 1 and counts['before a new step'] == 0
+    )
+    assert counts['checkpoints read back'] >= 1
 
 
 def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
@@ -159,15 +161,15 @@ def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
     monkeypatch.setattr(ExactCheckpointHook, '_outdated', lambda hook: [])
     run()
     monkeypatch.undo()
-    left = [
+    leftovers = [
         tmp_path / 'run' / name
         for name in ('.iter_6.pth.4242.tmp', '.last_checkpoint.4242.tmp', 'iter_2.pth')
     ]
-    for path in left[:2]:
+    for path in leftovers[:2]:
         path.write_text('half')
-    assert all(path.exists() for path in left)
+    assert all(path.exists() for path in leftovers)
     run(resume=True)
-    assert not any(path.exists() for path in left)
+    assert not any(path.exists() for path in leftovers)
     assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth')) == [
         'iter_4.pth',
         'iter_6.pth',
@@ -178,8 +180,8 @@ def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
 def test_run_leaks_no_memory_files_or_threads(tmp_path, run_processes):
     """The run has a new process, because a leak can hide in memory that an old process has freed."""
     run_processes(1, __file__, tmp_path)
-    found = json.loads((tmp_path / 'found.json').read_text())
-    assert {name: found[name] for name in long_run.FAULTS} == dict.fromkeys(long_run.FAULTS, 0)
+    counts = json.loads((tmp_path / 'found.json').read_text())
+    assert {name: counts[name] for name in long_run.FAULTS} == dict.fromkeys(long_run.FAULTS, 0)
 
 
 if __name__ == '__main__':

@@ -45,22 +45,22 @@ def scan() -> np.ndarray:
 def test_window_equals_pydicom_default_is_full_range(scan):
     data = written(scan, WindowCenter=[40, 600], WindowWidth=[400, 1500])
     file = pydicom.dcmread(BytesIO(data))
-    shown = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
+    windowed = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
     # Some pixels of the scan are at each end of the window, so the mapped values have the full range.
-    expected = 255 * (shown - shown.min()) / np.ptp(shown)
+    expected = 255 * (windowed - windowed.min()) / np.ptp(windowed)
     image = decode_dicom(data, MAX)
     assert (
         image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
     )
     np.testing.assert_allclose(image[0].numpy(), expected, atol=0.51)
-    whole = decode_dicom(written(scan), MAX)[0].numpy()
-    np.testing.assert_allclose(whole, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
+    full_range = decode_dicom(written(scan), MAX)[0].numpy()
+    np.testing.assert_allclose(full_range, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
     assert np.array_equal(
-        decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), whole
+        decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), full_range
     )
     inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
     # A value halfway between two integers may be rounded differently.
-    assert (inverted == 255 - whole).mean() > 0.99
+    assert (inverted == 255 - full_range).mean() > 0.99
 
 
 def test_stored_values_are_exact(scan):

@@ -31,8 +31,8 @@ def scan() -> np.ndarray:
 @pytest.mark.parametrize('how', HOW)
 def test_tiles_have_their_pixels_and_no_background(how, scan, tmp_path):
     (tmp_path / 'p1').mkdir()
-    given = scan.transpose(2, 0, 1) if how == 'planes' else scan
-    tifffile.imwrite(tmp_path / 'p1' / 'a.tif', given, photometric='rgb', **HOW[how])
+    pixels = scan.transpose(2, 0, 1) if how == 'planes' else scan
+    tifffile.imwrite(tmp_path / 'p1' / 'a.tif', pixels, photometric='rgb', **HOW[how])
     dataset = DATASETS.build(dict(type='Tiles', root=str(tmp_path), size=90))
     names = [dataset.member(index) for index in range(len(dataset))]
     # There are no incomplete tiles.

@@ -38,21 +38,21 @@ def scale(tmp_path):
 
 @pytest.mark.parametrize('name', NEEDS)
 def test_networks_of_libraries_train_and_are_read(name, scale, tmp_path, monkeypatch):
-    given = ['--scale', scale, '--seeds', '0', '1', '--epochs', '2', '--out', str(tmp_path)]
-    monkeypatch.setattr(sys, 'argv', [name, *given])
+    arguments = ['--scale', scale, '--seeds', '0', '1', '--epochs', '2', '--out', str(tmp_path)]
+    monkeypatch.setattr(sys, 'argv', [name, *arguments])
     module = script(name)
     module.main(module.train, module.__doc__, 'nowhere')
     cfg, parts = Sizes(scale).cfg, ('student', 'teacher') if name in LIBRARIES else ('student',)
     files = [tmp_path / f'seed_{seed}.ckpt' for seed in (0, 1)]
     facts = facts_of(str(files[0]))
     assert facts['epochs'] == '2' and facts['steps'] == ('4' if name in LIBRARIES else '6')
-    read = [
+    weights = [
         [load_backbone(cfg, read_backbone(file, part)).conv1.weight for part in parts]
         for file in files
     ]
-    assert not read[0][0].equal(read[1][0])
-    for found in read if name in LIBRARIES else ():
-        assert 0 < (found[0] - found[1]).abs().max() < 0.1
+    assert not weights[0][0].equal(weights[1][0])
+    for networks in weights if name in LIBRARIES else ():
+        assert 0 < (networks[0] - networks[1]).abs().max() < 0.1
 
 
 @pytest.mark.parametrize('name', LIBRARIES)
@@ -64,16 +64,18 @@ def test_name_of_a_library_run_states_its_settings(name):
     ours = cfg.optim_wrapper.optimizer.lr, cfg.default_hooks.momentum.base, cfg.total_batch_size
     assert ours == pytest.approx((module.FASTER * sizes.rate, sizes.tau, sizes.batch))
     for theirs, steps in zip(module.views(sizes), cfg.model.data_preprocessor.views):
-        told = {step['type']: step for step in steps}
+        settings = {step['type']: step for step in steps}
         acts = {type(step).__name__: step for step in theirs.transforms}
-        assert tuple(acts['RandomResizedCrop'].scale) == tuple(told['RandomResizedCrop']['scale'])
+        assert tuple(acts['RandomResizedCrop'].scale) == tuple(
+            settings['RandomResizedCrop']['scale']
+        )
         if name == 'lightly_byol':
             chances = acts['GaussianBlur'].prob, acts['RandomSolarization'].prob
         else:
             chances = tuple(
                 step.p for step in theirs.transforms if type(step).__name__ == 'RandomApply'
             )[1:]
-        assert chances == (told['GaussianBlur']['p'], told['Solarize']['p'])
+        assert chances == (settings['GaussianBlur']['p'], settings['Solarize']['p'])
     if name == 'sololearn_byol':
         assert cfg.model.backbone.norm_cfg.replicas == module.PASSES
         assert module.rate(1, 12, 1) == 1 and module.rate(11, 12, 1) == pytest.approx(
@@ -91,13 +93,13 @@ def test_batched_views_equal_those_of_the_library(name):
         torch.manual_seed(0), np.random.seed(0), random.seed(0)
 
     seeded()
-    found = next(sizes.batches(images, module.views(sizes), 1))
+    views = next(sizes.batches(images, module.views(sizes), 1))
     seeded()
     order, chains = torch.randperm(4), [view.transforms for view in module.views(sizes)]
     for place, row in enumerate(order):
-        for side, chain in zip(found, chains):
+        for side, chain in zip(views, chains):
             image = to_pil_image(images[row])
             for step in chain:
                 image = step(image)
-            wanted = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-            torch.testing.assert_close(side[place], normalize(wanted, sizes.mean, sizes.std))
+            expected = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            torch.testing.assert_close(side[place], normalize(expected, sizes.mean, sizes.std))

@@ -34,9 +34,9 @@ def test_two_nn_is_a_slope_through_zero(monkeypatch):
     for i in range(100):
         one, two = sorted(float((x[i] - x[j]).norm()) for j in range(100) if j != i)[:2]
         ratios.append(math.log(two / one))
-    kept = sorted(ratios)[:90]
+    smallest = sorted(ratios)[:90]
     lines = [-math.log(1 - (i + 1) / 100) for i in range(90)]
-    expected = sum(a * b for a, b in zip(kept, lines)) / sum(a * a for a in kept)
+    expected = sum(a * b for a, b in zip(smallest, lines)) / sum(a * a for a in smallest)
     assert m.two_nn(x) == pytest.approx(expected, rel=1e-9)
 
 
@@ -67,12 +67,12 @@ def test_neighbors_vote_without_the_image_itself(monkeypatch):
     x, view, labels = cloud(30, 4), cloud(30, 4) + 0.4 * cloud(30, 4, 1), torch.arange(30) % 2
     right = 0
     for i in range(30):
-        alike = {
+        similarity = {
             j: float(unit(view[i : i + 1]) @ unit(x[j : j + 1]).T) for j in range(30) if j != i
         }
         votes = [0.0, 0.0]
-        for j in sorted(alike, key=alike.get)[-3:]:
-            votes[labels[j]] += math.exp(alike[j] / 0.07)
+        for j in sorted(similarity, key=similarity.get)[-3:]:
+            votes[labels[j]] += math.exp(similarity[j] / 0.07)
         right += int((votes[1] > votes[0]) == bool(labels[i]))
     assert m.knn_on_clusters(x, view, labels) == pytest.approx(100 * right / 30)
 

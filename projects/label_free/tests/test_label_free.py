@@ -58,8 +58,8 @@ def test_choices_are_among_settings_methods_and_epochs():
         network('a', along=20),
         network('b', 1),
     ]
-    found = choices_among([*trials, *runs])
-    assert {name: sorted(map(len, choices)) for name, choices in found.items()} == {
+    situations = choices_among([*trials, *runs])
+    assert {name: sorted(map(len, choices)) for name, choices in situations.items()} == {
         'a': [3, 3], 'b': [2, 2], SETTINGS: [2, 2, 3, 3], METHODS: [2, 2, 2, 2, 2], EPOCHS: [3]
     }  # fmt: skip
 

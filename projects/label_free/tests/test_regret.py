@@ -7,7 +7,7 @@ import pytest
 
 from mmairl.errors import UserError
 from mmairl.io import write_json
-from projects.label_free.regret import UNDECIDED, USELESS, judge, regrets, resampled, words
+from projects.label_free.regret import UNDECIDED, USELESS, judge, regret_interval, regrets, words
 from projects.label_free.trusted import EPOCHS, SETTINGS, TRUSTED, trusted
 
 
@@ -17,16 +17,16 @@ def test_regret_is_the_best_minus_the_chosen():
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
     # A measure without a value chooses at random.
     assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)
-    low, high = resampled([(scores, -scores)] * 4)
+    low, high = regret_interval([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
 
 
 def test_verdicts_are_wrong_in_at_most_one_of_twenty():
     """Each of 20 measures is within the margin in half of all choices, so 'trusted' and 'useless' are both wrong."""
     rng = np.random.default_rng(0)
-    said = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
+    studies = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
     for word in (TRUSTED, USELESS):
-        assert np.mean([word in verdicts for verdicts in said]) <= 0.05
+        assert np.mean([word in verdicts for verdicts in studies]) <= 0.05
     # Without correction, each single test has an error rate of at most 5 %.
     naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))
     assert naive > 0.25

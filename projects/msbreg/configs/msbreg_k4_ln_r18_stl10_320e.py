@@ -1,4 +1,4 @@
-# MSBReg without batch norm in its MLPs (Table 4).
+# MSBReg with layer norm in its MLPs (Table 4).
 _base_ = 'msbreg_k4_r18_stl10_320e.py'
 model = dict(
     projector=dict(norm_cfg=dict(_delete_=True, type='LN')),

@@ -25,10 +25,10 @@ def test_view_is_drawn_to_the_center_of_the_others(views):
         total = (
             total + sum(2 - 2 * (unit_q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
         )
-    found = CentroidHead()(q, k, None)['loss']
-    assert_same(found, 2 * total / views, list(q.values()))
+    loss = CentroidHead()(q, k, None)['loss']
+    assert_same(loss, 2 * total / views, list(q.values()))
     if views == 2:
-        torch.testing.assert_close(found, RegressionHead()(q, k, None)['loss'])
+        torch.testing.assert_close(loss, RegressionHead()(q, k, None)['loss'])
 
 
 def test_means_of_both_networks_can_be_compared():

@@ -1,4 +1,4 @@
-# Supervised training on six kinds of Shapes in 12 s of a core, evaluated on six other kinds with 100 labels each. A run has
+# Supervised training on six kinds of Shapes in 12 s on one core, evaluated on six other kinds with 100 labels each. A run has
 # 1/400 of the paper's steps. Its weight decay is fifty times the usual one, so that norms stay small within so few steps.
 _base_ = '../../../configs/demo/mocov2plus_shapes.py'
 known = 'projects/normrescale/known.txt'

@@ -65,9 +65,11 @@ def runs(monkeypatch):
 
 
 def test_pairs_have_benefit_best_rate_and_predictions(runs):
-    study, there = runs
-    found = benefit_record(study, dict.fromkeys(row.name for row in study.rows), there)['finetune']
-    (pair,) = found['pairs']
+    study, finished_runs = runs
+    record = benefit_record(study, dict.fromkeys(row.name for row in study.rows), finished_runs)[
+        'finetune'
+    ]
+    (pair,) = record['pairs']
     assert (pair['of'], pair['row'], pair['seeds'], pair['rate']) == (
         'LARS',
         'LARS, rescaled',
@@ -80,19 +82,19 @@ def test_pairs_have_benefit_best_rate_and_predictions(runs):
         times=pytest.approx(9), rate=pytest.approx(0.27), score=pytest.approx(10.46, abs=0.01)
     )
     assert pair['gains']['rate'] == pytest.approx(OWN / 9) and 55 < pair['gains']['score'] < 60
-    assert found['lines']['LARS'] == [(0.003, 60), (0.03, 20), (0.3, 10)]
+    assert record['lines']['LARS'] == [(0.003, 60), (0.03, 20), (0.3, 10)]
 
 
 def test_curves_are_means_where_all_seeds_have_trials(runs):
-    study, there = runs
-    for run in there:
+    study, finished_runs = runs
+    for run in finished_runs:
         if run.seed == 1:
             run.asked.tuned['finetune'] = [
                 {RATE: rate} if rate else {} for rate in (None, 0.003, 0.3 * 10**-0.5)
             ]
-    lines = benefit_record(study, dict.fromkeys(row.name for row in study.rows), there)['finetune'][
-        'lines'
-    ]
+    lines = benefit_record(study, dict.fromkeys(row.name for row in study.rows), finished_runs)[
+        'finetune'
+    ]['lines']
     # Halfway from 0.03 to 0.3, seed 0 is between 20 and 10; at higher rates, seed 1 has no trial.
     assert lines['LARS'] == [
         (0.003, 60),
@@ -102,10 +104,10 @@ def test_curves_are_means_where_all_seeds_have_trials(runs):
 
 
 def test_without_kept_trials_there_is_no_benefit(runs):
-    study, there = runs
-    for run in there:
+    study, finished_runs = runs
+    for run in finished_runs:
         run.result.tuned = {}
-    assert benefit_record(study, dict.fromkeys(row.name for row in study.rows), there) == {}
+    assert benefit_record(study, dict.fromkeys(row.name for row in study.rows), finished_runs) == {}
 
 
 def page_record() -> dict:
@@ -117,12 +119,12 @@ def page_record() -> dict:
         row='constant', of='LARS', seeds=2, trials=2, low=1, high=2, most=4, curve=[20.0, 22.0], target=21.0,
         rate=0.03, best=0.01, bests=[0.005, 0.02], norms=dict(kernels=6.0),
     )  # fmt: skip
-    by_sgd = dict(
+    anchored = dict(
         constant, row='rescaled', trials=None, low=0, high=None, target=30.0,
         anchor_norms=dict(kernels=0.3), kernels=dict(times=400.0, rate=12.0, score=None),
     )  # fmt: skip
     lines = dict(SGD=[[0.01, 20.0], [0.1, 22.0]], LARS=[[0.01, 5]])
-    worth = dict(finetune=dict(pairs=[constant, by_sgd], lines=lines))
+    worth = dict(finetune=dict(pairs=[constant, anchored], lines=lines))
     return dict(ladder(), analyses=['projects.normrescale.benefit'], worth=worth)
 
 
@@ -143,9 +145,9 @@ def test_section_shows_the_benefit_of_each_pair():
 
 
 def test_section_charts_all_rows_in_one_picture():
-    (drawn,) = charts(benefit_section(page_record()))
-    series = {line['name']: (line['x']['rate'], line['y']) for line in drawn['series']}
-    assert series == dict(SGD=([0.01, 0.1], [20, 22]), LARS=([0.01], [5])) and drawn['log'] == 'x'
+    (picture,) = charts(benefit_section(page_record()))
+    series = {line['name']: (line['x']['rate'], line['y']) for line in picture['series']}
+    assert series == dict(SGD=([0.01, 0.1], [20, 22]), LARS=([0.01], [5])) and picture['log'] == 'x'
 
 
 def test_section_without_pairs_has_only_the_rates():

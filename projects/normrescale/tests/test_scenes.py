@@ -22,10 +22,10 @@ from projects.normrescale import scenes
 
 def test_boxes_enclose_masks_and_scenes_repeat(tmp_path):
     counts = dict(train=6, test=3)
-    folder, again = (scenes.write(tmp_path / name, counts) for name in ('one', 'again'))
+    folder, repeated = (scenes.write(tmp_path / name, counts) for name in ('one', 'again'))
     names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
     assert (
-        filecmp.cmpfiles(folder, again, names, shallow=False)[0] == names
+        filecmp.cmpfiles(folder, repeated, names, shallow=False)[0] == names
         and len(names) == 2 * 9 + 2
     )
     for split in counts:
@@ -84,15 +84,15 @@ def test_narrow_resnet_runs_both_tasks(tmp_path, monkeypatch):
         cfg.dump(str(tmp_path / f'configs/{name}.py'))
         monkeypatch.setitem(TASKS, name, dataclasses.replace(TASKS[name], config=name))
         rates = [{}, {'optim_wrapper.optimizer.lr': 1e30}]  # the second rate diverges
-        best, kept = tune_task(name, start, depth, place, rates)
-        assert kept['halves'].keys() == {'trial_0', 'trial_1'} and kept['trials'] == rates
+        best, record = tune_task(name, start, depth, place, rates)
+        assert record['halves'].keys() == {'trial_0', 'trial_1'} and record['trials'] == rates
         assert all(
             len(pair) == 2 and all(0 <= one <= 100 for one in pair)
-            for pair in kept['halves'].values()
+            for pair in record['halves'].values()
         )
-        assert best == rates[int(kept['chosen'][-1])] and kept['held_out'][kept['chosen']] == max(
-            kept['held_out'].values()
-        )
+        assert best == rates[int(record['chosen'][-1])] and record['held_out'][
+            record['chosen']
+        ] == max(record['held_out'].values())
         scores = run_task(name, start, depth, place, best)
         assert set(scores) == set(TASKS[name].scores) and all(
             0 <= one <= 100 for one in scores.values()

@@ -10,17 +10,17 @@ from projects.normrescale.trials import trial_benefit
 @pytest.mark.parametrize('target, trials', [(50, 0), (55, 1), (69, 5), (71, None)])
 def test_benefit_is_the_trials_until_tuning_catches_up(target, trials):
     tuned = [[[score] * 2 for score in (50, 40, 70, 60, 30, 20)]] * 3
-    found = trial_benefit(tuned, [[target] * 2] * 3)
-    assert (found.trials, found.most, found.target) == (trials, 5, target)
+    benefit = trial_benefit(tuned, [[target] * 2] * 3)
+    assert (benefit.trials, benefit.most, benefit.target) == (trials, 5, target)
     # The three seeds are equal, so no spread is known and the interval is as wide as possible.
-    assert (found.low, found.high) == (0, None)
+    assert (benefit.low, benefit.high) == (0, None)
 
 
 def test_luck_on_the_choosing_images_is_no_benefit():
     random = np.random.default_rng(0)
     lucky = 50 + random.normal(0, 5, (40, 9, 2))  # no trial is better than another
-    found = trial_benefit(lucky, np.full((40, 2), 53.0))
-    assert found.trials is found.low is None and max(found.curve) < 52
+    benefit = trial_benefit(lucky, np.full((40, 2), 53.0))
+    assert benefit.trials is benefit.low is None and max(benefit.curve) < 52
 
 
 @pytest.mark.parametrize('case', ['as good', 'a lower rate does it', 'seeds differ much'])

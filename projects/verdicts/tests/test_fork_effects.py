@@ -54,10 +54,10 @@ def test_seeds_without_a_score_are_left_out():
 
 def test_agreement_of_proportional_effects():
     whole = np.array(list(EFFECTS.values()))
-    found = agreement(whole, -0.25 * whole)
-    assert found.same_sign == 0
-    assert found.slope == pytest.approx(-0.25)
-    assert found.correlation == pytest.approx(-1)
+    fit = agreement(whole, -0.25 * whole)
+    assert fit.same_sign == 0
+    assert fit.slope == pytest.approx(-0.25)
+    assert fit.correlation == pytest.approx(-1)
 
 
 def test_intervals_cover_the_planted_slope():
@@ -87,15 +87,15 @@ def test_unfinished_study_is_an_error():
 def test_null_differences_are_rows_by_seed():
     study = planted()
     study['rows'][0]['runs'].pop()
-    found = null_differences(study)
-    assert found.shape == (2 * len(EFFECTS), 5)
-    np.testing.assert_allclose(found[1], 0.5 * EFFECTS['a'])
+    differences = null_differences(study)
+    assert differences.shape == (2 * len(EFFECTS), 5)
+    np.testing.assert_allclose(differences[1], 0.5 * EFFECTS['a'])
 
 
 @pytest.mark.parametrize('trunks', [3, 5, 8])
 def test_false_alarms_of_forks_stay_at_5_percent(trunks):
-    measured = np.array(read_json(Path(__file__).parents[1] / 'null_forks.json'))
-    assert measured.shape == (8, 5)
+    differences = np.array(read_json(Path(__file__).parents[1] / 'null_forks.json'))
+    assert differences.shape == (8, 5)
     limit = 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
-    assert 0.01 < false_alarms(measured, trunks) < limit
+    assert 0.01 < false_alarms(differences, trunks) < limit
     assert false_alarms(np.random.default_rng(0).normal(size=(8, 5)), trunks) < limit

@@ -24,8 +24,8 @@ def test_false_alarms_stay_below_the_promised_rate(study, scores):
 @pytest.mark.parametrize('case, naive', zip(CHANCES, (0.3, 0.1)))
 @pytest.mark.parametrize('searches', [3, 5])
 def test_fresh_runs_keep_the_error_rate_of_searches(case, naive, searches):
-    own, fresh = chances(case, searches)
-    assert fresh <= MOST and own > naive
+    selection, fresh = chances(case, searches)
+    assert fresh <= MOST and selection > naive
 
 
 def test_common_rules_declare_winners_among_equal_rows():

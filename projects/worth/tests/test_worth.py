@@ -47,20 +47,22 @@ def test_images_of_one_patient_are_not_many_witnesses(labels):
 
 
 def test_undecided_names_the_labels_that_tell():
-    found = [verdict(seed, (2.3,), (2.0,)) for seed in range(30)]
-    wanted = np.median([one.more for one in found if one.word == 'undecided'])
+    verdicts = [verdict(seed, (2.3,), (2.0,)) for seed in range(30)]
+    more_labels = np.median([result.more for result in verdicts if result.word == 'undecided'])
     more = Counter(
-        verdict(seed, (2.3,), (2.0,), labels=4 * ((160 + int(wanted)) // 4)).word
+        verdict(seed, (2.3,), (2.0,), labels=4 * ((160 + int(more_labels)) // 4)).word
         for seed in range(20)
     )
     assert (
-        more['pays'] + more['keep'] >= 10 > 20 * np.mean([one.word != 'undecided' for one in found])
-    ), (wanted, more)
+        more['pays'] + more['keep']
+        >= 10
+        > 20 * np.mean([result.word != 'undecided' for result in verdicts])
+    ), (more_labels, more)
 
 
 def test_bands_and_saved_labels_cover_the_truth():
-    held, kept = bands((2.6,), (2.0,), studies=40)
-    assert held.min() > 0.8 and kept > 0.9
+    curve_coverage, saving_coverage = bands((2.6,), (2.0,), studies=40)
+    assert curve_coverage.min() > 0.8 and saving_coverage > 0.9
 
 
 def test_classifier_equals_scikit_learns():
@@ -80,15 +82,19 @@ def test_classifier_equals_scikit_learns():
         ]
         errors[strength] = np.square(np.concatenate(left_out) - np.eye(3)[y[fit]]).sum()
     best = Ridge(60 * min(errors, key=errors.get)).fit(x[fit], np.eye(3)[y[fit]]).predict(x[test])
-    assert (few_labels.recognised(x, y, fit, test) == (best.argmax(1) == y[test])).all()
+    assert (few_labels.classify_correctly(x, y, fit, test) == (best.argmax(1) == y[test])).all()
 
 
 def test_labels_saved_are_read_off_the_curves():
     curves = np.array([[50.0, 60, 70, 80], [20, 40, 60, 70]])
     labels = np.array([1.0, 2, 4, 8])
-    assert few_labels.saved(curves, curves[None], labels, 0, 1) == pytest.approx((4, 8, 8, 8))
-    assert few_labels.needed(np.array([50.0, 100, 100]), np.array([1.0, 10, 50]), 100) == 10
-    assert few_labels.saved(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[:2] == (
+    assert few_labels.saved_labels(curves, curves[None], labels, 0, 1) == pytest.approx(
+        (4, 8, 8, 8)
+    )
+    assert few_labels.labels_needed(np.array([50.0, 100, 100]), np.array([1.0, 10, 50]), 100) == 10
+    assert few_labels.saved_labels(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[
+        :2
+    ] == (
         1,
         np.inf,
     )
@@ -220,33 +226,33 @@ def test_second_call_reuses_results(images, tmp_path, monkeypatch):
     )
     broken.write_bytes(b'no image')
     shutil.copy(original, copy)
-    found = worth(images, labels, out, **QUICK)
-    record, split = found.record, found.record['split']
+    result = worth(images, labels, out, **QUICK)
+    record, split = result.record, result.record['split']
     parts = split['learned_from'], split['tested_on'], record['look_alikes'], split['pretrained_on']
     assert parts == (19, 19, 1, 70) and record['unreadable'] == [broken.name]
-    assert f'cannot be read and are left out, first {broken.name}' in found.page.read_text()
+    assert f'cannot be read and are left out, first {broken.name}' in result.page.read_text()
     assert [[Path(name).name for _, name in pair] for pair in record['pairs']] == [
         [copy.name, original.name]
     ]
-    assert found.page.read_text().count('class="pair"') == 1
-    assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
-    assert 'Of 90 images, 40 have labels' in found.page.read_text()
+    assert result.page.read_text().count('class="pair"') == 1
+    assert result.record['candidates']['raw pixels']['accuracy'][-1] == 100
+    assert 'Of 90 images, 40 have labels' in result.page.read_text()
     assert record['word'] == 'undecided' and record['compared'] in ('keep', 'undecided')
     length = '(1 epoch, 2 steps, crops of 16 pixels)'
-    assert str(found).startswith('Inconclusive: ') and length in str(found)
-    assert str(found).endswith(' ruling out pre-training requires at least 100 epochs.')
-    assert f'Own pre-training: {length[1:-1]}. 1 epoch cannot show' in found.page.read_text()
-    shown = re.search(
-        r'<h1>(.*?)</h1>\s*<p class="lead">(.*?)</p>', found.page.read_text()
+    assert str(result).startswith('Inconclusive: ') and length in str(result)
+    assert str(result).endswith(' ruling out pre-training requires at least 100 epochs.')
+    assert f'Own pre-training: {length[1:-1]}. 1 epoch cannot show' in result.page.read_text()
+    head = re.search(
+        r'<h1>(.*?)</h1>\s*<p class="lead">(.*?)</p>', result.page.read_text()
     ).groups()
-    assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
+    assert ' '.join(head).replace('. ', ': ', 1).lower() == str(result).lower().replace('<', '&lt;')
 
     def never(*args, **how):
         raise AssertionError('a stored result is computed again')
 
     for place, name in ((module, 'pretrain'), (Extraction, 'batches'), (module, 'pace')):
         monkeypatch.setattr(place, name, never)
-    assert worth(images, labels, out, **QUICK).record == found.record
+    assert worth(images, labels, out, **QUICK).record == result.record
     with pytest.raises(UserError, match='differs in how.seed'):
         worth(images, labels, out, seed=1, **QUICK)
 
@@ -260,7 +266,7 @@ def test_similar_names_train_in_separate_folders(images, tmp_path, monkeypatch):
     starts = dict.fromkeys(('run-1.pth', 'run_1.pth'), 'x')
     comparison = module.Comparison(task, tmp_path / 'out', starts, 'mocov2plus', 0, None, 0, {})
     for name in starts:
-        comparison.trained(f'{module.OWN} from {name}', module.Plan({}, 16, 1, {}))
+        comparison.train_own(f'{module.OWN} from {name}', module.Plan({}, 16, 1, {}))
     assert len(set(folders)) == 2
     other = dataclasses.replace(
         comparison, starts={}, task=dataclasses.replace(task, unlabelled=task.unlabelled[1:])
@@ -309,8 +315,8 @@ def test_small_budget_draws_labels_less_often(images, tmp_path, monkeypatch):
         out = tmp_path / str(minutes)
         plan = worth(images, tmp_path / 'labels.csv', out, minutes=minutes, plan=True, **QUICK)
         assert plan.draws == draws
-    found = worth(images, tmp_path / 'labels.csv', tmp_path / '0.1', minutes=0.1, **QUICK)
-    assert found.record['split']['draws'] == 10 and 'drawn 10 times' in found.page.read_text()
+    result = worth(images, tmp_path / 'labels.csv', tmp_path / '0.1', minutes=0.1, **QUICK)
+    assert result.record['split']['draws'] == 10 and 'drawn 10 times' in result.page.read_text()
 
 
 def test_group_is_on_one_side_of_the_split(images, tmp_path):
@@ -375,16 +381,16 @@ def test_answer_names_training_length(word, epochs, head):
 
 def test_unmet_budget_is_stated(images, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, 'pace', lambda cfg: 1.0)  # an epoch takes 70 s
-    how = dict(QUICK, epochs=None, minutes=0.5)
-    plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **how)
+    settings = dict(QUICK, epochs=None, minutes=0.5)
+    plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **settings)
     assert plan.epochs == 1
     assert re.search(
         r'remark: the plan takes 1\.\d+ minutes, more than the budget of 0.5', str(plan)
     )
     assert 'remark: 1 epoch cannot show that pre-training does not pay; 100 epochs can' in str(plan)
-    found = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **how)
+    result = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **settings)
     assert capsys.readouterr().err.count('more than the budget of 0.5') == 1
-    assert found.page.read_text().count('more than the budget of 0.5') == 1
+    assert result.page.read_text().count('more than the budget of 0.5') == 1
     assert not module.Plan(dict(minutes=2), 16, 100, dict(own=100.0)).remarks
 
 
@@ -405,8 +411,8 @@ def test_look_alikes_of_other_classes_are_tested_on(images, tmp_path):
     )
     for place in (same, other):
         shutil.copy(images / task.labelled[source], images / task.labelled[place])
-    left, record = tasks.testable(task, np.arange(len(task.y))[:, None].astype(float), 0)
-    assert same not in left.test and other in left.test
+    remaining, record = tasks.testable(task, np.arange(len(task.y))[:, None].astype(float), 0)
+    assert same not in remaining.test and other in remaining.test
     assert (record['look_alikes'], record['conflicts']) == (1, 1)
     assert [[Path(name).name for _, name in pair] for pair in record['conflict_pairs']] == [
         [task.labelled[other], task.labelled[source]]

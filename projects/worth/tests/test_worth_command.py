@@ -13,9 +13,9 @@ def test_a_stopped_comparison_names_the_same_command(run_tool, monkeypatch, caps
         )
 
     monkeypatch.setattr(worth, 'worth', stopped)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         run_tool('projects/worth/__main__.py', 'images')
-    assert left.value.code == AGAIN
+    assert exit_info.value.code == AGAIN
     assert capsys.readouterr().err.splitlines()[-1] == (
         'stopped by SIGTERM after 4 iterations: iter_4.pth is written; run the same command to continue'
     )

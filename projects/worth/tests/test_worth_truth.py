@@ -36,7 +36,7 @@ def test_colours_decide_where_they_should():
 
 
 def test_the_report_counts_answers_by_the_truth(tmp_path, capsys):
-    said = dict(own='own pre-training', best='raw pixels', gain=1.0, low=0.0, high=2.0, more=0)
+    answer = dict(own='own pre-training', best='raw pixels', gain=1.0, low=0.0, high=2.0, more=0)
     truths = [
         ('pays', 60, 50),
         ('pays', 40, 50),
@@ -44,10 +44,14 @@ def test_the_report_counts_answers_by_the_truth(tmp_path, capsys):
         ('keep', 60, 50),
         ('undecided', 60, 50),
     ]
-    for number, (word, own, rest) in enumerate(truths):
-        scores = {'own pre-training': own, 'raw pixels': rest, 'random initialisation': 10}
+    for number, (word, own_score, other_score) in enumerate(truths):
+        scores = {
+            'own pre-training': own_score,
+            'raw pixels': other_score,
+            'random initialisation': 10,
+        }
         write_json(
-            tmp_path / f'{number:02}/seed_0/truth.json', dict(**said, word=word, scores=scores)
+            tmp_path / f'{number:02}/seed_0/truth.json', dict(**answer, word=word, scores=scores)
         )
     report(tmp_path)
     assert '2 right, 2 wrong, 1 not decided of 5' in capsys.readouterr().out
