@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.fixture
-def made(request, tmp_path):
+def case(request, tmp_path):
     """Return the number of channels, a config file, and a folder of 24 images.
 
     The images of its two classes differ in brightness.
@@ -90,18 +90,18 @@ def run(file, work_dir):
 
 
 @pytest.mark.parametrize(
-    'made',
+    'case',
     [FIVE_CHANNELS, pytest.param(ONE_CHANNEL, marks=pytest.mark.slow)],
     indirect=True,
 )
-def test_commands_accept_checkpoints_of_any_channels(made, tmp_path, run_tool, capsys):
-    channels, file, root = made
+def test_commands_accept_checkpoints_of_any_channels(case, tmp_path, run_tool, capsys):
+    channels, file, root = case
     checkpoint = run(file, tmp_path / 'whole')
     assert load_checkpoint(checkpoint)['state_dict']['backbone.conv1.weight'].shape[1] == channels
 
     run_tool('tools/evaluate.py', 'knn', file, checkpoint, '--k', 3, '--no-cache', '--workers', 0)
-    found = json.loads((tmp_path / 'whole/epoch_2_student_knn.json').read_text())
-    assert found['scores']['k-NN, k = 3'] > 90, 'classes of different brightness'
+    result = json.loads((tmp_path / 'whole/epoch_2_student_knn.json').read_text())
+    assert result['scores']['k-NN, k = 3'] > 90, 'classes of different brightness must be distinguished'
     features, names = mmairl.embed(checkpoint, root, size=32)
     cfg = load_config(file)
     dataset = evaluation_sets(cfg)['test'][1]
@@ -111,20 +111,20 @@ def test_commands_accept_checkpoints_of_any_channels(made, tmp_path, run_tool, c
     assert extract(load_backbone(cfg, checkpoint), dataset, extraction(cfg)).x.shape == features.shape
 
     run_tool('tools/convert.py', checkpoint, tmp_path / 'out.pth', '--to', 'timm')
-    taken = load_checkpoint(tmp_path / 'out.pth')
+    converted = load_checkpoint(tmp_path / 'out.pth')
     network = timm.models.resnet.ResNet(timm.models.resnet.BasicBlock, [2] * 4, in_chans=channels, num_classes=0)
     assert (
-        network.conv1.weight.shape[1:] == taken['conv1.weight'].shape[1:]
-        and network.state_dict().keys() == taken.keys()
+        network.conv1.weight.shape[1:] == converted['conv1.weight'].shape[1:]
+        and network.state_dict().keys() == converted.keys()
     )
     run_tool('tools/report.py', 'views', file, '--out', tmp_path / 'views.html')
-    shown = 'Channels 1 to 3 of 5 are shown as red' if channels == 5 else 'Channel 1 of 1 is shown as gray'
-    assert shown in (tmp_path / 'views.html').read_text()
+    caption = 'Channels 1 to 3 of 5 are shown as red' if channels == 5 else 'Channel 1 of 1 is shown as gray'
+    assert caption in (tmp_path / 'views.html').read_text()
 
 
-@pytest.mark.parametrize('made', [ONE_CHANNEL], indirect=True)
-def test_wrong_channels_raise_before_the_first_step(made, tmp_path):
-    file = made[1]
+@pytest.mark.parametrize('case', [ONE_CHANNEL], indirect=True)
+def test_wrong_channels_raise_before_the_first_step(case, tmp_path):
+    file = case[1]
 
     def said(**options) -> str:
         with pytest.raises(UserError) as caught:
@@ -159,12 +159,14 @@ def test_pretrain_omits_rgb_views_for_other_channels(tmp_path):
 
 @pytest.mark.parametrize('channels', (1, 2, 3, 4, 5, 7))
 def test_rgb_kernels_are_adapted_as_timm_does(channels):
-    there = dict(weights={'conv1.weight': torch.randn(8, 3, 7, 7), 'layer1.0.conv1.weight': torch.randn(8, 8, 3, 3)})
-    here = {'conv1.weight': torch.empty(8, channels, 7, 7), 'layer1.0.conv1.weight': torch.empty(8, 8, 3, 3)}
-    made = fitted(there['weights'], here, 'rgb.pth')
-    theirs = timm.models.adapt_input_conv(channels, there['weights']['conv1.weight'])
-    torch.testing.assert_close(made['conv1.weight'], theirs)
-    assert made['layer1.0.conv1.weight'] is there['weights']['layer1.0.conv1.weight']
+    checkpoint = dict(
+        weights={'conv1.weight': torch.randn(8, 3, 7, 7), 'layer1.0.conv1.weight': torch.randn(8, 8, 3, 3)}
+    )
+    target = {'conv1.weight': torch.empty(8, channels, 7, 7), 'layer1.0.conv1.weight': torch.empty(8, 8, 3, 3)}
+    adapted = fitted(checkpoint['weights'], target, 'rgb.pth')
+    theirs = timm.models.adapt_input_conv(channels, checkpoint['weights']['conv1.weight'])
+    torch.testing.assert_close(adapted['conv1.weight'], theirs)
+    assert adapted['layer1.0.conv1.weight'] is checkpoint['weights']['layer1.0.conv1.weight']
     if channels != 3:
         with pytest.raises(UserError, match=f'trained on images of {channels} channels, .* expects 3; set'):
-            fitted(here, there['weights'], 'other.pth')
+            fitted(target, checkpoint['weights'], 'other.pth')

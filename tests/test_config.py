@@ -44,7 +44,7 @@ def test_neighbors_differ_in_one_factor(pair):
     factor, allowed = RUNGS[pair]
     one, two = map(load, pair)
     keys = changed(one, two)
-    assert keys, 'a rung must change something'
+    assert keys, 'a step of the ladder must change something'
     strays = [key for key in keys if not any(key == prefix or key.startswith(f'{prefix}.') for prefix in allowed)]
     assert not strays, f'{pair[1]} changes more than its {factor}: {strays}'
     before, after = factors_of(one), factors_of(two)
@@ -58,13 +58,15 @@ def test_neighbors_differ_in_one_factor(pair):
 
 def test_table_of_the_docs_follows_the_configs():
     page = CONFIGS.parent / 'docs' / 'explanation' / 'frameworks.md'
-    assert page.read_text().endswith(table()), 'put what python tools/factors.py prints at the end of the page'
+    assert page.read_text().endswith(table()), (
+        'the table is outdated; put the output of python tools/factors.py at the end of the page'
+    )
 
 
 def test_factors_equal_the_papers_table():
     """The expected factors were copied from the paper's table by hand."""
-    shown = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
-    for name, factors in shown.items():
+    factors_by_name = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
+    for name, factors in factors_by_name.items():
         assert factors['student predictor'] == ('no' if name in ('mocov2', 'mocov2_syncbn') else 'yes')
         assert factors['teacher predictor'] == ('yes' if name == 'smocov2plus' else 'no')
         assert factors['negatives'] == ('none' if name.startswith('byol') else 'queue 65536')
@@ -89,8 +91,8 @@ def config(folder: Path, values: dict | str, name: str = 'run.yaml') -> Path:
 def test_yaml_config_has_bases_and_project_parts(tmp_path):
     config(tmp_path, dict(model=dict(a=1, b=dict(c=2)), train_cfg=dict(d=1)), 'one.json')
     config(tmp_path, dict(fast=dict(e=1)), 'two.yml')
-    own = 'model: {a: 1e-3, b: {_delete_: true, f: 4}}\nfast: {e: "1e-3"}'
-    cfg = load_config(config(tmp_path, f'_base_: [one.json, two.yml]\n{own}'))
+    text = 'model: {a: 1e-3, b: {_delete_: true, f: 4}}\nfast: {e: "1e-3"}'
+    cfg = load_config(config(tmp_path, f'_base_: [one.json, two.yml]\n{text}'))
     assert cfg.to_dict() == dict(model=dict(a=0.001, b=dict(f=4)), train_cfg=dict(d=1), fast=dict(e='1e-3'))
     base = 'mmairl::projects/msbreg/configs/msbreg_k4_r50_300e.py'
     cfg = load_config(config(tmp_path, dict(_base_=base, total_batch_size=8)))

@@ -63,17 +63,17 @@ def prose(page: str) -> str:
 
 def shown_files(page: str) -> dict[str, str]:
     """Return the examples of a page that are files, by the file name in their first line."""
-    bodies = [found['body'] for found in FENCE.finditer(read(page))]
+    bodies = [block['body'] for block in FENCE.finditer(read(page))]
     return {name[1]: body for body in bodies if (name := re.match(r'# ([\w./-]+\.(?:py|yaml))\n', body))}
 
 
 def bash_lines(page: str) -> list[str]:
     """Return the command lines of a page. From a job script, return only lines with one of our tools."""
     lines = []
-    for found in FENCE.finditer(read(page)):
-        if found['kind'] == 'bash' and not found['why']:
-            script = found['body'].startswith('#!')
-            body = found['body'].replace('\\\n', ' ').splitlines()
+    for block in FENCE.finditer(read(page)):
+        if block['kind'] == 'bash' and not block['why']:
+            script = block['body'].startswith('#!')
+            body = block['body'].replace('\\\n', ' ').splitlines()
             lines += [line for line in body if not script or any(map(TOOL.search, line.split()))]
     return lines
 
@@ -94,7 +94,7 @@ def alternatives(word: str) -> list[str]:
     return [other for choice in brace[1].split(',') for other in alternatives(before + choice + after)]
 
 
-def check_command(command: list[str], made: set[str]) -> None:
+def check_command(command: list[str], written_files: set[str]) -> None:
     """Check a command with the parser of its tool. `made` holds the files that earlier commands of the page have written."""
     command = list(itertools.dropwhile(lambda word: re.match(r'^[A-Z_]+=', word), command))
     if command[0] == 'mmairl':
@@ -102,29 +102,29 @@ def check_command(command: list[str], made: set[str]) -> None:
     tool = next((place for place, word in enumerate(command) if TOOL.search(word)), None)
     if tool is not None:
         words = itertools.takewhile(lambda word: word not in ('>', '|', '&&', '&', ';'), command[tool + 1 :])
-        check_tool(command[tool], list(words), made)
+        check_tool(command[tool], list(words), written_files)
     elif command[0] == 'make':
-        known = ' '.join(re.findall(r'^([\w -]+):', read('Makefile'), re.MULTILINE)).split()
-        assert all('=' in word or word in known for word in command[1:]), 'the Makefile has no such target'
+        targets = ' '.join(re.findall(r'^([\w -]+):', read('Makefile'), re.MULTILINE)).split()
+        assert all('=' in word or word in targets for word in command[1:]), 'the Makefile has no such target'
     elif command[:2] == ['python', '-m'] and command[2].startswith(('mmairl.', 'projects.')):
         assert importlib.util.find_spec(command[2]), f'there is no module {command[2]}'
     else:
         assert command[:2] == ['.', '.venv/bin/activate'], f'{command} is no tool: say <!-- not run: REASON --> above'
 
 
-def check_tool(script: str, words: list[str], made: set[str]) -> None:
+def check_tool(script: str, words: list[str], written_files: set[str]) -> None:
     if script in BEHIND:
-        tool, first, kept = BEHIND[script]
+        tool, first, forwarded = BEHIND[script]
         assert len(words) >= first and not any(word.startswith('-') for word in words[:first]), (
             f'{script} wants {first}'
         )
-        script, words = tool, [words[place] for place in kept] + words[first:]
+        script, words = tool, [words[place] for place in forwarded] + words[first:]
     parsed = parse(script, ['1' if word == 'N' else word for word in words])
-    made.update(filter(None, [getattr(parsed, 'dump_config', None)]))
+    written_files.update(filter(None, [getattr(parsed, 'dump_config', None)]))
     for word in words:
         path = word.split('=')[-1]
         ours = OURS.match(path) or re.search(r'\.(?:py|ya?ml)$', path)
-        assert not ours or THEIRS.match(path) or path in made or (ROOT / path).exists(), f'there is no {path}'
+        assert not ours or THEIRS.match(path) or path in written_files or (ROOT / path).exists(), f'there is no {path}'
     config, options = getattr(parsed, 'config', None), getattr(parsed, 'cfg_options', None)
     if options and config and (ROOT / config).is_file():
         check_parts(load_config(ROOT / config, options), BUILT)
@@ -183,10 +183,10 @@ def broken_link(page: str, target: str) -> str | None:
 
 def test_commands_are_accepted_by_their_tools():
     for page in PAGES:
-        made = set(shown_files(page))
+        written_files = set(shown_files(page))
         for command in itertools.chain.from_iterable(map(commands, bash_lines(page))):
             if command:
-                check_command(command, made)
+                check_command(command, written_files)
 
 
 def test_paths_and_links_exist():
@@ -195,7 +195,7 @@ def test_paths_and_links_exist():
         # Older entries name former paths.
         spans = CODE.findall(prose(page)) if page != 'CHANGELOG.md' else []
         wrong += [(page, path) for span in spans for path in alternatives(span) if not is_there(page, path)]
-        wrong += [(page, said) for target in LINK.findall(prose(page)) if (said := broken_link(page, target))]
+        wrong += [(page, message) for target in LINK.findall(prose(page)) if (message := broken_link(page, target))]
     assert not wrong
 
 
@@ -226,7 +226,7 @@ def test_site_lists_all_pages_and_modules():
 
 def test_generated_reference_is_current():
     for path, text in module('docs/generate.py').pages().items():
-        assert path.read_text() == text, 'run python docs/generate.py'
+        assert path.read_text() == text, 'the page is outdated; run python docs/generate.py'
         assert 'TODO' not in text, f'{path}: write the meaning of the new keys'
 
 
@@ -306,8 +306,8 @@ def runs_of(page: str) -> list[tuple[str, str, str]]:
 
 
 def test_every_run_command_is_on_a_page():
-    shown = [entry for page in PAGES for entry in runs_of(page)]
-    assert not [command for command, *_ in RUN if command not in {entry[0] for entry in shown}]
+    entries = [entry for page in PAGES for entry in runs_of(page)]
+    assert not [command for command, *_ in RUN if command not in {entry[0] for entry in entries}]
 
 
 @pytest.fixture
@@ -325,11 +325,11 @@ def folder(tmp_path, monkeypatch) -> Path:
 def test_commands_of_a_page_run(page, folder, capsys):
     for name, body in shown_files(page).items():
         (folder / name).write_text(body)
-    for written, more, says in runs_of(page):
-        script, *words = shlex.split(written.replace('epoch_30', 'epoch_1') + more)
+    for line, more, says in runs_of(page):
+        script, *words = shlex.split(line.replace('epoch_30', 'epoch_1') + more)
         run(script, words)
-        said = capsys.readouterr().out
-        assert says in said or (folder / says).is_file(), said[-3000:]
+        output = capsys.readouterr().out
+        assert says in output or (folder / says).is_file(), output[-3000:]
 
 
 def draw(folder: Path, count: int) -> Path:
@@ -344,25 +344,25 @@ def test_python_of_the_readme_runs(folder):
     draw(folder / 'images', 64)
     script = shown_files('README.md')['first_run.py'].replace('epochs=100', 'epochs=1, size=32, workers=0, batch=32')
     (folder / 'first_run.py').write_text(script)
-    found = runpy.run_path('first_run.py')
-    assert found['features'].shape == (64, 512) and found['names'][63].endswith('63.png')
+    match = runpy.run_path('first_run.py')
+    assert match['features'].shape == (64, 512) and match['names'][63].endswith('63.png')
 
 
 @pytest.mark.slow
-def test_python_of_projects_worth_runs(folder):
+def test_python_of_the_worth_page_runs(folder):
     draw(folder / 'images', 80)
     labels = [f'{number:02}.png,{number % 2}' for number in range(16)]
     (folder / 'labels.csv').write_text('\n'.join(['file,class', *labels]))
     script = shown_files('projects/worth/README.md')['does_it_pay.py']
     (folder / 'does_it_pay.py').write_text(script.replace('minutes=60', 'epochs=1, size=32, workers=0, batch=32'))
-    found = runpy.run_path('does_it_pay.py')
-    assert found['answer'].page.is_file() and Path(found['checkpoint']).is_file()
+    match = runpy.run_path('does_it_pay.py')
+    assert match['answer'].page.is_file() and Path(match['checkpoint']).is_file()
 
 
 def test_python_of_your_images_runs(folder, capsys):
     small = {'count=1200': 'count=96', 'epochs=2': 'epochs=1', 'epoch_2': 'epoch_1'}
     for name, body in shown_files('docs/tutorials/your_images.md').items():
-        (folder / name).write_text(re.sub('|'.join(small), lambda found: small[found[0]], body))
+        (folder / name).write_text(re.sub('|'.join(small), lambda match: small[match[0]], body))
         names = runpy.run_path(name)
     assert names['features'].shape == (96, 512)
     assert 'show the same kind' in capsys.readouterr().out

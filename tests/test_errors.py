@@ -51,9 +51,9 @@ OPEN = [
 @pytest.mark.parametrize('url', SECRET)
 def test_url_is_printed_without_its_secret(url):
     assert holds_secret(url) and holds_secret(f'a list of [{url}]')
-    said = without_secrets(f"the shard '{url}' is gone; bring {url} back")
-    assert 'verysecret' not in said and '@' not in said and '?' not in said
-    assert any(place in said for place in ('host/a', 'bucket/', 'zip://a.png'))
+    text = without_secrets(f"the shard '{url}' is gone; bring {url} back")
+    assert 'verysecret' not in text and '@' not in text and '?' not in text
+    assert any(place in text for place in ('host/a', 'bucket/', 'zip://a.png'))
     with pytest.raises(UserError) as raised:
         call_remote(url, 'stamp')
     assert raised.value.code == 'secret-in-url' and 'verysecret' not in str(raised.value)
@@ -73,8 +73,8 @@ def test_url_with_spaces_is_searched_to_its_end():
 
 
 def test_sentence_around_a_url_keeps_its_punctuation():
-    said = "see 'https://host/a.tar?x=1'; is it https://host/b.tar? (https://host/c#d)."
-    assert without_secrets(said) == "see 'https://host/a.tar'; is it https://host/b.tar? (https://host/c)."
+    text = "see 'https://host/a.tar?x=1'; is it https://host/b.tar? (https://host/c#d)."
+    assert without_secrets(text) == "see 'https://host/a.tar'; is it https://host/b.tar? (https://host/c)."
     assert not holds_secret("see 'https://host/a.tar'; is it https://host/b.tar?")
 
 
@@ -104,12 +104,12 @@ def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkey
             run_tool(*words)
     (tmp_path / 'call_remote.yaml').unlink()
     logging.shutdown()
-    left = [path for path in tmp_path.rglob('*') if path.is_file()]
-    told = capfd.readouterr()
-    assert not [path for path in left if b'verysecret' in path.read_bytes()]
-    assert 'verysecret' not in told.out + told.err and told.err.count('error: ') == 7
+    paths = [path for path in tmp_path.rglob('*') if path.is_file()]
+    output = capfd.readouterr()
+    assert not [path for path in paths if b'verysecret' in path.read_bytes()]
+    assert 'verysecret' not in output.out + output.err and output.err.count('error: ') == 7
 
 
 def test_list_of_messages_is_current():
     """With the list, reviewers see all changes of wording in one file."""
-    assert LIST.read_text() == listing(), 'run PYTHONPATH=tests python -m harness.error_messages'
+    assert LIST.read_text() == listing(), 'the list is outdated; run PYTHONPATH=tests python -m harness.error_messages'

@@ -44,7 +44,7 @@ TRAINED = [
 
 
 @pytest.mark.parametrize('path', TRAINED)
-def test_it_trains_and_its_checkpoint_loads(toy_config, path):
+def test_config_trains_and_its_checkpoint_loads(toy_config, path):
     def on_shapes(**options) -> Config:
         """Return a toy config with synthetic images for two steps, in place of noise, and with as many views."""
         cfg = toy_config(short(path), steps=2, batch=16, width=16, **options)
@@ -77,24 +77,24 @@ BELOW = [path for path in WITH_VIEWS if path.parent != CONFIGS]
 
 @pytest.mark.parametrize('paths', [AT_THE_TOP, pytest.param(BELOW, marks=pytest.mark.slow)], ids=['top', 'below'])
 def test_schedules_end_with_the_run_and_views_build(paths):
-    image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
+    image, seen_views = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
     for path in paths:
         cfg = load_config(str(path))
         assert cfg.default_scope == 'mmairl'
         of_the_paper = path.is_relative_to(CONFIGS) and not {'methods', 'byol_variants'} & {*path.parts}
         if of_the_paper and cfg.get('param_scheduler'):
             warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]
-            assert warm_up.get('end') == cosine.begin, f'the cosine begins where the warm-up ends: {path}'
+            assert warm_up.get('end') == cosine.begin, f'the cosine must begin where the warm-up ends: {path}'
             length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
-            assert cosine.get('end', length) == length, f'the cosine ends with the run: {path}'
+            assert cosine.get('end', length) == length, f'the cosine must end with the run: {path}'
         dataset = cfg.train_dataloader.dataset
         # The data set with the views may be wrapped, for example in a sample of classes.
         while 'dataset' in dataset:
             dataset = dataset.dataset
-        if dataset.get('views') is None or dataset.views in made:
+        if dataset.get('views') is None or dataset.views in seen_views:
             # The views are created on the device, or an earlier config has the same ones.
             continue
-        made.append(dataset.views)
+        seen_views.append(dataset.views)
         for steps, pipeline in zip(dataset.views, build_views(dataset.views)):
             view, size = image, steps[0]['size']
             for step in pipeline:

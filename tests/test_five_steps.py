@@ -56,8 +56,8 @@ class Plain:
         net = nn.ModuleDict({'backbone': narrow_resnet(), 'projector': self.mlp(8 * WIDTH)})
         if self.teacher_predictor if prefix else self.predictor:
             net['predictor'] = self.mlp(16)
-        own = {k.removeprefix(prefix).replace('.mlp.', '.'): v for k, v in state.items() if k.startswith(prefix)}
-        net.load_state_dict({k: v for k, v in own.items() if k.split('.')[0] in net})
+        weights = {k.removeprefix(prefix).replace('.mlp.', '.'): v for k, v in state.items() if k.startswith(prefix)}
+        net.load_state_dict({k: v for k, v in weights.items() if k.split('.')[0] in net})
         return net.train()
 
     def mlp(self, width: int) -> nn.Sequential:

@@ -62,12 +62,14 @@ def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, le
     monkeypatch.setattr(run, 'unusable_gpu', lambda: unusable)
     cfg = toy_config(steps=1, width=4, log_level=level)
     run.train(cfg)
-    said = capfd.readouterr().out
+    output = capfd.readouterr().out
     though = ', though there is a GPU (the driver is too old)' if unusable else ''
     line = f'1 x cpu{though}, each with {torch.get_num_threads()} threads and 0 data workers on '
-    shown = level != 'ERROR'  # At the level ERROR, the line is hidden
-    assert said.count(line) == shown and (f'cache {hardware.cache()}, work dir {cfg.work_dir}' in said) == shown
-    assert bool(re.search('WARNING.* - 1 x cpu', said)) == (bool(unusable) and level != 'ERROR')
+    is_shown = level != 'ERROR'  # At the level ERROR, the line is hidden
+    assert (
+        output.count(line) == is_shown and (f'cache {hardware.cache()}, work dir {cfg.work_dir}' in output) == is_shown
+    )
+    assert bool(re.search('WARNING.* - 1 x cpu', output)) == (bool(unusable) and level != 'ERROR')
 
 
 def test_data_locations_are_logged_without_secrets():
@@ -97,8 +99,8 @@ def test_cpu_run_keeps_freed_memory():
         pages(20)
         print(pages(10))
     """
-    asked = {}
+    pages_by_setting = {}
     for how in ('given back', 'kept'):
-        done = subprocess.run([sys.executable, '-c', dedent(code), how], capture_output=True, text=True, check=True)
-        asked[how] = int(done.stdout)
-    assert asked['kept'] < asked['given back'] / 2
+        process = subprocess.run([sys.executable, '-c', dedent(code), how], capture_output=True, text=True, check=True)
+        pages_by_setting[how] = int(process.stdout)
+    assert pages_by_setting['kept'] < pages_by_setting['given back'] / 2

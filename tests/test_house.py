@@ -55,8 +55,8 @@ def modules() -> dict[str, Path]:
 @cache
 def arrows() -> dict[str, set[str]]:
     """Return the imports of each module. A package's `__init__` only re-exports names, so it is left out."""
-    known = {name for name, file in modules().items() if file.name != '__init__.py'}
-    return {name: known.intersection(imported(modules()[name])) - {name} for name in known}
+    names = {name for name, file in modules().items() if file.name != '__init__.py'}
+    return {name: names.intersection(imported(modules()[name])) - {name} for name in names}
 
 
 def room(module: str) -> str:
@@ -90,10 +90,10 @@ def test_checkpoint_readers_import_no_training_hooks(name):
 
 def test_no_import_cycles():
     """Remove modules without remaining imports until none is left (Kahn's algorithm). Modules that stay form a cycle."""
-    left = {name: set(others) for name, others in arrows().items()}
-    while free := {name for name, others in left.items() if not others & left.keys()}:
-        left = {name: others for name, others in left.items() if name not in free}
-    assert not left
+    remaining = {name: set(others) for name, others in arrows().items()}
+    while free := {name for name, others in remaining.items() if not others & remaining.keys()}:
+        remaining = {name: others for name, others in remaining.items() if name not in free}
+    assert not remaining
 
 
 def test_package_names_no_tool_and_no_project():

@@ -32,23 +32,23 @@ from mmairl.io import (
 
 
 def test_background_writer_raises_an_error_once():
-    writer, gate, done = BackgroundWriter(), threading.Event(), []
+    writer, gate, results = BackgroundWriter(), threading.Event(), []
 
     def slow() -> None:
         gate.wait(10)
-        done.append('first')
+        results.append('first')
         raise UserError('the disk is full')
 
     writer.start(slow)
     writer.check()
-    assert done == []
+    assert results == []
     gate.set()
     with pytest.raises(UserError, match='the disk is full'):
-        writer.start(lambda: done.append('never'))
-    writer.start(lambda: done.append('second'))
+        writer.start(lambda: results.append('never'))
+    writer.start(lambda: results.append('second'))
     writer.finish()
     writer.check()
-    assert done == ['first', 'second']
+    assert results == ['first', 'second']
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_unwritable_output_stays_unchanged(tmp_path):
 
 
 def test_only_stale_temporary_files_are_removed(tmp_path):
-    gone = subprocess.Popen(['true'])
-    gone.wait()
-    left, running, other = (
+    ended = subprocess.Popen(['true'])
+    ended.wait()
+    stale, running, other = (
         tmp_path / f'.out.txt.{node}.{process}.tmp'
-        for node, process in ((platform.node(), gone.pid), (platform.node(), os.getppid()), ('other', gone.pid))
+        for node, process in ((platform.node(), ended.pid), (platform.node(), os.getppid()), ('other', ended.pid))
     )
-    for file in (left, running, other):
+    for file in (stale, running, other):
         file.touch()
     write_text(tmp_path / 'out.txt', 'new')
     assert sorted(tmp_path.iterdir()) == sorted([running, other, tmp_path / 'out.txt'])
@@ -119,12 +119,12 @@ def test_incomplete_json_raises(tmp_path, content):
 
 def test_old_checkpoint_is_removed_after_the_new_one(tmp_path, monkeypatch):
     """The disk is full when the third checkpoint is written. Both earlier checkpoints are kept."""
-    save, written = torch.save, []
+    save, paths = torch.save, []
 
     def fill_up(checkpoint: dict, path: Path) -> None:
         save(checkpoint, path)
-        written.append(path)
-        if len(written) == 3:
+        paths.append(path)
+        if len(paths) == 3:
             raise OSError(errno.ENOSPC, 'No space left on device')
 
     monkeypatch.setattr(torch, 'save', fill_up)
@@ -164,9 +164,9 @@ class Whole(Declared):
 ])  # fmt: skip
 def test_wrong_type_raises_with_its_place(tmp_path, content, sentence):
     (path := tmp_path / 'whole.json').write_text(content)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         read_json(path, Whole)
-    assert str(told.value).startswith(str(path)) and sentence in str(told.value)
+    assert str(error.value).startswith(str(path)) and sentence in str(error.value)
 
 
 def test_yaml_bombs_and_other_keys_raise(tmp_path):
@@ -214,14 +214,14 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize('read', [read_bytes, read_text, read_json, read_yaml])
+@pytest.mark.parametrize('reader', [read_bytes, read_text, read_json, read_yaml])
 @pytest.mark.parametrize('code', UNREADABLE)
-def test_file_without_end_raises(tmp_path, read, code):
+def test_file_without_end_raises(tmp_path, reader, code):
     path = tmp_path / 'file'
     path.touch()
     UNREADABLE[code](path)
     with raises_code(code.strip()):
-        read(path)
+        reader(path)
 
 
 def test_file_at_the_limit_is_read(tmp_path):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize('name', ['model-index.yml', 'configs/metafile.yml'])
 def test_generated_file_is_current(name):
-    assert (ROOT / name).read_text() == files()[name], 'run python -m projects.papers.model_index'
+    assert (ROOT / name).read_text() == files()[name], 'the file is outdated; run python -m projects.papers.model_index'
 
 
 def test_metafile_has_only_published_numbers():

@@ -33,9 +33,11 @@ SLURM_PROCID=0 "$@" && wait $!
 
 
 def start(log: Path, *command: object, **environment: str) -> subprocess.Popen:
-    known = {**os.environ, 'PYTHON': sys.executable, 'OMP_NUM_THREADS': '1', **environment}
-    with log.open('w') as said:
-        return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=known, stdout=said, stderr=subprocess.STDOUT)
+    variables = {**os.environ, 'PYTHON': sys.executable, 'OMP_NUM_THREADS': '1', **environment}
+    with log.open('w') as output:
+        return subprocess.Popen(
+            list(map(str, command)), cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT
+        )
 
 
 def ended_well(process: subprocess.Popen, log: Path) -> None:
@@ -63,14 +65,14 @@ def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
     settings = dict(GPUS='2', GPUS_PER_NODE='1', CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive')
     logs = [tmp_path / f'{name}.log' for name in ('slurm', 'first', 'second')]
     ended_well(start(logs[0], 'tools/slurm_train.sh', *words, **slurm, **settings), logs[0])
-    asked = Path(slurm['ASKED']).read_text().splitlines()
+    arguments = Path(slurm['ASKED']).read_text().splitlines()
     expected = ['-p', 'PARTITION', '--job-name=name', '--gres=gpu:1', '--ntasks=2']
     expected += ['--ntasks-per-node=1', '--cpus-per-task=3', '--kill-on-bad-exit=0', '--wait=120']
     expected += ['--time=1:00', '--exclusive']
     expected += [sys.executable, '-u', str(ROOT / 'tools/train.py'), CONFIG]
     expected += ['--work-dir', str(tmp_path / 'slurm'), '--launcher', 'slurm']
-    assert asked[: len(expected)] == expected
-    assert asked[-len(SMALL) :] == SMALL
+    assert arguments[: len(expected)] == expected
+    assert arguments[-len(SMALL) :] == SMALL
 
     words = (CONFIG, 1, '--work-dir', tmp_path / 'machines', '--seed', 0, '--cfg-options', *SMALL)
     meeting = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port()))
@@ -80,7 +82,7 @@ def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
     for process, log in zip(machines, logs[1:]):
         ended_well(process, log)
     for log in logs[:2]:
-        assert 'total batch 16 = 8 images x 2 processes' in log.read_text(), 'they are one run'
+        assert 'total batch 16 = 8 images x 2 processes' in log.read_text(), 'the processes must form one run'
     one, two = (load_checkpoint(tmp_path / name / 'epoch_1.pth')['state_dict'] for name in ('slurm', 'machines'))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}')

@@ -31,8 +31,8 @@ def test_mmpretrain_imports_with_new_transformers(tmp_path, before):
         'Metadata-Version: 2.1\nName: pycocotools\nVersion: 2\n'
     )
     code = f'import sys; sys.path.insert(0, {str(tmp_path)!r}); {before} import mmairl.models; print("fine")'
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=600)
-    assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]
+    process = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=600)
+    assert process.stdout.strip().endswith('fine'), process.stderr[-2000:]
 
 
 def test_config_trains_in_mmengines_runner(toy_config, caplog):
@@ -89,7 +89,7 @@ def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch
     monkeypatch.setattr(sys, 'argv', ['train.py', str(config)])
     runpy.run_path(str(script), run_name='__main__')
     theirs = load_checkpoint(tmp_path / 'theirs/iter_2.pth')
-    assert len(theirs['random_states']) == 1, 'our runner: it resumes exactly'
+    assert len(theirs['random_states']) == 1, 'the checkpoint must have random states, as our runner writes them'
     ours = run.train(toy_config(steps=2, width=8)).model.state_dict()
     assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())
 

@@ -41,18 +41,18 @@ def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
 
     Cases with an optimized step are compared with the plain network.
     """
-    expected, found = one('mocov2plus' if case in WAYS else case), two[0][case]
-    assert found['wrapped'] and not expected['wrapped']
+    expected, outcome = one('mocov2plus' if case in WAYS else case), two[0][case]
+    assert outcome['wrapped'] and not expected['wrapped']
     for key, value in expected['weights'].items():
-        other = found['weights'][key]
+        other = outcome['weights'][key]
         # Two processes enqueue their halves of a batch in another order.
         if key == 'queue.vectors':
             value, other = (rows[rows[:, 0].argsort()] for rows in (value, other))
         assert_close(other, value, atol=1e-9, rtol=1e-7, msg=lambda text, key=key: f'{key}: {text}')
     if case == 'mocov2plus':
-        assert_close(found['probe'], expected['probe'], atol=1e-10, rtol=1e-10)
+        assert_close(outcome['probe'], expected['probe'], atol=1e-10, rtol=1e-10)
         assert len(expected['scalars']) > 20
-        assert_close(found['scalars'], expected['scalars'], rtol=1e-6, atol=1e-9)
+        assert_close(outcome['scalars'], expected['scalars'], rtol=1e-6, atol=1e-9)
 
 
 def test_four_processes_normalize_like_one(run_processes, tmp_path):
@@ -90,6 +90,6 @@ def test_unshared_work_dir_raises(tmp_path, run_processes):
     for folder in ('run', '0/run', '1/run'):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'two.py').write_text(ELSEWHERE)
-    said = run_processes(2, tmp_path / 'two.py', tmp_path)
+    output = run_processes(2, tmp_path / 'two.py', tmp_path)
     sentence = f'error: run: this folder of the first process is not visible on {socket.gethostname()}'
-    assert said.count(sentence) == 2 and not list(tmp_path.rglob('.?*'))
+    assert output.count(sentence) == 2 and not list(tmp_path.rglob('.?*'))

@@ -40,9 +40,9 @@ def canary(tmp_path) -> Path:
     return tmp_path / 'canary'
 
 
-def sentence(read: Callable[[], object], canary: Path, match: str) -> None:
+def sentence(reader: Callable[[], object], canary: Path, match: str) -> None:
     with pytest.raises(UserError, match=match) as caught:
-        read()
+        reader()
     assert '\n' not in str(caught.value) and not canary.exists()
 
 
@@ -56,7 +56,7 @@ def test_pickle_with_any_suffix_runs_nothing(tmp_path, canary, name):
         torch.save(dict(state_dict={}, a=Canary(canary)), path, _use_new_zipfile_serialization=zipped)
         sentence(lambda: load_checkpoint(path), canary, r'would run \w+\.mkdir|not a checkpoint|expected a dictionary')
     torch.load(path, weights_only=False)
-    assert canary.exists(), 'a careless reader falls for the file'
+    assert canary.exists(), 'the file must run code in a careless reader, or the test shows nothing'
 
 
 def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
@@ -73,7 +73,9 @@ def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
                 sentence(lambda name=name: CheckpointLoader.load_checkpoint(name), canary, 'would run')
             else:
                 assert CheckpointLoader.load_checkpoint(name)['state_dict']['a'].tolist() == [1, 1]
-    assert len(list((tmp_path / 'hub' / 'checkpoints').glob('plain-*.pth'))) == 2, 'an address, a file'
+    assert len(list((tmp_path / 'hub' / 'checkpoints').glob('plain-*.pth'))) == 2, (
+        'both the address and the file must have been read'
+    )
 
 
 @pytest.mark.parametrize('suffix', ['pkl', 'pickle', 'yaml', 'yml'])
@@ -140,7 +142,7 @@ def test_pages_of_an_untrusted_run_execute_nothing(tmp_path, canary, monkeypatch
     with pytest.raises(UserError):
         load_config(runs[0] / 'asked' / 'config.yaml')
     load_config(tmp_path / 'evil.py')
-    assert canary.exists(), 'a config is a program'
+    assert canary.exists(), 'loading the config must run its code, or the test shows nothing'
 
 
 @pytest.mark.parametrize('text', ['a = (', '-' * 100_000 + '1', 'a = 1\0', '\xff'])

@@ -22,11 +22,11 @@ NOT_SOURCE = {'.git', '.venv', 'work_dirs', 'build', 'dist', 'data', 'shared'}
 
 
 def shell(*command: object, cwd: Path, env: dict[str, str] | None = None, timeout: int = 600) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
-    return done.stdout
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-5000:]
+    return process.stdout
 
 
 @pytest.fixture(scope='module')
@@ -100,8 +100,8 @@ sys.path[:] = [path for path in sys.path if path not in ({root!r}, {root!r} + '/
 def elsewhere(code: str, installed: Path, folder: Path) -> str:
     """Return the last line that a program prints if it uses the installed package instead of the checkout."""
     env = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1'}
-    said = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
-    return said.strip().splitlines()[-1]
+    output = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
+    return output.strip().splitlines()[-1]
 
 
 def test_wheel_is_complete_and_names_requirements(wheel):
@@ -112,7 +112,7 @@ def test_wheel_is_complete_and_names_requirements(wheel):
         if path.is_file() and '__pycache__' not in path.parts
     }
     beside = {f'mmairl/.mim/{path.relative_to(ROOT).as_posix()}' for path in shipped()}
-    assert {name for name in held if '.dist-info/' not in name} == package | beside, 'stale files are left out'
+    assert {name for name in held if '.dist-info/' not in name} == package | beside, 'stale files must be left out'
     assert 'mmairl/.mim/configs/studies/_published/byol.yaml' in held and 'mmairl/report/templates/page.html' in held
     lines = wheel.read(f'mmairl-{mmairl.__version__}.dist-info/METADATA').decode().splitlines()
     assert f'Version: {mmairl.__version__}' in lines
@@ -125,9 +125,9 @@ def test_wheel_is_complete_and_names_requirements(wheel):
 
 def shipped() -> list[Path]:
     """Return the config and tool files that the wheel must contain for OpenMMLab's mim."""
-    found = [path for name in ('configs', 'tools') for path in (ROOT / name).rglob('*')]
-    found.append(ROOT / 'model-index.yml')
-    return [path for path in found if path.is_file() and '__pycache__' not in path.parts]
+    paths = [path for name in ('configs', 'tools') for path in (ROOT / name).rglob('*')]
+    paths.append(ROOT / 'model-index.yml')
+    return [path for path in paths if path.is_file() and '__pycache__' not in path.parts]
 
 
 def test_sdist_is_complete_and_leaves_no_links(source, tmp_path):
@@ -182,13 +182,13 @@ print(json.dumps({**found, 'plan': said.getvalue()}))
 def test_installed_package_equals_the_checkout(installed, tmp_path):
     """Compare configs by name, data files, and tools that `mim run mmairl train` starts."""
     (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::longer/byol_lars_r50_300e.py'\ntotal_batch_size = 512\n")
-    found = json.loads(elsewhere(USES, installed, tmp_path))
-    assert Path(found['package']).is_relative_to(installed)
+    results = json.loads(elsewhere(USES, installed, tmp_path))
+    assert Path(results['package']).is_relative_to(installed)
     expected = Config.fromfile(ROOT / 'configs/longer/byol_lars_r50_300e.py').to_dict() | {'total_batch_size': 512}
-    assert found['inherited'] == json.loads(json.dumps(expected))
-    assert (found['got'], found['rows'], found['published']) == (1024, 4, 72.1)
-    assert found['project'] == 'project-not-installed'
-    assert '512 = 4 GPUs x 64' in found['plan']
+    assert results['inherited'] == json.loads(json.dumps(expected))
+    assert (results['got'], results['rows'], results['published']) == (1024, 4, 72.1)
+    assert results['project'] == 'project-not-installed'
+    assert '512 = 4 GPUs x 64' in results['plan']
 
 
 def test_get_config_equals_the_path():

@@ -17,8 +17,8 @@ def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
     """Return CKA by Kornblith et al.'s formula in the features, computed over all images at once."""
     x = x - x.mean(0)
     y = y - y.mean(0)
-    own = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
-    return np.linalg.norm(y.T @ x) ** 2 / own
+    norm = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
+    return np.linalg.norm(y.T @ x) ** 2 / norm
 
 
 def looped_hsic(first: np.ndarray, second: np.ndarray) -> float:
@@ -109,9 +109,9 @@ def test_stage_cka_compares_the_same_images(networks, batches):
 
 
 def test_cka_of_a_network_with_itself_is_one(networks, batches):
-    own, _, _ = stage_cka(networks[0], networks[0], batches)
-    assert own.diagonal().tolist() == pytest.approx([1] * 5)
-    torch.testing.assert_close(own, own.T)
+    similarity, _, _ = stage_cka(networks[0], networks[0], batches)
+    assert similarity.diagonal().tolist() == pytest.approx([1] * 5)
+    torch.testing.assert_close(similarity, similarity.T)
     assert not networks[0].layer1[-1]._forward_hooks
 
 

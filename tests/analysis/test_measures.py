@@ -70,12 +70,12 @@ def test_spectra_use_all_images_and_views_a_few(monkeypatch):
     assert sample.kept == {'hue': 0.5}
 
 
-@pytest.mark.parametrize('kept', [10, 1000])
-def test_uniformity_uses_at_most_the_kept_images(monkeypatch, kept):
-    monkeypatch.setattr(m, 'KEPT', kept)
+@pytest.mark.parametrize('limit', [10, 1000])
+def test_uniformity_uses_a_limited_number_of_images(monkeypatch, limit):
+    monkeypatch.setattr(m, 'KEPT', limit)
     x = cloud(60, 20)
     values = m.measures_of(m.Sample(x, torch.stack([x, x]), {}))
-    assert values['uniformity'] == m.uniformity(x[:kept])
+    assert values['uniformity'] == m.uniformity(x[:limit])
     assert values['alignment'] == pytest.approx(0)
 
 

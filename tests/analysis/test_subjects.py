@@ -51,16 +51,16 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize('layer,expected', [('projector', project), ('predictor', encode)])
-def test_layers_after_the_backbone(trained, layer, expected):
+def test_layer_after_the_backbone_equals_its_output(trained, layer, expected):
     cfg, model, path = trained
     images = Images(cfg, 8)
     batch = next(iter(images))
     with torch.no_grad():
-        found = images.network(path, 'student', layer)(batch)
-        torch.testing.assert_close(found, expected(model, batch))
+        features = images.network(path, 'student', layer)(batch)
+        torch.testing.assert_close(features, expected(model, batch))
         if layer == 'projector':
-            found = images.network(path, 'teacher', layer)(batch)
-            torch.testing.assert_close(found, project(model.teacher, batch))
+            features = images.network(path, 'teacher', layer)(batch)
+            torch.testing.assert_close(features, project(model.teacher, batch))
 
 
 def test_layer_that_a_part_lacks_is_an_error(trained):

@@ -15,11 +15,11 @@ CONFIG = Path(__file__).parents[2] / 'configs/mocov2plus_r50_200e.py'
 @pytest.mark.parametrize('gpus, per_gpu, accumulation', [(8, 128, 1), (4, 64, 4), (1, 256, 4), (16, 64, 1)])
 def test_total_batch_and_rate_stay_the_same(gpus, per_gpu, accumulation):
     cfg = Config.fromfile(CONFIG)
-    found, text = plan(cfg, gpus, per_gpu)
-    assert found == accumulation and gpus * per_gpu * accumulation == 1024
+    layout, text = plan(cfg, gpus, per_gpu)
+    assert layout == accumulation and gpus * per_gpu * accumulation == 1024
     assert 'learning rate  0.12' in text and 'warm-up        10 epochs' in text
     assert ('batch statistics are over' in text) == (accumulation > 1)
-    follow(cfg, found)
+    follow(cfg, layout)
     run.share_batch(cfg, gpus)
     assert cfg.train_dataloader.batch_size == per_gpu
 

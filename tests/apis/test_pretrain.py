@@ -33,12 +33,12 @@ def images(tmp_path: Path) -> Path:
 
 
 def test_large_folder_gets_the_config_of_folders():
-    written = settings(load_config('mmairl::mocov2plus_r18_folder_100e.py'))
-    made = settings(config_for('mocov2plus', 200_000, 'data/images', epochs=100, workers=8))
-    assert made == written
+    shipped = settings(load_config('mmairl::mocov2plus_r18_folder_100e.py'))
+    generated = settings(config_for('mocov2plus', 200_000, 'data/images', epochs=100, workers=8))
+    assert generated == shipped
 
 
-def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
+def test_two_runs_in_one_process_agree_and_resume(images, tmp_path):
     how = dict(size=32, batch=32, workers=1, seed=4)
     first, second = (
         mmairl.pretrain('mocov2plus', images, tmp_path / name, 1, options=NARROW, **how) for name in ('a', 'b')
@@ -52,7 +52,7 @@ def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
     # The keys of the views are sorted in the file, so the views are not compared.
     views = 'train_dataloader.dataset.views'
     assert {**settings(by_command), views: trained[views]} == trained, (
-        'commands can resume by the config in the work dir'
+        'the config in the work dir must equal the trained one, so that commands can resume'
     )
     last = mmairl.pretrain('mocov2plus', images, tmp_path / 'b', 2, options=NARROW, resume=True, **how)
     assert last.name == 'epoch_2.pth' and load_checkpoint(last)['meta']['iter'] == 4
@@ -73,9 +73,9 @@ where = {str(images)!r}, {str(tmp_path / 'run')!r}
 mmairl.pretrain('mocov2plus', *where, 1, size=32, batch=32, workers=0, options={NARROW!r})
 """
     code = notebook * in_notebook + training
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert any('1 x cpu, each with' in line for line in lines) and (len(lines) < 6) == in_notebook, done.stdout
+    process = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    lines = process.stdout.splitlines()
+    assert any('1 x cpu, each with' in line for line in lines) and (len(lines) < 6) == in_notebook, process.stdout
 
 
 BAD_ARGUMENTS = [
@@ -120,17 +120,19 @@ def test_import_loads_no_engine():
         mmairl.pretain  # noqa: B018
 
 
-def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch):
+def test_run_from_weights_has_a_tenth_of_the_rate(images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {**NARROW, 'model.projector.hidden_channels': 32}
     how = dict(size=32, batch=32, workers=0, seed=4)
     first = mmairl.pretrain('byol', images, 'a', 1, options=options, **how)
-    kept = {key: value for key, value in options.items() if 'in_channels' not in key and 'backbone' not in key}
+    shared_options = {
+        key: value for key, value in options.items() if 'in_channels' not in key and 'backbone' not in key
+    }
     vit = timm.create_model('vit_small_patch16_224', img_size=32, embed_dim=64, depth=4, num_heads=1)
     torch.save(vit.state_dict(), 'vit.pth')
     for file, out in ((first, 'b'), ('vit.pth', 'c')):
         before = read_backbone(file)
-        frozen = {**kept, 'optim_wrapper.optimizer.weight_decay': 0.0, 'optim_wrapper.optimizer.lr': 0.0}
+        frozen = {**shared_options, 'optim_wrapper.optimizer.weight_decay': 0.0, 'optim_wrapper.optimizer.lr': 0.0}
         last = mmairl.pretrain('byol', images, out, 1, weights=file, options=frozen, **how)
         for part in ('student', 'teacher'):
             after = read_backbone(last, part).weights
@@ -138,7 +140,7 @@ def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch
                 if 'running_' not in key and 'num_' not in key:
                     # Warm-up sets its own learning rate, so the weights still change slightly.
                     torch.testing.assert_close(value, after[key], atol=1e-4, rtol=0)
-    lower, full = (config_for('byol', 72, images, kept, weights=file) for file in (first, None))
+    lower, full = (config_for('byol', 72, images, shared_options, weights=file) for file in (first, None))
     assert lower.optim_wrapper.optimizer.lr == pytest.approx(full.optim_wrapper.optimizer.lr / 10)
     text = suggest('byol_lars', 5000, weights='vit.pth')
     assert "type='AdamW'" in text and 'a tenth of the rate for random weights' in text
@@ -164,7 +166,7 @@ SMALL_HEADS = {key: value for key, value in NARROW.items() if 'hidden' in key}
 
 
 @pytest.mark.parametrize('output', ['map', 'pooled', 'stages'])
-def test_given_network_is_trained(output, images, tmp_path):
+def test_copy_of_the_callers_network_is_trained(output, images, tmp_path):
     torch.manual_seed(0)
     network = Map(output)
     before = {key: value.clone() for key, value in network.state_dict().items()}
@@ -180,15 +182,15 @@ def test_given_network_is_trained(output, images, tmp_path):
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-def test_given_network_starts_from_its_weights(images, tmp_path):
+def test_callers_network_provides_initial_weights(images, tmp_path):
     network = timm.create_model('resnet18', num_classes=0)
     options = {**SMALL_HEADS, 'optim_wrapper.optimizer.weight_decay': 0.0, 'optim_wrapper.optimizer.lr': 0.0}
     last = mmairl.pretrain(
         'byol', images, tmp_path / 'a', 1, network=network, size=32, batch=32, workers=0, options=options
     )
-    found = read_backbone(last).weights
+    weights = read_backbone(last).weights
     for key, value in network.named_parameters():
-        assert torch.allclose(found[key], value, atol=1e-4)
+        assert torch.allclose(weights[key], value, atol=1e-4)
 
 
 @pytest.mark.parametrize('output', ['dict', 'tokens'])
@@ -197,6 +199,6 @@ def test_network_without_features_is_an_error(output, images, tmp_path):
         mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=Map(output), size=32)
 
 
-def test_given_network_of_another_process_is_an_error():
+def test_network_of_another_process_is_an_error():
     with raises_code('network-of-python'):
         MODELS.build(dict(type='GivenNetwork', name='Map-99'))

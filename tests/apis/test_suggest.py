@@ -42,25 +42,27 @@ def test_suggested_numbers_follow_the_rules(tmp_path, images, gpus):
     assert batch % gpus == 0 and batch <= 256 * gpus and images // batch >= min(16, images // 16)
     assert cfg.optim_wrapper.optimizer.lr / batch == pytest.approx(full.optim_wrapper.optimizer.lr / 1024)
     assert 0.9 <= momentum <= full.default_hooks.momentum.base
-    assert momentum == 0.9 or 1 / (1 - momentum) <= images // batch * epochs / 50 * 1.02, 'a fiftieth of the steps'
+    assert momentum == 0.9 or 1 / (1 - momentum) <= images // batch * epochs / 50 * 1.02, (
+        'the teacher must average over at most a fiftieth of the steps'
+    )
     assert epochs == (200 if images >= 10**6 else 400 if images >= 10**5 else 800)
     assert cfg.param_scheduler[0].end == cfg.param_scheduler[1].begin == 10
 
 
 @pytest.mark.parametrize('method', [*METHODS, *OTHERS])
 def test_printed_config_equals_the_one_in_python(tmp_path, method):
-    shown, made = suggested(tmp_path, method, 20_000), config_for(method, 20_000, 'data/images')
-    assert shown.to_dict() == made.to_dict()
+    printed, direct = suggested(tmp_path, method, 20_000), config_for(method, 20_000, 'data/images')
+    assert printed.to_dict() == direct.to_dict()
     reasons = re.findall('^# (?:known|customary): ', (tmp_path / 'mine.py').read_text(), re.MULTILINE)
-    fewer = any('prototypes' in part for part in (made.model.projector, made.model.head))
-    assert len(reasons) == (8 if made.model.get('queue') or fewer else 7)
+    fewer = any('prototypes' in part for part in (direct.model.projector, direct.model.head))
+    assert len(reasons) == (8 if direct.model.get('queue') or fewer else 7)
 
 
 def test_prototypes_are_limited_by_the_images():
     for images, dino, swav in ((2000, 64, 64), (50_000, 2048, 2048), (2_000_000, 65_536, 3000)):
         models = [config_for(method, images, 'data/images').model for method in ('dino', 'swav')]
-        found = [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes]
-        assert found == [dino, dino, swav]
+        counts = [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes]
+        assert counts == [dino, dino, swav]
 
 
 def test_suggestion_at_imagenet_size_is_the_benchmark(tmp_path):
@@ -177,10 +179,10 @@ def test_checkpoint_name_is_never_executed(tmp_path, monkeypatch, run_tool, caps
 
 
 def test_methods_are_found_by_a_field_of_their_configs():
-    known = methods()
-    assert {'mocov2plus', 'byol_lars', 'dino', 'dino_multicrop', 'simclr', 'lejepa'} <= known.keys()
-    assert known['dino'].as_posix().endswith('configs/methods/dino_r50_300e.py')
-    cfg = load_config(known['dino'])
+    names = methods()
+    assert {'mocov2plus', 'byol_lars', 'dino', 'dino_multicrop', 'simclr', 'lejepa'} <= names.keys()
+    assert names['dino'].as_posix().endswith('configs/methods/dino_r50_300e.py')
+    cfg = load_config(names['dino'])
     assert not [key for key in cfg if 'method' in key], '`__method__` is not a key of the loaded config'
 
 

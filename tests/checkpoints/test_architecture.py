@@ -71,11 +71,11 @@ def test_patch_features_of_dinov3_equal_timm(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (1, 64, 64), np.uint8)
     # `embed` resizes the images to 64 pixels and crops the central 48, which are a whole number of
     # patches.
-    found, _, places = mmairl.embed(tmp_path / 'a.pth', list(pixels), size=56, patches=True, out=tmp_path / 'p.npy')
+    features, _, places = mmairl.embed(tmp_path / 'a.pth', list(pixels), size=56, patches=True, out=tmp_path / 'p.npy')
     mean = torch.tensor([0.485, 0.456, 0.406])
     std = torch.tensor([0.229, 0.224, 0.225])
     image = (torch.from_numpy(pixels[:, 4:52, 4:52, None]) / 255 - mean) / std
     with torch.no_grad():
         expected = network.forward_features(image.permute(0, 3, 1, 2))[:, 5:]
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+    np.testing.assert_allclose(features, expected.numpy(), atol=1e-4)
     assert len(places) == 9

@@ -62,7 +62,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize('kind, field, value', OTHERS)
-def test_hugging_face_field_we_lack_is_an_error(kind, field, value, hugging_face):
+def test_unknown_hugging_face_field_is_an_error(kind, field, value, hugging_face):
     path, _ = hugging_face(kind, **{field: value})
     with raises_code('other-network'):
         build(read_backbone(path))
@@ -79,12 +79,12 @@ def test_epsilon_of_layer_norm_follows_the_config(hugging_face):
 @pytest.mark.parametrize('name', ['resnet18', 'resnetaa50', 'resnetblur50', 'vit_tiny_patch16_224'])
 def test_timm_architecture_is_checked(name, tmp_path):
     save_for_hf(timm.create_model(name), tmp_path, safe_serialization=True)
-    read = read_backbone(tmp_path / 'model.safetensors')
+    backbone = read_backbone(tmp_path / 'model.safetensors')
     if 'aa' in name or 'blur' in name:
         with raises_code('other-network'):
-            _ = read.network
+            _ = backbone.network
     else:
-        assert read.network['type'] in ('ResNet', 'VisionTransformer')
+        assert backbone.network['type'] in ('ResNet', 'VisionTransformer')
 
 
 HALF = dict(mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5])
@@ -111,8 +111,8 @@ def test_embed_uses_statistics_next_to_the_weights(name, tmp_path, monkeypatch, 
     assert (list(images.mean), list(images.std), images.size) == (*HALF.values(), SIDE)
     assert images.interpolation == ('bilinear' if file == 'config.json' else 'bicubic')
     monkeypatch.setattr('mmairl.checkpoints.hub_config.PILLOW_INTERPOLATIONS', {})
-    found, _ = mmairl.embed(tmp_path / 'a.pth', PIXELS)
-    assert abs(found - expected).max() == 0 < abs(found - assumed).max()
+    features, _ = mmairl.embed(tmp_path / 'a.pth', PIXELS)
+    assert abs(features - expected).max() == 0 < abs(features - assumed).max()
     assert len(warnings) == 1
 
 

@@ -176,7 +176,7 @@ def test_a_changed_key_is_equal_or_an_error(name, stride, stored):
         stored.clear()
         stored.update(state)
         try:
-            found = features(build(read_backbone('a.pth')))
+            output = features(build(read_backbone('a.pth')))
         except UserError as error:
             assert error.code, change
             continue
@@ -184,7 +184,7 @@ def test_a_changed_key_is_equal_or_an_error(name, stride, stored):
         if change == 'without reg_token' and name == 'timm dinov2 with registers':
             # These tensors are those of DeiT III, so it is not another network.
             continue
-        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max(), change
+        assert (output - expected).abs().max() <= 1e-5 * expected.abs().max(), change
     assert equal < 3 * len(whole)
 
 

@@ -36,8 +36,8 @@ def test_training_checkpoint_is_read_as_weights_only(tmp_path):
     torch.save(dict(hub=history, scalar=np.float64(0.5), numbers=numbers, state_dict=weights), tmp_path / 'a.pth')
     loaded = load_checkpoint(tmp_path / 'a.pth')
     assert type(loaded['hub']) is HistoryBuffer and loaded['hub'].mean() == 2.0 and loaded['scalar'] == 0.5
-    for found, wanted in zip(loaded['numbers'], numbers, strict=True):
-        assert np.array_equal(found, wanted) and found.dtype == wanted.dtype and found.flags.writeable
+    for number, original in zip(loaded['numbers'], numbers, strict=True):
+        assert np.array_equal(number, original) and number.dtype == original.dtype and number.flags.writeable
     assert loaded['state_dict']._metadata == weights._metadata
     with (tmp_path / 'a.pkl').open('wb') as file:
         pickle.dump(dict(numbers=numbers, scalar=np.float32(2)), file, 2)
@@ -100,9 +100,9 @@ def with_program(folder: Path, suffix: str, program: bytes) -> Path:
     content = b'\x80\x02}' + text('model') + program + b's.'
     path = folder / f'a.{suffix}'
     if suffix == 'pth':
-        written = io.BytesIO()
-        torch.save({}, written)
-        content = with_record(written.getvalue(), '/data.pkl', content)
+        buffer = io.BytesIO()
+        torch.save({}, buffer)
+        content = with_record(buffer.getvalue(), '/data.pkl', content)
     path.write_bytes(content)
     return path
 
@@ -116,14 +116,16 @@ def test_hostile_opcodes_are_rejected(tmp_path, name, suffix):
 
 
 def test_pickle_programs_build_only_plain_values(tmp_path):
-    found = run_programs(600, seed=0, folder=tmp_path)
-    assert found['failed'] == 0 and found['plain'] > 50 and found['arrays'] > 10 and found['refused'] > 50, found
+    outcomes = run_programs(600, seed=0, folder=tmp_path)
+    assert (
+        outcomes['failed'] == 0 and outcomes['plain'] > 50 and outcomes['arrays'] > 10 and outcomes['refused'] > 50
+    ), outcomes
 
 
 def contains_itself() -> dict:
-    found: dict = {}
-    found['state_dict'] = found
-    return found
+    content: dict = {}
+    content['state_dict'] = content
+    return content
 
 
 @pytest.mark.parametrize(

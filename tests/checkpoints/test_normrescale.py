@@ -49,13 +49,13 @@ def test_norms_match_the_anchor_and_directions_stay():
     assert all(torch.allclose(twice[key].double(), new[key].double(), rtol=3e-7, atol=0) for key in new)
 
 
-def test_options_per_channel_and_statistics():
+def test_channels_and_statistics_can_be_rescaled():
     source, anchor = weights(1), weights(2)
     source['conv1.weight'][3] = 0
     new, _ = normrescale(source, anchor, per='channel', statistics='rescale')
-    wanted = anchor['conv1.weight'].double().flatten(1).norm(dim=1)
-    wanted[3] = 0
-    assert torch.allclose(new['conv1.weight'].double().flatten(1).norm(dim=1), wanted, rtol=1e-6)
+    norms = anchor['conv1.weight'].double().flatten(1).norm(dim=1)
+    norms[3] = 0
+    assert torch.allclose(new['conv1.weight'].double().flatten(1).norm(dim=1), norms, rtol=1e-6)
     norm = new['bn1.running_mean'].double().norm().item()
     assert norm == pytest.approx(anchor['bn1.running_mean'].double().norm().item(), rel=1e-6)
     assert torch.equal(new['bn1.num_batches_tracked'], source['bn1.num_batches_tracked'])
@@ -117,9 +117,9 @@ def test_tool_accepts_files_without_meta(tmp_path, run_tool, wrap):
     state = {f'backbone.{key}': value for key, value in weights(1).items()}
     torch.save(wrap(state), tmp_path / 'a.pth')
     run_tool('tools/normrescale.py', tmp_path / 'a.pth', tmp_path / 'b.pth', '--constant', '0.5')
-    written = torch.load(tmp_path / 'b.pth')
+    content = torch.load(tmp_path / 'b.pth')
     key = 'backbone.conv1.weight'
-    assert torch.equal(written['state_dict'][key], state[key] / 2) and written['meta'].keys() == {'mmairl_origin'}
+    assert torch.equal(content['state_dict'][key], state[key] / 2) and content['meta'].keys() == {'mmairl_origin'}
 
 
 def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
@@ -187,7 +187,9 @@ def test_exact_form_keeps_the_function(depth):
     for key in ('conv1.weight', 'layer2.0.downsample.0.weight', 'layer3.1.conv2.weight'):
         assert new[key].norm().item() == pytest.approx(anchor[key].norm().item(), rel=1e-9)
     assert (new['layer1.0.bn1.bias'] / source['layer1.0.bn1.bias']).std() < 1e-9
-    assert torch.equal(new['bn1.bias'], source['bn1.bias']), 'the output of the stem enters two branches'
+    assert torch.equal(new['bn1.bias'], source['bn1.bias']), (
+        'the bias must stay unchanged, because the output of the stem enters two branches'
+    )
 
 
 def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
@@ -199,17 +201,17 @@ def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
         scaled = {f'backbone.{key}': times * value if key.endswith('weight') else value for key, value in start.items()}
         torch.save(dict(state_dict=scaled), tmp_path / f'{name}.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'start.pth')
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        'initial value, which is typical of LARS' in said
-        and '0.0011 is predicted' in said
-        and 'rescale the network' in said
+        'initial value, which is typical of LARS' in output
+        and '0.0011 is predicted' in output
+        and 'rescale the network' in output
     )
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise')
     assert 'initial value, which is not typical of LARS' in capsys.readouterr().out
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise', '--anchor', tmp_path / 'long.pth')
-    said = capsys.readouterr().out
-    assert '0.09 is predicted' in said and 'on both sides of 0.09' in said and 'below' not in said
+    output = capsys.readouterr().out
+    assert '0.09 is predicted' in output and 'on both sides of 0.09' in output and 'below' not in output
     without = {f'backbone.{key}': 0 * value if 'bn' in key else value for key, value in start.items()}
     torch.save(dict(state_dict=without), tmp_path / 'plain.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'plain.pth')

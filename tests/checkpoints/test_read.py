@@ -27,9 +27,9 @@ def states() -> list[State]:
     return [network.state_dict() for network in networks]
 
 
-def assert_equal(found: State, expected: State, left_out: str = 'nothing') -> None:
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[key], expected[key]) for key in expected if left_out not in key)
+def assert_equal(state: State, expected: State, left_out: str = 'nothing') -> None:
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], expected[key]) for key in expected if left_out not in key)
 
 
 # For each project's training script: the key that holds the weights, and the key prefixes of
@@ -56,9 +56,9 @@ def test_student_and_teacher_of_every_project(name, states, tmp_path):
     both = [with_prefix(prefix, state) for prefix, state in zip(prefixes, states)]
     torch.save({'epoch': 200, envelope: {**both[0], **both[1], **heads}}, tmp_path / 'a.pth')
     for index, part in enumerate(('student', 'teacher')):
-        found = read_backbone(tmp_path / 'a.pth', part)
-        assert_equal(found.weights, states[index])
-        assert set(found.dropped) == {key.removeprefix('module.') for key in {**both[1 - index], **heads}}
+        backbone = read_backbone(tmp_path / 'a.pth', part)
+        assert_equal(backbone.weights, states[index])
+        assert set(backbone.dropped) == {key.removeprefix('module.') for key in {**both[1 - index], **heads}}
 
 
 def vissl(state: State) -> dict:
@@ -79,11 +79,11 @@ ALONE = {
 
 
 @pytest.mark.parametrize('name', ALONE)
-def test_one_network_is_a_student_and_no_teacher(name, states, tmp_path):
+def test_single_network_is_a_student_only(name, states, tmp_path):
     torch.save(ALONE[name](states[0]), tmp_path / 'a.pth')
-    found = read_backbone(tmp_path / 'a.pth')
-    assert_equal(found.weights, states[0])
-    assert found.dropped == (['heads.0.clf.weight'] if name == 'vissl' else [])
+    backbone = read_backbone(tmp_path / 'a.pth')
+    assert_equal(backbone.weights, states[0])
+    assert backbone.dropped == (['heads.0.clf.weight'] if name == 'vissl' else [])
     with raises_code('no-part'):
         read_backbone(tmp_path / 'a.pth', 'teacher')
 

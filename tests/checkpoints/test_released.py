@@ -111,10 +111,10 @@ def publish(folder: Path) -> torch.nn.Module:
 @pytest.mark.parametrize('name', ['hf-hub:org/vit', f'hf-hub:org/vit@{COMMIT}', 'timm:vit.tag'])
 def test_released_model_is_read_by_its_name(name, hub):
     network = publish(hub / ('timm/vit.tag' if name.startswith('timm') else 'org/vit'))
-    found = read_backbone(name)
-    assert found.network['arch']['num_heads'] == 3 and found.input.origin == 'config.json'
-    assert torch.equal(found.weights['cls_token'], network.cls_token)
-    assert found.record['file'] == name
+    backbone = read_backbone(name)
+    assert backbone.network['arch']['num_heads'] == 3 and backbone.input.origin == 'config.json'
+    assert torch.equal(backbone.weights['cls_token'], network.cls_token)
+    assert backbone.record['file'] == name
 
 
 def test_released_model_is_evaluated_in_one_line(hub, tmp_path, run_tool):

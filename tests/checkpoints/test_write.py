@@ -23,7 +23,7 @@ def registers() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize('to', WRITERS)
-def test_round_trip_is_exact_and_a_cut_is_noticed(to, tmp_path):
+def test_round_trip_is_exact_and_cut_file_raises(to, tmp_path):
     state = narrow_resnet().state_dict()
     torch.save(dict(state_dict=with_prefix('encoder_q.', state)), tmp_path / 'moco.pth')
     out = tmp_path / f'out{SUFFIXES.get(to, ".pth")}'

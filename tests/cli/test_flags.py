@@ -39,6 +39,6 @@ def test_options_keep_spaces_and_nest():
 
 @pytest.mark.parametrize('word', ['epochs', 'a={b: [', 'a=[1,2', 'a={b: !!python/name:os.mkdir }'])
 def test_option_that_cannot_be_parsed_is_an_error(word, capsys):
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_error:
         parsed(word)
-    assert left.value.code == 2 and 'argument --cfg-options' in capsys.readouterr().err
+    assert exit_error.value.code == 2 and 'argument --cfg-options' in capsys.readouterr().err

@@ -31,9 +31,9 @@ def python(code: str, folder: Path = ROOT) -> str:
     """Run code in a separate process, and return the last line that it prints."""
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
     command = [sys.executable, '-W', 'ignore', '-c', code]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip().splitlines()[-1]
+    process = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip().splitlines()[-1]
 
 
 CALLS = f"""

@@ -96,9 +96,11 @@ class Slurm:
         values = dict(zip(('port', 'port1', 'port2'), ports), folder=self.folder, short=self.short)
         host, user = socket.gethostname().split('.')[0], subprocess.check_output(['id', '-un'], text=True).strip()
         (self.folder / 'slurm.conf').write_text(CONF.format(**values, host=host, user=user))
-        own = [f'--{name}={self.folder}/munge/{name.split("-")[0]}' for name in ('key-file', 'log-file', 'seed-file')]
+        options = [
+            f'--{name}={self.folder}/munge/{name.split("-")[0]}' for name in ('key-file', 'log-file', 'seed-file')
+        ]
         self._daemon(
-            'munged', '--foreground', '--force', *own, f'--socket={self.short}/s', f'--pid-file={self.short}/pid'
+            'munged', '--foreground', '--force', *options, f'--socket={self.short}/s', f'--pid-file={self.short}/pid'
         )
         wait_for(lambda: (self.short / 's').exists())
         self._daemon('slurmctld', '-D', '-i', '-f', self.folder / 'slurm.conf')
@@ -129,9 +131,9 @@ class Slurm:
 
     def __call__(self, *command: object, **environment: str) -> str:
         """Run a command of Slurm and return its output, including errors."""
-        known = {**self.environment, **environment}
+        variables = {**self.environment, **environment}
         words = list(map(str, command))
-        return subprocess.run(words, env=known, stdout=-1, stderr=subprocess.STDOUT, text=True, timeout=600).stdout
+        return subprocess.run(words, env=variables, stdout=-1, stderr=subprocess.STDOUT, text=True, timeout=600).stdout
 
     def submit(self, *words: object, **environment: str) -> str:
         """Submit a job and return its number."""
@@ -141,8 +143,8 @@ class Slurm:
 
     def job(self, number: str) -> dict[str, str]:
         """Return the fields that `scontrol show job` prints, such as JobState and Restarts."""
-        said = self('scontrol', '--oneliner', 'show', 'job', number)
-        return dict(word.partition('=')[::2] for word in said.split() if '=' in word)
+        output = self('scontrol', '--oneliner', 'show', 'job', number)
+        return dict(word.partition('=')[::2] for word in output.split() if '=' in word)
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 300, what: str = '') -> None:
         """Wait for a condition. Fail if the daemons write nothing to their logs for this many seconds."""
@@ -152,8 +154,8 @@ class Slurm:
         """Wait for the end of a job. Return its last state and the number of its restarts."""
         ended = ('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED')
         self.wait_for(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}')
-        said = self.job(number)
-        return said['JobState'], int(said['Restarts'])
+        fields = self.job(number)
+        return fields['JobState'], int(fields['Restarts'])
 
 
 def free_ports(count: int) -> list[int]:

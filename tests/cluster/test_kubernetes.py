@@ -28,9 +28,11 @@ def test_pods_of_the_documented_job_are_one_run(tmp_path):
     # name SUBDOMAIN resolves it.
     assert settings['MASTER_ADDR'] == f'{name}-0.{pod["subdomain"]}' and pod['subdomain'] == service['metadata']['name']
     for index in range(spec['completions']):
-        known = {**os.environ, **settings, 'NODE_RANK': str(index), 'PYTHON': str(tmp_path / 'python')}
-        said = subprocess.run(container['command'], cwd=ROOT, env=known, capture_output=True, text=True, check=True)
-        words = said.stdout.splitlines()
+        variables = {**os.environ, **settings, 'NODE_RANK': str(index), 'PYTHON': str(tmp_path / 'python')}
+        process = subprocess.run(
+            container['command'], cwd=ROOT, env=variables, capture_output=True, text=True, check=True
+        )
+        words = process.stdout.splitlines()
         assert words[:4] == ['-m', 'mmairl.engine.launcher', f'--nnodes={settings["NNODES"]}', f'--node_rank={index}']
         assert {f'--master_addr={settings["MASTER_ADDR"]}', '--nproc_per_node=8', '--resume'} <= set(words)
         assert (ROOT / words[words.index('--launcher') - 1]).is_file()

@@ -87,7 +87,7 @@ def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks:
     number, folder = job
     assert slurm.ends(number) == expected, (folder / 'log.txt').read_text()
     slurm.wait_for(lambda: len(left(folder, 'saved')) == tasks)
-    assert all(said.count('\n') == 1 for said in left(folder, 'saved'))
+    assert all(text.count('\n') == 1 for text in left(folder, 'saved'))
     return left(folder, 'done')
 
 
@@ -124,13 +124,13 @@ def started(slurm, tmp_path_factory) -> Started:
     folder = tmp_path_factory.mktemp('told') / 'my runs, 100%j'
     runs = {command: run_in(folder / str(number)) for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF])}
     does = {run: RUN if command in TOLD_TO_STOP else ONCE + command for command, run in runs.items()}
-    lost = runs['scontrol update nodename=node2 state=down reason=test']
-    numbers = submit({run: action for run, action in does.items() if run is not lost}, 'gpu', cpus=1)
+    stranded = runs['scontrol update nodename=node2 state=down reason=test']
+    numbers = submit({run: action for run, action in does.items() if run is not stranded}, 'gpu', cpus=1)
     assert len({number.partition('_')[0] for number in numbers}) == 1
-    submit({lost: RUN})
+    submit({stranded: RUN})
     started = {command: (jobs.job_of(run), run.folder) for command, run in runs.items()}
     tell(slurm, {command: started[command] for command in TOLD_TO_STOP}, 1)
-    slurm.wait_for(lambda: left(lost.folder, 'saved'))
+    slurm.wait_for(lambda: left(stranded.folder, 'saved'))
     slurm('scontrol', 'update', 'nodename=node2', 'state=resume')
     return started
 
@@ -144,10 +144,10 @@ def test_signaled_job_saves_and_requeues(slurm, started, command):
 @pytest.mark.parametrize('command', BY_ITSELF)
 def test_job_ends_as_its_run_does(slurm, started, command):
     """A killed run is restarted at most three times."""
-    (number, folder), (state, restarts, said) = started[command], BY_ITSELF[command]
+    (number, folder), (state, restarts, message) = started[command], BY_ITSELF[command]
     assert slurm.ends(number) == (state, restarts), (folder / 'log.txt').read_text()
     failed = folder / 'failed.txt'
-    assert (failed.read_text() if failed.is_file() else '') == said
+    assert (failed.read_text() if failed.is_file() else '') == message
 
 
 def test_signaled_job_of_two_nodes_saves_and_requeues(slurm, folder, monkeypatch):
@@ -162,8 +162,8 @@ def test_signaled_job_of_two_nodes_saves_and_requeues(slurm, folder, monkeypatch
     started = {command: (number, run.folder) for number, (command, run) in zip(numbers, runs.items())}
     tell(slurm, started, 2)
     for command, job in started.items():
-        done = ended(slurm, job, TOLD_TO_STOP[command], 2)
-        assert done == (['node1 3 3 slurm\n', 'node2 3 3 slurm\n'] if TOLD_TO_STOP[command] == WENT_ON else [])
+        second_starts = ended(slurm, job, TOLD_TO_STOP[command], 2)
+        assert second_starts == (['node1 3 3 slurm\n', 'node2 3 3 slurm\n'] if TOLD_TO_STOP[command] == WENT_ON else [])
 
 
 def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
@@ -178,7 +178,7 @@ def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
         source: '[[ -e again ]] || { touch again; exit 75; }; date +%s%N > end',
     }
     numbers = submit(does)
-    assert submit(does) == numbers, 'submitted again'
+    assert submit(does) == numbers, 'a running study must not be submitted again'
     assert [slurm.ends(number)[0] for number in numbers] == ['CANCELLED', 'COMPLETED', 'FAILED', 'COMPLETED']
     assert int((rescaled.folder / 'begin').read_text()) > int((source.folder / 'end').read_text())
     assert not (never.folder / 'begin').exists() and jobs.status_in(jobs.read_queue([never]), never)[0] == 'cancelled'
@@ -195,8 +195,8 @@ def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
         for submitted in (11, 0):
-            said = f'temporarily unable.*MaxJobCount = 12.* after {submitted} of '
-            with pytest.raises(UserError, match=said):
+            message = f'temporarily unable.*MaxJobCount = 12.* after {submitted} of '
+            with pytest.raises(UserError, match=message):
                 submit(does, 'all', cpus=4)
         expected = ['running'] * 11 + ['not begun'] * 5
         slurm.wait_for(lambda: states_of(does) == expected)
@@ -230,18 +230,18 @@ def test_queue_states_of_runs(slurm, folder):
         unseen: rf'never started: job {numbers[2]} ended before it began \(FAILED, JobLaunchFailure\); .*',
         requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }
-    for run, said in expected.items():
-        assert re.fullmatch(said, ': '.join(jobs.status_in(queue, run)))
+    for run, pattern in expected.items():
+        assert re.fullmatch(pattern, ': '.join(jobs.status_in(queue, run)))
     slurm('scancel', *numbers)
 
 
 def test_folder_invisible_to_a_node_is_reported(slurm, folder, monkeypatch):
-    run, gone = run_in(folder / 'run'), folder / 'gone'
-    gone.mkdir()
-    monkeypatch.chdir(gone)
+    run, missing_folder = run_in(folder / 'run'), folder / 'gone'
+    missing_folder.mkdir()
+    monkeypatch.chdir(missing_folder)
     script = jobs.job_script(1, folder, jobs.Cluster(partition='cpu', gres='none'))
     monkeypatch.chdir(folder)
-    gone.rmdir()
+    missing_folder.rmdir()
     (folder / 'jobs').mkdir()
     (folder / 'job.sh').write_text(script)
     number = slurm.submit('--chdir', '/', '--array=0', folder / 'job.sh', run.folder)
@@ -278,7 +278,7 @@ def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
         finally:
             daemon.send_signal(signal.SIGCONT)
         assert slurm.ends(number)[0] == 'COMPLETED'
-    assert (run.folder / 'log').read_text().startswith('found\n'), 'it was started elsewhere meanwhile'
+    assert (run.folder / 'log').read_text().startswith('found\n'), 'the second start must find the folder locked'
     assert len((run.folder / 'begin').read_text().split()) == len((run.folder / 'end').read_text().split()) == 1
 
 
@@ -323,14 +323,22 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
     }
     started = {}
     for number, command in enumerate(expected):
-        (own := folder / str(number)).mkdir()
-        options = ('-n2', '-c2', '--chdir', ROOT, '--output', pattern(own / 'log.txt'), ROOT / 'tools/slurm_job.sh')
-        started[command] = slurm.submit(*options, 'x.py', own, '--seed', 3, PYTHON=python, KILLED='1'), own
+        (work_dir := folder / str(number)).mkdir()
+        options = (
+            '-n2',
+            '-c2',
+            '--chdir',
+            ROOT,
+            '--output',
+            pattern(work_dir / 'log.txt'),
+            ROOT / 'tools/slurm_job.sh',
+        )
+        started[command] = slurm.submit(*options, 'x.py', work_dir, '--seed', 3, PYTHON=python, KILLED='1'), work_dir
     tell(slurm, started, 2)
     for command, job in started.items():
-        done = ended(slurm, job, expected[command], 2)
+        second_starts = ended(slurm, job, expected[command], 2)
         assert left(job[1], 'saved')[1].endswith('--launcher slurm --resume --seed 3\n')
-        assert [said.split()[1] for said in done] == (['2', '2'] if expected[command] == WENT_ON else [])
+        assert [line.split()[1] for line in second_starts] == (['2', '2'] if expected[command] == WENT_ON else [])
 
 
 # `tools/slurm_train.sh` is signaled in three ways: alone, with all processes of its terminal, and
@@ -349,27 +357,27 @@ def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
-        (own := folder / f'srun {number}').mkdir()
-        words = ('bash', ROOT / 'tools/slurm_train.sh', 'gpu', 'name', 'x.py', own)
-        known = dict(GPUS='2', CPUS_PER_TASK='1', PYTHON=python, SRUN_ARGS=f'--gres=none {waits}')
-        log = (own / 'log').open('w')
+        (work_dir := folder / f'srun {number}').mkdir()
+        words = ('bash', ROOT / 'tools/slurm_train.sh', 'gpu', 'name', 'x.py', work_dir)
+        variables = dict(GPUS='2', CPUS_PER_TASK='1', PYTHON=python, SRUN_ARGS=f'--gres=none {waits}')
+        log = (work_dir / 'log').open('w')
         process = subprocess.Popen(
             list(map(str, words)),
-            env={**slurm.environment, **known},
+            env={**slurm.environment, **variables},
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
-        running.append((process, own))
+        running.append((process, work_dir))
     signal.signal(signal.SIGHUP, before)
-    for (process, own), (name, send, waits) in zip(running, TOLD_SRUN):
-        begun = [own / f'ready{task}' for task in (0, 1)]
-        slurm.wait_for(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
+    for (process, work_dir), (name, send, waits) in zip(running, TOLD_SRUN):
+        ready, log = [work_dir / f'ready{task}' for task in (0, 1)], work_dir / 'log'
+        slurm.wait_for(lambda: 'queued' in log.read_text() if waits else all(map(Path.is_file, ready)))  # noqa: B023
         send(process.pid, signal.Signals[f'SIG{name}'])
-    for (process, own), (*_, waits) in zip(running, TOLD_SRUN):
+    for (process, work_dir), (*_, waits) in zip(running, TOLD_SRUN):
         slurm.wait_for(lambda: process.poll() is not None)  # noqa: B023
-        assert process.returncode == 75, (own / 'log').read_text()
-        assert [(own / f'saved{task}').is_file() for task in (0, 1)] == [not waits] * 2
+        assert process.returncode == 75, (work_dir / 'log').read_text()
+        assert [(work_dir / f'saved{task}').is_file() for task in (0, 1)] == [not waits] * 2
 
 
 def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
@@ -379,8 +387,8 @@ def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
     words = (ROOT / 'tools/slurm_train.sh', 'PARTITION', 'name', 'x.py', folder)
     settings = dict(GPUS='2', GPUS_PER_NODE='2', CPUS_PER_TASK='3', PYTHON=str(folder / 'python'))
     for partition, gpus in dict(gpu=2, cpu=0).items():
-        said = slurm(*(partition if word == 'PARTITION' else word for word in words), **settings)
-        assert said == f'3 CPUs, {gpus} GPUs\n' * 2, said
+        output = slurm(*(partition if word == 'PARTITION' else word for word in words), **settings)
+        assert output == f'3 CPUs, {gpus} GPUs\n' * 2, output
 
 
 # This run is still saving when its job reaches the time limit.

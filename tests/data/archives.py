@@ -20,15 +20,15 @@ def png(pixels: np.ndarray) -> bytes:
 def draw(path: Path, height: int, width: int) -> None:
     """Write an image of noise. The file name determines its seed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn = np.random.default_rng(list(path.name.encode())).integers(0, 256, (height, width, 3), np.uint8)
-    Image.fromarray(drawn).save(path)
+    noise = np.random.default_rng(list(path.name.encode())).integers(0, 256, (height, width, 3), np.uint8)
+    Image.fromarray(noise).save(path)
 
 
 def archive(members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT) -> bytes:
-    with tarfile.open(fileobj=(written := io.BytesIO()), mode='w', format=form) as opened:
+    with tarfile.open(fileobj=(buffer := io.BytesIO()), mode='w', format=form) as opened:
         for name, data in members.items():
             add(opened, name, data)
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 def tar(path: Path, members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT) -> Path:

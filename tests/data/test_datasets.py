@@ -39,8 +39,8 @@ def test_files_of_each_folder_are_sorted(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / 'link').symlink_to(tmp_path / 'b')
-    found = ['top.gif', 'a/0.png', 'a/z/1.webp', 'b/10.JPG', 'b/2.png', 'link/10.JPG', 'link/2.png']
-    assert image_files(tmp_path, extensions()) == found
+    names = ['top.gif', 'a/0.png', 'a/z/1.webp', 'b/10.JPG', 'b/2.png', 'link/10.JPG', 'link/2.png']
+    assert image_files(tmp_path, extensions()) == names
     assert UnlabelledFolder(tmp_path).labels.tolist() == [-1] * 7
 
 
@@ -50,8 +50,8 @@ def test_unreadable_image_has_name_and_reason(tmp_path):
     data = ImageFolder(tmp_path, max_pixels=600)
     for file in files[1:]:
         file.unlink()
-    shown = ('0.png is larger than max_pixels', '1.png has vanished', r'li\nne\x1b[2J.png has vanished')
-    for index, message in enumerate(shown):
+    messages = ('0.png is larger than max_pixels', '1.png has vanished', r'li\nne\x1b[2J.png has vanished')
+    for index, message in enumerate(messages):
         with pytest.raises(UnreadableImage) as caught:
             data[index]
         assert str(caught.value) == f'{tmp_path}/class/{message}; fix or remove it'

@@ -49,26 +49,26 @@ def reason(data: bytes, **options) -> Reason:
     return caught.value.reason
 
 
-def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
-    return found.shape == wanted.shape and np.abs(found - np.asarray(wanted, dtype=float)).max() <= levels
+def near(values: np.ndarray, reference: np.ndarray, levels: float) -> bool:
+    return values.shape == reference.shape and np.abs(values - np.asarray(reference, dtype=float)).max() <= levels
 
 
 def test_lossless_colors_are_exact_in_all_formats():
     for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
-        found = decode_bytes(encoded(Image.fromarray(COLORS), kind, lossless=True))
-        assert found.dtype == torch.uint8
-        assert torch.equal(found, torch.from_numpy(COLORS).permute(2, 0, 1))
+        decoded = decode_bytes(encoded(Image.fromarray(COLORS), kind, lossless=True))
+        assert decoded.dtype == torch.uint8
+        assert torch.equal(decoded, torch.from_numpy(COLORS).permute(2, 0, 1))
 
 
 def test_sixteen_bit_grays_are_scaled_not_clipped():
     """The expected gray is round(255 v / 65535), computed in integers."""
     gray = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
     rows = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in gray]
-    wanted = np.stack([rows] * 3, axis=2)
+    reference = np.stack([rows] * 3, axis=2)
     for kind in ('PNG', 'TIFF', 'PPM'):
-        assert np.array_equal(pixels(encoded(Image.fromarray(gray), kind)), wanted)
+        assert np.array_equal(pixels(encoded(Image.fromarray(gray), kind)), reference)
     high_byte_first = encoded(Image.frombytes('I;16B', gray.shape[::-1], gray.astype('>u2').tobytes()), 'TIFF')
-    assert high_byte_first[:2] == b'MM' and np.array_equal(pixels(high_byte_first), wanted)
+    assert high_byte_first[:2] == b'MM' and np.array_equal(pixels(high_byte_first), reference)
 
 
 def test_tiff_that_is_not_rgb_advises_channels():
@@ -95,8 +95,8 @@ def test_adobe_inks_are_inverted():
 def test_transparent_pixels_are_shown_on_white():
     values = RANDOM.integers(0, 256, (7, 9, 4), dtype=np.uint8)
     alpha = values[..., 3:] / 255
-    found = pixels(encoded(Image.fromarray(values), 'PNG'))
-    assert near(found, values[..., :3] * alpha + 255 * (1 - alpha), 1)
+    decoded = pixels(encoded(Image.fromarray(values), 'PNG'))
+    assert near(decoded, values[..., :3] * alpha + 255 * (1 - alpha), 1)
     palette = Image.new('P', (3, 1))
     palette.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
     palette.putdata([0, 1, 2])
@@ -172,11 +172,11 @@ def test_both_jpeg_decoders_equal_pillow(monkeypatch, capfd):
     assert all(decoded_by_simplejpeg(data) for data in sound)
     assert [name for name, data in for_pillow.items() if decoded_by_simplejpeg(data)] == []
     files = [*sound, *for_pillow.values(), *others.values()]
-    found = [shown(data) for data in files]
+    decoded = [shown(data) for data in files]
     assert decode.decoder().startswith(f'simplejpeg {fast.__version__} for upright JPEGs in RGB or grey, else Pillow')
     monkeypatch.setattr(decode, 'simplejpeg', None)
     assert decode.decoder() == f'Pillow {PIL.__version__}'
-    assert found == [shown(data) for data in files]
+    assert decoded == [shown(data) for data in files]
     assert shown(for_pillow['half']) is Reason.CUT_SHORT and shown(others['twelve_bits']) is Reason.NO_IMAGE
     assert capfd.readouterr() == ('', '')
 

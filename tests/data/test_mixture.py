@@ -42,11 +42,11 @@ class Sizes:
 
 
 def epochs_of(sampler: ResumableSampler, count: int) -> list[list[int]]:
-    found = []
+    epochs = []
     for epoch in range(count):
         sampler.set_epoch(epoch)
-        found.append(list(sampler))
-    return found
+        epochs.append(list(sampler))
+    return epochs
 
 
 @pytest.mark.parametrize('order', ['images', 'shards'])
@@ -57,10 +57,12 @@ def test_epoch_has_the_weighted_number_of_each_set(order):
     for after, epoch in enumerate(epochs, 1):
         sets = np.searchsorted(np.cumsum(SIZES), epoch, 'right')
         assert np.bincount(sets).tolist() == COUNTS
-        assert order == 'shards' or 0.15 < (sets[1:] != sets[:-1]).mean() < 0.4, 'as by chance, 0.27'
+        assert order == 'shards' or 0.15 < (sets[1:] != sets[:-1]).mean() < 0.4, (
+            'the sets must be mixed as by chance, where the fraction is 0.27'
+        )
         seen = np.bincount(np.concatenate(epochs[:after]), minlength=sum(SIZES))
-        for own, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):
-            assert {math.floor(after * weight + 1e-9), math.ceil(after * weight - 1e-9)} >= set(own.tolist())
+        for counts, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):
+            assert {math.floor(after * weight + 1e-9), math.ceil(after * weight - 1e-9)} >= set(counts.tolist())
     assert len({tuple(epoch) for epoch in epochs}) == 11
     # An epoch takes 0.3 * 50 images of the second set, so epochs 0 and 10 both start a new
     # permutation of it.
@@ -126,7 +128,7 @@ def test_mixture_has_images_and_labels_of_its_sets(places):
     assert bare.classes == [] and bare.labels.tolist() == [-1] * 19 and bare.labels.untyped_storage().nbytes() == 8
 
 
-def test_unfit_sets_and_weights_raise(places, tmp_path):
+def test_unsuitable_sets_and_weights_raise(places, tmp_path):
     np.save(tmp_path / 'five.npy', np.zeros((4, 4, 5), np.uint8))
     sets = three(places)
     view = [[dict(type='CenterCrop', size=16)]]
@@ -184,17 +186,17 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
     assert scores['k-NN, k = 3'] == pytest.approx((10 * scores['k-NN, k = 3, a'] + 14 * scores['k-NN, k = 3, b']) / 24)
     # Two of the 24 images could not be read, so only 22 have a result.
     right = np.arange(22) % 3 == 0
-    kept = [int(index >= 10) for index in range(24) if index not in (3, 15)]
-    found = by_set('top-1', right, Mixture(both['sets']), (3, 15))
+    set_of_image = [int(index >= 10) for index in range(24) if index not in (3, 15)]
+    scores_by_set = by_set('top-1', right, Mixture(both['sets']), (3, 15))
     for number, name in enumerate('ab'):
-        own = [bool(one) for one, place in zip(right, kept) if place == number]
-        assert found[f'top-1, {name}'] == pytest.approx(100 * sum(own) / len(own))
+        results = [bool(one) for one, place in zip(right, set_of_image) if place == number]
+        assert scores_by_set[f'top-1, {name}'] == pytest.approx(100 * sum(results) / len(results))
 
 
 def test_map_of_several_sets_is_colored_by_set(places):
-    given = [str(places / 'c'), str(places / 'b.tar')]
-    data = dataset_of(given, None)
+    roots = [str(places / 'c'), str(places / 'b.tar')]
+    data = dataset_of(roots, None)
     names = [name_of(data, at) for at in range(len(data))]
     classes, labels = by_class(data, range(len(data)), names)
-    assert classes == given and labels.tolist() == [0] * 9 + [1] * 14
+    assert classes == roots and labels.tolist() == [0] * 9 + [1] * 14
     assert names[0] == f'{places}/c/c00.png' and names[9] == f'{places}/b.tar/bee/b00'

@@ -64,17 +64,17 @@ def test_roi_align_equals_mmcv_with_gradient(aligned: bool, samples: int) -> Non
         expected = roi_align_by_hand(images, rois, (3, 2), scale, samples, aligned)
         layer = RoIAlign((3, 2), scale, samples, aligned=aligned)
         for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
-            found = layer(torch.tensor(images, dtype=dtype), torch.tensor(rois, dtype=dtype))
-            assert found.dtype == dtype
-            np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=tolerance)
+            pooled_value = layer(torch.tensor(images, dtype=dtype), torch.tensor(rois, dtype=dtype))
+            assert pooled_value.dtype == dtype
+            np.testing.assert_allclose(pooled_value.numpy(), expected, rtol=0, atol=tolerance)
     images = torch.tensor(generator.normal(size=(2, 2, 5, 6)), requires_grad=True)
     rois = torch.tensor(regions(generator, 4, 6))
     assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 1.0, samples, 'avg', aligned), images)
     # The gradient from above is not contiguous in memory.
     upstream = torch.randn(2, 4, 2, 3, dtype=torch.float64).transpose(0, 1)
     pooled = roi_align(images, rois, (2, 3))
-    (found,) = torch.autograd.grad(pooled, images, upstream, retain_graph=True)
-    assert torch.equal(found, torch.autograd.grad(pooled, images, upstream.contiguous())[0])
+    (pooled_value,) = torch.autograd.grad(pooled, images, upstream, retain_graph=True)
+    assert torch.equal(pooled_value, torch.autograd.grad(pooled, images, upstream.contiguous())[0])
 
 
 def nms_by_hand(boxes: np.ndarray, scores: np.ndarray, threshold: float, offset: int) -> list[int]:
@@ -82,11 +82,11 @@ def nms_by_hand(boxes: np.ndarray, scores: np.ndarray, threshold: float, offset:
 
     A box is removed if it overlaps a better one by more than the threshold.
     """
-    kept: list[int] = []
+    selected: list[int] = []
     for index in np.argsort(-scores, kind='stable'):
-        if all(overlap(boxes[index], boxes[better], offset) <= threshold for better in kept):
-            kept.append(int(index))
-    return kept
+        if all(overlap(boxes[index], boxes[better], offset) <= threshold for better in selected):
+            selected.append(int(index))
+    return selected
 
 
 def drawn_boxes(count: int) -> tuple[Tensor, Tensor]:
@@ -102,11 +102,11 @@ def test_nms_follows_mmcvs_rule(offset: int, threshold: float) -> None:
     boxes, scores = drawn_boxes(120)
     # Equal scores must keep their order, so some scores are made equal.
     scores[5:9] = scores[40]
-    kept = nms_by_hand(boxes.double().numpy(), scores.numpy(), threshold, offset)
-    assert 5 < len(kept) < 118
-    found, indices = nms(boxes, scores, threshold, offset)
-    assert indices.tolist() == kept
-    assert torch.equal(found, torch.cat([boxes, scores[:, None]], dim=1)[kept])
+    selected = nms_by_hand(boxes.double().numpy(), scores.numpy(), threshold, offset)
+    assert 5 < len(selected) < 118
+    detections, indices = nms(boxes, scores, threshold, offset)
+    assert indices.tolist() == selected
+    assert torch.equal(detections, torch.cat([boxes, scores[:, None]], dim=1)[selected])
 
 
 def test_nms_keeps_overlap_equal_to_the_threshold() -> None:

@@ -61,14 +61,14 @@ def test_tar_and_webdataset_unpack_the_files(folder):
     files = [path.read_bytes() for path in map(ImageFolder(folder).path, range(7))]
     out = make(folder)
     with tarfile.open(out) as archive:
-        found = {name: archive.extractfile(name).read() for name in archive.getnames()}
-    images = {name: data for name, data in found.items() if not name.endswith(('.cls', '.json'))}
+        members = {name: archive.extractfile(name).read() for name in archive.getnames()}
+    images = {name: data for name, data in members.items() if not name.endswith(('.cls', '.json'))}
     assert list(images.values()) == files and [name.rpartition('.')[0] for name in images] == keys
     wds = pytest.importorskip('webdataset', reason='webdataset is not installed (pip install webdataset)')
-    read = list(wds.WebDataset(str(out), shardshuffle=False))
-    assert [sample['__key__'] for sample in read] == keys
-    assert [int(sample['cls']) for sample in read] == [0, 0, 0, 1, 1, 1, 2]
-    assert [next(sample[end] for end in ('jpg', 'png', 'tif', 'webp') if end in sample) for sample in read] == files
+    samples = list(wds.WebDataset(str(out), shardshuffle=False))
+    assert [sample['__key__'] for sample in samples] == keys
+    assert [int(sample['cls']) for sample in samples] == [0, 0, 0, 1, 1, 1, 2]
+    assert [next(sample[end] for end in ('jpg', 'png', 'tif', 'webp') if end in sample) for sample in samples] == files
 
 
 def test_bytes_do_not_depend_on_workers_or_a_kill(folder):
@@ -80,8 +80,8 @@ def test_bytes_do_not_depend_on_workers_or_a_kill(folder):
         for _ in range(5):
             next(killed)
         killed.close()
-        kept = len(list(folder.parent.glob(f'k{workers}-*.tar')))
-        assert 0 < kept < len(shards)
+        count = len(list(folder.parent.glob(f'k{workers}-*.tar')))
+        assert 0 < count < len(shards)
         make(folder, f'k{workers}.tar', workers=workers, size=5000)
         assert {path.name[2:]: path.read_bytes() for path in folder.parent.glob(f'k{workers}-*.tar')} == shards
     # All images are already packed, so this call changes nothing.
@@ -98,7 +98,9 @@ def test_short_side_shrinks_large_images(folder):
     data = Shards(out)
     shapes = [tuple(data.raw(at).shape[1:]) for at in range(len(data))]
     assert shapes.count((50, 75)) == 1 and shapes.count((20, 31)) == 7
-    assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), 'small images stay unchanged'
+    assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), (
+        'small images must stay unchanged'
+    )
     described = images_of(dict(type='ClassSubset', fraction=0.5, dataset=dict(type='Shards', root=str(out))))
     assert described == 'packed with a short side of 50 pixels as JPEGs of quality 70'
     assert images_of(dict(type='Shards', root=str(make(folder, 'same.tar')))) == 'as they are'
@@ -130,12 +132,12 @@ def test_command_packs_folders_and_shards(folder, run_tool, capsys):
     out = folder.parent / 'out.tar'
     (folder / 'bee/no\nimage.jpg').touch()
     run_tool('tools/pack.py', folder, out, '--workers', 0)
-    said = capsys.readouterr().out
-    assert '7 images packed, 1 left out' in said and r'left out: bee/no\nimage.jpg is empty' in said
+    output = capsys.readouterr().out
+    assert '7 images packed, 1 left out' in output and r'left out: bee/no\nimage.jpg is empty' in output
     run_tool('tools/pack.py', out, folder.parent / 'b.tar', '--shard', '5K', '--short-side', 10, '--workers', 0)
     small = Shards(f'{folder.parent}/b-*.tar')
     assert len(small) == 7 and small.classes == Shards(out).classes and min(small.raw(0).shape[1:]) == 10
-    for place, said in ((folder, 'exists already'), (folder / 'ant', 'tools/pack.py --unlabelled')):
+    for place, output in ((folder, 'exists already'), (folder / 'ant', 'tools/pack.py --unlabelled')):
         with pytest.raises(SystemExit):
             run_tool('tools/pack.py', place, out)
-        assert said in capsys.readouterr().err
+        assert output in capsys.readouterr().err

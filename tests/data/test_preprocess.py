@@ -41,12 +41,12 @@ def test_each_view_continues_with_its_own_pipeline():
     flip, invert = [dict(type='RandomFlip', p=1.0)], [dict(type='Solarize', p=1.0, threshold=0)]
     make = ViewPreprocessor(mean=(0.0,) * 3, std=(1.0,) * 3, views=[flip, invert])
     first, second = torch.randint(0, 256, (2, 4, 3, 8, 8), dtype=torch.uint8)
-    made = make(dict(inputs=[first, second]), training=True)['inputs']
-    torch.testing.assert_close(made[0], first.flip(-1) / 255)
-    torch.testing.assert_close(made[1], 1 - second / 255)
-    shown = make(dict(inputs=[first]), training=True)['inputs']
-    torch.testing.assert_close(shown[0], first.flip(-1) / 255)
-    torch.testing.assert_close(shown[1], 1 - first / 255)
+    processed = make(dict(inputs=[first, second]), training=True)['inputs']
+    torch.testing.assert_close(processed[0], first.flip(-1) / 255)
+    torch.testing.assert_close(processed[1], 1 - second / 255)
+    single = make(dict(inputs=[first]), training=True)['inputs']
+    torch.testing.assert_close(single[0], first.flip(-1) / 255)
+    torch.testing.assert_close(single[1], 1 - first / 255)
     with raises_code('views-differ'):
         make(dict(inputs=[first] * 3), training=True)
 
@@ -68,12 +68,12 @@ def test_tf32_and_autocast_do_not_affect_views():
     torch.set_float32_matmul_precision('high')
     try:
         with torch.autocast('cpu', torch.bfloat16):
-            made = make(data, training=True)['inputs'][0]
+            processed = make(data, training=True)['inputs'][0]
         assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ('high', True)
     finally:
         torch.set_float32_matmul_precision('highest')
     assert seen == [('highest', False)] * 2
-    assert made.dtype == torch.float32 and torch.equal(made, expected)
+    assert processed.dtype == torch.float32 and torch.equal(processed, expected)
 
 
 def test_preprocessor_repeats_normalized_views_by_seed():
@@ -88,7 +88,7 @@ def test_preprocessor_repeats_normalized_views_by_seed():
     still = make(data, training=False)['inputs']
     expected = (data['inputs'][0] / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2
     torch.testing.assert_close(still[0], expected)
-    assert not make.state_dict(), 'the statistics are not in checkpoints'
+    assert not make.state_dict(), 'the statistics must not be in checkpoints'
     batch = dict(data, data_samples=dict(label=torch.ones(COUNT), index=torch.arange(COUNT)))
     assert list(make(batch)['data_samples']) == ['label'] and list(batch['data_samples']) == ['label', 'index']
 

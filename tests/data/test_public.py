@@ -230,7 +230,7 @@ def test_pixels_in_memory_are_in_order_and_unchanged(tmp_path, monkeypatch):
         assert torch.equal(data.raw(1), whole)
         assert torch.equal(data[1]['inputs'][0], whole[:, at : at + 32, at : at + 32])
         data.raw(1).zero_()
-        assert torch.equal(data.raw(1), whole), 'a change of an image does not change the data set'
+        assert torch.equal(data.raw(1), whole), 'changing a returned image must not change the data set'
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def test_download_is_the_published_set(published, tmp_path):
     assert sorted(path.name for path in root.iterdir()) == ['.download.lock', 'cifar-10-batches-py']
     requests = published.requests
     download_missing(config_of(root))
-    assert published.requests == requests, 'a readable data set is not downloaded again'
+    assert published.requests == requests, 'a readable data set must not be downloaded again'
 
 
 @pytest.mark.parametrize('size', [0, 1000])
@@ -321,7 +321,7 @@ def test_missing_set_or_split_is_an_error(kind, tmp_path):
     with raises_code('unreadable-set', re.escape(kind.layout)) as raised:
         kind(tmp_path / 'gone', kind.splits[0])
     assert 'download=True' not in str(raised.value)
-    assert not (tmp_path / 'gone').exists(), 'no folder is created'
+    assert not (tmp_path / 'gone').exists(), 'no folder must be created'
     with raises_code('unknown-split'):
         kind(tmp_path, 'tset')
 
@@ -373,7 +373,9 @@ VOC_IMAGES = {
 def voc(root: Path) -> None:
     folder = root / 'VOCdevkit/VOC2007'
     for part in ('train', 'val', 'test'):
-        write(folder / f'ImageSets/Main/{part}.txt', *(name for name, (own, _) in VOC_IMAGES.items() if own == part))
+        write(
+            folder / f'ImageSets/Main/{part}.txt', *(name for name, (split, _) in VOC_IMAGES.items() if split == part)
+        )
     for name, (_, things) in VOC_IMAGES.items():
         picture(folder / f'JPEGImages/{name}.jpg', int(name))
         objects = ''.join(

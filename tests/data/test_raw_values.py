@@ -54,8 +54,8 @@ def reason(data: bytes, max_pixels: int = 10_000) -> Reason:
     return caught.value.reason
 
 
-def same(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return found.dtype == wanted.dtype and np.array_equal(found, wanted)
+def same(values: np.ndarray, reference: np.ndarray) -> bool:
+    return values.dtype == reference.dtype and np.array_equal(values, reference)
 
 
 def test_arrays_and_pictures_keep_their_values():
@@ -68,7 +68,7 @@ def test_arrays_and_pictures_keep_their_values():
         if kind is not np.float32 and channels != 2:
             pixels = noise(6, 9, *((4,) if channels == 5 else (channels,) * (channels > 1)), kind=kind)
             assert same(read(png(pixels)), pixels.reshape(6, 9, -1))
-    assert same(read(npy(np.float64([[0.1, 7]]))), np.float32([[[0.1], [7]]])), 'floats are not scaled'
+    assert same(read(npy(np.float64([[0.1, 7]]))), np.float32([[[0.1], [7]]])), 'floats must not be scaled'
     file = io.BytesIO()
     Image.fromarray(noise(6, 9, kind=np.uint8)).save(file, 'JPEG')
     assert read(file.getvalue()).shape == (6, 9, 1)
@@ -79,8 +79,8 @@ def test_arrays_and_pictures_keep_their_values():
 def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
     tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
 
-    def tiff(shown: np.ndarray, **how) -> bytes:
-        tifffile.imwrite(file := io.BytesIO(), shown, photometric='minisblack', **how)
+    def tiff(array: np.ndarray, **how) -> bytes:
+        tifffile.imwrite(file := io.BytesIO(), array, photometric='minisblack', **how)
         return file.getvalue()
 
     pixels = noise(6, 9, channels, kind=kind)
@@ -93,13 +93,13 @@ def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
         assert same(read(tiff(planes, **how)), pixels), how
     assert same(read(tiff(planes[:, None], metadata=dict(axes='CZYX'), ome=True)), pixels)
     several = tiff(noise(3, 2, 6, 9), imagej=True, metadata=dict(axes='ZCYX'))
-    assert reason(several) is Reason.NO_ARRAY, 'a stack of several'
+    assert reason(several) is Reason.NO_ARRAY, 'a stack of several images must be rejected'
 
 
 def test_invalid_file_has_its_reason(monkeypatch):
     good = npy(noise(6, 9, 5))
     assert reason(good[:-1]) is Reason.CUT_SHORT and reason(good, max_pixels=53) is Reason.TOO_LARGE
-    assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'by its channels'
+    assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'the limit must count channels'
     wrong = [np.int16([[1]]), np.zeros((2, 2, 2, 2)), np.zeros(3), np.zeros((0, 4, 3)), np.array([[None]], object)]
     assert [reason(npy(array)) for array in wrong] == [Reason.NO_ARRAY] * 5
     assert reason(npy(np.float32([[0, np.nan]]))) is Reason.NOT_FINITE
@@ -158,10 +158,10 @@ def test_file_with_other_channels_or_depth_is_named(folder):
 
 def test_statistics_equal_numpy(folder, run_tool, capsys):
     pixels = np.concatenate([np.load(path).reshape(-1, 5) for path in sorted(folder.glob('*/[1-5].npy'))]) / 65535
-    found = channel_statistics(ImageFolder(folder, channels=5))
-    np.testing.assert_allclose(found.mean, pixels.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(found.std, pixels.std(0), rtol=1e-6)
-    assert (found.images, found.unreadable) == (5, 1)
+    statistics = channel_statistics(ImageFolder(folder, channels=5))
+    np.testing.assert_allclose(statistics.mean, pixels.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(statistics.std, pixels.std(0), rtol=1e-6)
+    assert (statistics.images, statistics.unreadable) == (5, 1)
     assert channel_statistics(ImageFolder(folder, channels=5), most=3).images == 2
     run_tool('tools/pack.py', folder, '--statistics', '--channels', 5, '--workers', 0)
     printed = capsys.readouterr().out.strip().splitlines()
@@ -200,9 +200,9 @@ def test_each_channel_changes_like_a_gray_image(step, channels):
         stored = pixels if kind is np.uint8 else values
         for seed in range(4):
             grays = [drawn(operation.batch, value.expand(1, 3, 24, 31), seed)[0, :1] for value in values]
-            wanted = torch.cat(grays)
-            torch.testing.assert_close(drawn(operation.batch, values[None], seed)[0], wanted, atol=2e-5, rtol=0)
-            torch.testing.assert_close(drawn(operation, stored, seed), wanted, atol=2e-5, rtol=0)
+            reference = torch.cat(grays)
+            torch.testing.assert_close(drawn(operation.batch, values[None], seed)[0], reference, atol=2e-5, rtol=0)
+            torch.testing.assert_close(drawn(operation, stored, seed), reference, atol=2e-5, rtol=0)
 
 
 def test_rgb_changes_of_other_channels_are_an_error():

@@ -15,11 +15,11 @@ def test_order_is_torchs_permutation_from_any_start(by_sum):
         sampler = ResumableSampler(range(count), seed=seed)
         sampler.by_sum = by_sum
         sampler.set_epoch(epoch)
-        own = seed + epoch if by_sum else seed_of(seed, epoch)
-        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(own)).tolist()
-        assert list(sampler) == drawn
+        generator_seed = seed + epoch if by_sum else seed_of(seed, epoch)
+        torch_order = torch.randperm(count, generator=torch.Generator().manual_seed(generator_seed)).tolist()
+        assert list(sampler) == torch_order
         sampler.set_epoch(epoch, count // 2)
-        assert list(sampler) == drawn[count // 2 :]
+        assert list(sampler) == torch_order[count // 2 :]
     keyed = keyed_permutation(np.arange(9), TORCH_COUNT + 1, 3)
     assert np.array_equal(permutation(TORCH_COUNT + 1, 3)(np.arange(9)), keyed)
 

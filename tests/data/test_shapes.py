@@ -31,16 +31,16 @@ def test_shape_depends_on_seed_split_and_index():
 
 
 def test_broken_cache_is_redrawn(cache, monkeypatch):
-    drawn = np.array(Shapes('val', 12, 32).images)
+    images = np.array(Shapes('val', 12, 32).images)
     (file,) = cache.iterdir()
     monkeypatch.setattr(shapes, 'draw_shapes', lambda *args: pytest.fail('the images were drawn again'))
-    assert np.array_equal(Shapes('val', 12, 32).images, drawn)
+    assert np.array_equal(Shapes('val', 12, 32).images, images)
     monkeypatch.undo()
     monkeypatch.setenv('XDG_CACHE_HOME', str(cache.parent.parent))
     file.write_bytes(file.read_bytes()[:200])
-    assert np.array_equal(Shapes('val', 12, 32).images, drawn)
+    assert np.array_equal(Shapes('val', 12, 32).images, images)
     monkeypatch.setattr(shapes, 'cache', lambda: Path('/dev/null'))
-    assert np.array_equal(Shapes('val', 12, 32).images, drawn), 'the cache cannot be written'
+    assert np.array_equal(Shapes('val', 12, 32).images, images), 'images must be drawn if the cache cannot be written'
 
 
 @pytest.mark.slow

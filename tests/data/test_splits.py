@@ -102,8 +102,8 @@ SPELLINGS += ['Ä b/1', './1']
 
 def test_table_names_images_in_any_spelling(tmp_path):
     names = ['Ä b/1.png', 'Ä b/2.png', 'c/2.png']
-    for written in SPELLINGS:
-        assert values_of(names, {written: 'x'}, 'a.csv', 'Cells') == ({names[0]: 'x'}, [])
+    for spelling in SPELLINGS:
+        assert values_of(names, {spelling: 'x'}, 'a.csv', 'Cells') == ({names[0]: 'x'}, [])
     assert values_of(names, {'2.png': 'x', 'd/1.png': 'x'}, 'a.csv', 'Cells') == ({}, ['2.png', 'd/1.png'])
     with raises_code('two-values', match='Ä b/1.png'):
         values_of(names, {names[0]: 'x', '1': 'y'}, 'a.csv')

@@ -41,9 +41,11 @@ def seed_worker(worker: int) -> None:
 
 @pytest.mark.parametrize('workers', [0, 2])
 def test_plain_sampler_draws_different_views(workers):
-    found = drawn(workers, worker_init_fn=seed_worker)
-    for numbers in found.unbind(-1):
-        assert len(numbers.unique()) == 16, 'the j-th images of all batches have the same numbers'
+    draws = drawn(workers, worker_init_fn=seed_worker)
+    for numbers in draws.unbind(-1):
+        assert len(numbers.unique()) == 16, (
+            'images in the same position of different batches have the same random numbers'
+        )
 
 
 def test_seeded_views_do_not_depend_on_the_process():
@@ -56,7 +58,7 @@ def test_seeded_views_do_not_depend_on_the_process():
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
     assert torch.equal(drawn(2, sampler=sampler), one) and len(one.unique()) == one.numel()
     assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), (
-        'other data sets receive indices without seeds'
+        'other data sets must get indices without seeds'
     )
 
 

@@ -132,7 +132,7 @@ def test_seed_draws_pinned_parameters(kind):
         torch.testing.assert_close(params[key].double(), torch.tensor(values, dtype=torch.float64), atol=1e-4, rtol=0)
 
 
-def test_crop_and_device_part_are_the_whole_view():
+def test_crop_and_device_part_equal_the_whole_view():
     parts = Config.fromfile(VIEWS / 'on_device.py')
     for file, name, rest in (
         ('mocov2', 'mocov2_view', 'mocov2_on_device'),

@@ -35,8 +35,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def name_of_newest(folder: Path, run: str | None = None) -> str | None:
-    found = newest_checkpoint(folder, run)
-    return found and found[0].name
+    newest = newest_checkpoint(folder, run)
+    return newest and newest[0].name
 
 
 def flip(path: Path) -> None:
@@ -48,7 +48,7 @@ def flip(path: Path) -> None:
     os.utime(path, (time, time))
 
 
-def test_newest_is_the_noted_or_last_written_file(folder):
+def test_newest_checkpoint_is_the_noted_or_last_file(folder):
     assert name_of_newest(folder) == 'iter_25.pth' and newest_checkpoint(folder / 'not there') is None
     for note, expected in (
         (b'/another/machine/epoch_2.pth', 'epoch_2.pth'),
@@ -280,9 +280,9 @@ def test_non_finite_weights_replace_no_checkpoint(toy_config, monkeypatch):
 def test_best_weights_may_precede_the_first_checkpoint(toy_config):
     cfg = toy_config()
     launch.share_batch(cfg, 1)
-    found = dict(state_dict={})
-    launch.build_runner(cfg).call_hook('before_save_checkpoint', checkpoint=found)
-    assert found['random_states'] == []
+    checkpoint = dict(state_dict={})
+    launch.build_runner(cfg).call_hook('before_save_checkpoint', checkpoint=checkpoint)
+    assert checkpoint['random_states'] == []
 
 
 def with_mmengines_hook(case: str, work_dir: Path, **how: object) -> Config:
@@ -296,8 +296,8 @@ def with_mmengines_hook(case: str, work_dir: Path, **how: object) -> Config:
 def test_run_with_mmengines_hook_resumes_exactly(tmp_path, case):
     leave_at = 17 if case == 'lars_accumulated' else 8
     whole = resuming.run(with_mmengines_hook(case, tmp_path / 'whole'))
-    left = resuming.run(with_mmengines_hook(case, tmp_path / 'run', leave_at=leave_at))
-    assert left.name == 'epoch_1.pth'
+    interrupted = resuming.run(with_mmengines_hook(case, tmp_path / 'run', leave_at=leave_at))
+    assert interrupted.name == 'epoch_1.pth'
     resumed = resuming.run(with_mmengines_hook(case, tmp_path / 'run', resume=True))
     assert resumed.name == 'epoch_3.pth'
     resuming.assert_the_same_run(whole, resumed)

@@ -48,13 +48,13 @@ def test_slurm_without_scontrol_raises(launched, tmp_path):
 @pytest.fixture
 def joined(monkeypatch) -> dict:
     """Make torch report two GPUs, and return a dict of the arguments with which torch is called."""
-    asked = {}
+    arguments = {}
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    monkeypatch.setattr(torch.cuda, 'set_device', lambda device: asked.update(device=device))
-    monkeypatch.setattr(dist, 'init_process_group', lambda backend, **more: asked.update(backend=backend, **more))
+    monkeypatch.setattr(torch.cuda, 'set_device', lambda device: arguments.update(device=device))
+    monkeypatch.setattr(dist, 'init_process_group', lambda backend, **more: arguments.update(backend=backend, **more))
     monkeypatch.delenv('TORCHELASTIC_RESTART_COUNT', raising=False)
-    return asked
+    return arguments
 
 
 def test_process_selects_its_gpu_before_joining(launched, joined):
@@ -74,10 +74,12 @@ def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
     before = dict(RANK='0', WORLD_SIZE='0', LOCAL_RANK='0', MASTER_ADDR='node1', MASTER_PORT='1')
     launched('slurm', task, task, '0', '8', 'node[1-2]', **before)
     start_processes('slurm')
-    own = torch.device('cuda', gpus - 1)
-    assert joined == dict(device=own, device_id=own, backend='nccl')
+    device = torch.device('cuda', gpus - 1)
+    assert joined == dict(device=device, device_id=device, backend='nccl')
     assert os.environ['RANK'] == task and os.environ['WORLD_SIZE'] == '8'
-    assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine uses it as the number of the GPU'
+    assert os.environ['LOCAL_RANK'] == str(gpus - 1), (
+        'LOCAL_RANK must be the number of the GPU, because mmengine uses it'
+    )
 
 
 def test_each_step_of_slurm_has_its_own_port(launched, joined):
@@ -147,8 +149,8 @@ def test_processes_of_one_machine_use_the_loopback(tmp_path):
     script.write_text(SCRIPT)
     port = free_port()
     command = [sys.executable, '-m', 'mmairl.engine.launcher', '--nproc_per_node=1', str(script)]
-    known = {**os.environ, 'PORT': str(port), 'OMP_NUM_THREADS': '1'}
-    launcher = subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    variables = {**os.environ, 'PORT': str(port), 'OMP_NUM_THREADS': '1'}
+    launcher = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     addresses, rank = [], None
     for line in launcher.stdout:
         word, _, value = line.strip().partition(' ')
@@ -185,5 +187,5 @@ dist.destroy_process_group()
 def test_restarted_process_rejoins_the_group(tmp_path):
     (tmp_path / 'script.py').write_text(AGAIN)
     command = [sys.executable, '-m', 'mmairl.engine.launcher', '--nproc_per_node=2', '--max-restarts=1']
-    done = subprocess.run([*command, tmp_path / 'script.py'], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and done.stdout.count('joined 2') == 2, done.stdout + done.stderr
+    process = subprocess.run([*command, tmp_path / 'script.py'], capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0 and process.stdout.count('joined 2') == 2, process.stdout + process.stderr

@@ -57,8 +57,8 @@ def test_interrupted_branch_resumes_exactly(trunk, tmp_path):
     cfg.default_hooks.leave = dict(type='LeaveAt', iteration=10)
     with pytest.raises(resuming.LeftInTheMiddle):
         run.train(cfg, fork=fork)
-    left = branch(trunk, tmp_path / 'left', 2, **change)
-    resuming.assert_the_same_run(whole, left)
+    interrupted = branch(trunk, tmp_path / 'left', 2, **change)
+    resuming.assert_the_same_run(whole, interrupted)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,12 @@ def test_queue_keeps_its_newest_keys(length, steps):
     weights = {f'queue.{key}': value for key, value in trunk.state_dict().items()}
     fit_to_branch(dict(state_dict=weights), model)
     model.queue.load_state_dict({key.removeprefix('queue.'): weights[key] for key in weights})
-    kept = min(length, 6, 2 * steps)
-    newest = list(range(2 * steps))[-kept:]
+    count = min(length, 6, 2 * steps)
+    newest = list(range(2 * steps))[-count:]
     assert sorted(model.queue.negatives().flatten().tolist()) == newest
     model.queue.enqueue(torch.tensor([[99.0]]))
-    left = newest if kept < length else newest[1:]
-    assert sorted(model.queue.negatives().flatten().tolist()) == [*left, 99]
+    interrupted = newest if count < length else newest[1:]
+    assert sorted(model.queue.negatives().flatten().tolist()) == [*interrupted, 99]
 
 
 def test_collapse_is_reported_up_to_the_fork_point(tmp_path):

@@ -21,9 +21,11 @@ COLLAPSED |= dict(negative=0.9994, hardest_negative=0.9998, contrast=0.0, teache
 
 def test_collapsed_run_is_bad_for_a_named_reason():
     assert {q.name for q in QUANTITIES if q.name in SOUND and state(q, SOUND[q.name]) != 'good'} == set()
-    found = {q.name: advice(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'}
-    assert found['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 times 1/sqrt(d)')
-    assert {'negative', 'teacher_distance'} <= set(found)
+    advice_of = {
+        q.name: advice(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'
+    }
+    assert advice_of['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 times 1/sqrt(d)')
+    assert {'negative', 'teacher_distance'} <= set(advice_of)
 
 
 def test_values_beyond_a_range_get_advice():
@@ -60,25 +62,27 @@ def test_similarities_to_the_queue():
     queue = torch.cat([torch.eye(4)[:2], -torch.eye(4)[:2]])
     assert health.similarities(q, k, queue) == dict(positive=1, negative=0, hardest_negative=0.5, contrast=1)
     for rows, negatives in ((q[:1], None), (q, torch.zeros(0, 4))):
-        assert health.similarities(rows, rows, negatives) == dict(positive=1), 'without a negative'
+        assert health.similarities(rows, rows, negatives) == dict(positive=1), (
+            'without a negative, only the positive similarity exists'
+        )
 
 
 def test_similarities_exclude_the_own_key():
     q = F.normalize(torch.randn(5, 3, dtype=torch.float64))
     k = F.normalize(torch.randn(5, 3, dtype=torch.float64))
-    found = health.similarities(q, k, None)
+    measures = health.similarities(q, k, None)
     others = [[float(q[i] @ k[j]) for j in range(5) if j != i] for i in range(5)]
-    assert found['positive'] == pytest.approx(sum(float(q[i] @ k[i]) for i in range(5)) / 5)
-    assert found['negative'] == pytest.approx(sum(map(sum, others)) / 20)
-    assert found['hardest_negative'] == pytest.approx(sum(map(max, others)) / 5)
-    assert found['contrast'] == pytest.approx(found['positive'] - found['negative'])
+    assert measures['positive'] == pytest.approx(sum(float(q[i] @ k[i]) for i in range(5)) / 5)
+    assert measures['negative'] == pytest.approx(sum(map(sum, others)) / 20)
+    assert measures['hardest_negative'] == pytest.approx(sum(map(max, others)) / 5)
+    assert measures['contrast'] == pytest.approx(measures['positive'] - measures['negative'])
 
 
 def test_teacher_distance_equals_a_loop():
-    own, theirs = ([torch.randn(3, 4).double(), torch.randn(5).double()] for _ in range(2))
-    apart = sum(float((t - s).square().sum()) for t, s in zip(own, theirs))
+    students, theirs = ([torch.randn(3, 4).double(), torch.randn(5).double()] for _ in range(2))
+    apart = sum(float((t - s).square().sum()) for t, s in zip(students, theirs))
     whole = sum(float(s.square().sum()) for s in theirs)
-    assert health.distance(own, theirs).item() == pytest.approx((apart / whole) ** 0.5)
+    assert health.distance(students, theirs).item() == pytest.approx((apart / whole) ** 0.5)
 
 
 class OnDevice(torch.Tensor):
@@ -89,8 +93,8 @@ class OnDevice(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         cls.calls.append(func.__name__)
-        found = super().__torch_function__(func, types, args, kwargs or {})
-        return found.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else found
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else result
 
 
 def test_measurement_waits_five_times_for_a_gpu():

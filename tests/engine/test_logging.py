@@ -79,18 +79,18 @@ def test_config_loss_and_health_arrive_by_iterations(name, toy_config, monkeypat
         assert service.called('log_params')[0][0] == settings(cfg)
         assert service.called('log_text')[0] == (python_text(cfg), 'config.py')
     assert service.calls[-1][0] in ('finish', 'end_run')
-    written = {
+    curves = {
         key: [(int(step), value) for step, value in zip(*curve)] for key, curve in read_scalars(cfg.work_dir).items()
     }
     for key in ('loss', 'health_spread_key', 'health_gradient_norm'):
-        assert service.curves[key] == written[key], key
+        assert service.curves[key] == curves[key], key
     assert [step for step, _ in service.curves['health_spread_key']] == [2, 4]
     assert [step for step, _ in service.curves['loss']] == [1, 2, 3, 4]
 
 
-def keep_checkpoints(cfg, kept: int) -> None:
+def keep_checkpoints(cfg, count: int) -> None:
     """Remove the checkpoints after a step, as if the run had been killed before it wrote them."""
-    for number in range(kept + 1, 7):
+    for number in range(count + 1, 7):
         (Path(cfg.work_dir) / f'iter_{number}.pth').unlink()
 
 
@@ -100,7 +100,7 @@ def test_resumed_run_is_the_same_at_the_service(name, toy_config, monkeypatch):
     monkeypatch.setitem(sys.modules, name, service)
     first = toy_config(steps=6, width=8)
     run_with(first, name)
-    keep_checkpoints(first, kept=4)
+    keep_checkpoints(first, count=4)
     service.curves['loss'] = service.curves['loss'][:5]
     service.resumed = True
     service.summary = dict(iteration=5)
@@ -153,16 +153,16 @@ def test_bad_logger_raises(toy_config, monkeypatch, tmp_path):
         run_with(toy_config(steps=1, width=8), 'wandb')
 
 
-def test_wandb_itself_offline(toy_config, monkeypatch):
+def test_real_wandb_stores_an_offline_run(toy_config, monkeypatch):
     wandb = pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
     monkeypatch.setenv('WANDB_MODE', 'offline')
-    kept = []
+    closed_runs = []
     monkeypatch.setattr(
-        Service, 'close', lambda self: kept.append((dict(self.run.config), dict(self.run.summary))) or self.end()
+        Service, 'close', lambda self: closed_runs.append((dict(self.run.config), dict(self.run.summary))) or self.end()
     )
     cfg = toy_config(steps=4, width=8)
     run_with(cfg, 'wandb')
-    (config, summary), curves = kept[0], read_scalars(cfg.work_dir)
+    (config, summary), curves = closed_runs[0], read_scalars(cfg.work_dir)
     assert config['train_cfg'] == cfg.train_cfg.to_dict()
     assert summary['iteration'] == 4 and summary['health_spread_key'] == curves['health_spread_key'][1][-1]
     assert list(Path(cfg.work_dir).rglob('offline-run-*/*.wandb')) and wandb.run is None
@@ -171,14 +171,14 @@ def test_wandb_itself_offline(toy_config, monkeypatch):
 def interrupt_and_resume(toy_config, backend):
     first = toy_config(steps=6, width=8)
     run_with(first, backend)
-    keep_checkpoints(first, kept=4)
+    keep_checkpoints(first, count=4)
     again = toy_config(steps=6, width=8)
     again.resume = 'auto'
     run_with(again, backend)
     return Path(first.work_dir)
 
 
-def test_wandb_itself_keeps_the_id_offline(toy_config, monkeypatch):
+def test_real_wandb_keeps_the_id_of_a_resumed_run(toy_config, monkeypatch):
     pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
     monkeypatch.setenv('WANDB_MODE', 'offline')
     work_dir = interrupt_and_resume(toy_config, 'wandb')
@@ -187,7 +187,7 @@ def test_wandb_itself_keeps_the_id_offline(toy_config, monkeypatch):
     assert ids == 2 * [(work_dir / 'run_id').read_text().strip()]
 
 
-def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
+def test_real_mlflow_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
     pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
     mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
     monkeypatch.chdir(tmp_path)

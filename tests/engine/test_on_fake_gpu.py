@@ -27,8 +27,8 @@ def fused_kernels(seen: Kernels) -> dict:
 
     def of_channels(count: int, name: str) -> Callable:
         def kernel(x: Tensor, *rest: object) -> list[Tensor]:
-            read = [rest[0]] if name == 'reduce' else []
-            seen.count(name, x, read)
+            inputs = [rest[0]] if name == 'reduce' else []
+            seen.count(name, x, inputs)
             return [x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(count)]
 
         return kernel

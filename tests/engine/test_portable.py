@@ -103,11 +103,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
 
 
 def without_mmairl(program: str, *arguments: object) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, '-c', program, *map(str, arguments)], cwd='/', capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
 
 
 @pytest.mark.parametrize(

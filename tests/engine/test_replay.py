@@ -25,7 +25,7 @@ from mmairl.io import write_json
 
 
 @pytest.fixture(scope='module')
-def kept(tmp_path_factory) -> Path:
+def run_dir(tmp_path_factory) -> Path:
     """Return the work dir of a run of three epochs of four iterations, with a checkpoint after each epoch."""
     folder = tmp_path_factory.mktemp('kept') / 'run'
     cfg = resuming.config('shuffle_bn', str(folder), epochs=3, steps=4, every=4)
@@ -34,16 +34,16 @@ def kept(tmp_path_factory) -> Path:
     return folder
 
 
-def test_whole_run_is_reproduced(kept):
-    before = sorted(kept.rglob('*'))
-    verdicts = [check_stretch(kept, stretch) for stretch in stretches_of(kept)]
+def test_whole_run_is_reproduced(run_dir):
+    before = sorted(run_dir.rglob('*'))
+    verdicts = [check_stretch(run_dir, stretch) for stretch in stretches_of(run_dir)]
     assert [verdict.status for verdict in verdicts] == ['reproduced'] * 3
     assert [verdict.what for verdict in verdicts] == [
         'iterations 1 to 4',
         'iterations 5 to 8',
         'iterations 9 to 12',
     ]
-    assert sorted(kept.rglob('*')) == before
+    assert sorted(run_dir.rglob('*')) == before
 
 
 @pytest.mark.slow
@@ -106,15 +106,15 @@ TAMPERING = {
 
 
 @pytest.mark.parametrize('place', TAMPERING)
-def test_tampering_differs_in_its_place(kept, tmp_path, place):
-    shutil.copy(kept / 'iter_8.pth', tmp_path)
+def test_tampering_differs_in_its_place(run_dir, tmp_path, place):
+    shutil.copy(run_dir / 'iter_8.pth', tmp_path)
     edited = edit_checkpoint(tmp_path, TAMPERING[place])
-    assert differences_of(edited, kept / 'iter_8.pth') == [place]
+    assert differences_of(edited, run_dir / 'iter_8.pth') == [place]
 
 
 @pytest.fixture
-def copied(kept, tmp_path) -> Path:
-    shutil.copytree(kept, tmp_path / 'run')
+def copied(run_dir, tmp_path) -> Path:
+    shutil.copytree(run_dir, tmp_path / 'run')
     return tmp_path / 'run'
 
 
@@ -171,13 +171,13 @@ def test_edit_of_a_run_is_a_mismatch(copied, kind):
     assert status_of(copied) == 'mismatch'
 
 
-def test_other_machine_is_not_comparable(kept, monkeypatch):
+def test_other_machine_is_not_comparable(run_dir, monkeypatch):
     machine = replay.describe_machine()
     monkeypatch.setattr(replay, 'describe_machine', lambda: {**machine, 'torch': '9.9'})
     monkeypatch.setattr(replay, 'rerun', lambda *_: None)
     monkeypatch.setattr(replay, 'differences_of', lambda *_: ['state_dict.weight'])
-    early, late = checkpoints_of_run(kept)[:2]
-    verdict = check_stretch(kept, Stretch(early, late))
+    early, late = checkpoints_of_run(run_dir)[:2]
+    verdict = check_stretch(run_dir, Stretch(early, late))
     assert verdict.status == 'not comparable'
     assert '9.9' in verdict.reason
 
@@ -189,16 +189,16 @@ def test_stretch_spans_a_missing_checkpoint(copied):
 
 def test_consolidated_file_is_no_run_checkpoint(copied):
     consolidate(copied / 'iter_8.pth', copied / 'weights.pth')
-    assert [kept.path.name for kept in checkpoints_of_run(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
+    assert [stored.path.name for stored in checkpoints_of_run(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
 
 
-def test_folder_without_checkpoints_raises(kept, tmp_path):
+def test_folder_without_checkpoints_raises(run_dir, tmp_path):
     with raises_code('no-checkpoint'):
         checkpoints_of_run(tmp_path)
 
 
-def test_command_states_its_cost_and_verdicts(kept, capsys):
-    main([str(kept), '--check', '1'])
+def test_command_states_its_cost_and_verdicts(run_dir, capsys):
+    main([str(run_dir), '--check', '1'])
     output = capsys.readouterr().out
     assert 'replaying 4 of 12 iterations' in output
     assert 'reproduced' in output
@@ -224,34 +224,34 @@ def test_evaluation_is_repeated(copied):
         assert [verdict.status for verdict in check_evaluations(copied)] == [status]
 
 
-def test_step_is_the_one_of_training(kept):
+def test_step_is_the_one_of_training(run_dir):
     """The step may be the first of the run, or several iterations after a checkpoint."""
-    scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
+    scalars = load_checkpoint(run_dir / 'iter_12.pth')['message_hub']['log_scalars']
     losses = scalars['train/loss'].data[0]
     for step in (1, 8):
-        record = replay_step(kept, step)[0]
+        record = replay_step(run_dir, step)[0]
         assert record.values['loss'] == losses[step - 1]
         assert record.losses.mean().item() == pytest.approx(record.values['loss'], rel=1e-5)
         assert len(record.items) == len(record.gradients) == len(record.nearest) == 8
 
 
-def test_step_under_another_key_shares_its_start(kept):
-    plain, changed = replay_step(kept, 6, {'model.head.temperature': 0.5})
+def test_step_under_another_key_shares_its_start(run_dir):
+    plain, changed = replay_step(run_dir, 6, {'model.head.temperature': 0.5})
     assert plain.items == changed.items
     assert all(torch.equal(*pair) for pair in zip(plain.views, changed.views))
     assert plain.values['loss'] != changed.values['loss']
 
 
 @pytest.mark.parametrize('step', [0, 13])
-def test_step_beyond_the_run_raises(kept, step):
+def test_step_beyond_the_run_raises(run_dir, step):
     with raises_code('no-such-step', match='1 to 12'):
-        replay_step(kept, step)
+        replay_step(run_dir, step)
 
 
-def test_command_writes_a_page_about_a_step(kept, tmp_path, capsys):
+def test_command_writes_a_page_about_a_step(run_dir, tmp_path, capsys):
     page = tmp_path / 'step.html'
     flags = ['--views', '--per-image', '--cfg-options', 'model.head.temperature=0.5']
-    main([str(kept), '--step', '7', '--out', str(page), *flags])
+    main([str(run_dir), '--step', '7', '--out', str(page), *flags])
     assert 'replaying 4 iterations from iteration 4' in capsys.readouterr().out
     text = page.read_text()
     for heading in ('Iteration 7', 'Values', 'Images', 'Views', 'Sampled parameters'):

@@ -99,22 +99,22 @@ def test_other_process_count_sees_each_image_once(two, tmp_path):
 
 def images_of(world: int, start: int, epoch: int = 3, count: int = 60) -> list[list[tuple[int, int]]]:
     """Return, for each process, the images of an epoch from position `start` on, with their seeds."""
-    found = []
+    images = []
     for rank in range(world):
         sampler = ResumableSampler(TrainingImages(range(count)), seed=5)
         sampler.rank, sampler.world_size = rank, world
         sampler.set_epoch(epoch, start)
-        found.append(list(sampler))
-    return found
+        images.append(list(sampler))
+    return images
 
 
 @pytest.mark.parametrize('before,after', [(1, 2), (2, 1), (2, 4), (5, 2)])
 def test_any_world_size_continues_the_same_order(before, after):
     order = images_of(1, 0)[0]
-    done = 20
-    seen = [image for images in images_of(before, 0) for image in images[: done // before]]
-    rest = [image for images in images_of(after, done) for image in images]
-    assert sorted(seen) == sorted(order[:done])
+    position = 20
+    seen = [image for images in images_of(before, 0) for image in images[: position // before]]
+    rest = [image for images in images_of(after, position) for image in images]
+    assert sorted(seen) == sorted(order[:position])
     assert sorted(seen + rest) == sorted(order) and sorted(index for index, _ in order) == list(range(60))
 
 
@@ -133,10 +133,10 @@ class Counting(Dataset):
 
 
 def test_resumable_sampler_rereads_no_image():
-    for sampler, read in ((ResumableSampler(Counting(), seed=1), 12), (SequentialSampler(range(40)), 40)):
+    for sampler, count in ((ResumableSampler(Counting(), seed=1), 12), (SequentialSampler(range(40)), 40)):
         dataset = Counting()
         loader = DataLoader(dataset, batch_size=4, sampler=sampler)
         whole = [batch.tolist() for batch in batches(loader, epoch=2, done=0)]
         dataset.read.clear()
         assert [batch.tolist() for batch in batches(loader, epoch=2, done=7)] == whole[7:]
-        assert len(dataset.read) == read and len(loader) == 10
+        assert len(dataset.read) == count and len(loader) == 10

@@ -20,14 +20,14 @@ def config(folder: Path, **how: object):
 
 
 @pytest.fixture(scope='module')
-def left(tmp_path_factory) -> Path:
+def interrupted(tmp_path_factory) -> Path:
     """Return the checkpoint of iteration 8 of a run of 15 iterations."""
     return resuming.run(config(tmp_path_factory.mktemp('left'), leave_at=9))
 
 
-def resumed(left: Path, folder: Path, change=lambda cfg: None, checkpoint: dict | None = None):
+def resumed(interrupted: Path, folder: Path, change=lambda cfg: None, checkpoint: dict | None = None):
     """Resume for one iteration with a changed config. Return the new checkpoint and the log."""
-    source = left
+    source = interrupted
     if checkpoint is not None:
         source = folder / 'changed.pth'
         torch.save(checkpoint, source)
@@ -43,25 +43,25 @@ def rate(checkpoint: dict) -> float:
     return checkpoint['optimizer']['param_groups'][0]['lr']
 
 
-def test_changed_hyperparameters_apply_and_are_logged(left, tmp_path):
-    before, log = resumed(left, tmp_path / 'before')
+def test_changed_hyperparameters_apply_and_are_logged(interrupted, tmp_path):
+    before, log = resumed(interrupted, tmp_path / 'before')
     assert 'differs from the one in the checkpoint' not in log and 'resumed after epoch 1, iteration 8' in log
 
     def change(cfg) -> None:
         cfg.optim_wrapper.optimizer.update(lr=2 * cfg.optim_wrapper.optimizer.lr, weight_decay=0.25, momentum=0.5)
 
-    after, log = resumed(left, tmp_path / 'after', change)
+    after, log = resumed(interrupted, tmp_path / 'after', change)
     group = after['optimizer']['param_groups'][0]
     assert (group['weight_decay'], group['momentum']) == (0.25, 0.5)
     assert rate(after) == pytest.approx(2 * rate(before), rel=1e-9)
     assert 'optim_wrapper.optimizer.weight_decay: 0.0001 -> 0.25 (applied)' in log
-    checkpoint = load_checkpoint(left)
+    checkpoint = load_checkpoint(interrupted)
     del checkpoint['param_schedulers'], checkpoint['message_hub']
-    without, _ = resumed(left, tmp_path, checkpoint=checkpoint)
-    assert rate(without) == rate(before), 'a checkpoint without schedules gets those of the config'
+    without, _ = resumed(interrupted, tmp_path, checkpoint=checkpoint)
+    assert rate(without) == rate(before), 'a checkpoint without schedules must get those of the config'
 
 
-def test_longer_schedule_equals_a_long_run(left, tmp_path):
+def test_longer_schedule_equals_a_long_run(interrupted, tmp_path):
     def longer(cfg) -> None:
         cfg.train_cfg.max_epochs = cfg.param_scheduler[0].end = 6
 
@@ -69,14 +69,14 @@ def test_longer_schedule_equals_a_long_run(left, tmp_path):
     longer(whole)
     whole.default_hooks.checkpoint.interval = 1
     expected = load_checkpoint(resuming.run(whole))
-    found, log = resumed(left, tmp_path, longer)
-    assert rate(found) == rate(expected) and found['param_schedulers'] == expected['param_schedulers']
+    checkpoint, log = resumed(interrupted, tmp_path, longer)
+    assert rate(checkpoint) == rate(expected) and checkpoint['param_schedulers'] == expected['param_schedulers']
     assert 'rebuilt for the whole run' in log and 'train_cfg.max_epochs: 3 -> 6' in log
 
 
-def test_longer_run_with_a_short_schedule_raises(left, tmp_path):
+def test_longer_run_with_a_short_schedule_raises(interrupted, tmp_path):
     with raises_code('other-length', match=r'param_scheduler\.0\.end'):
-        resumed(left, tmp_path, lambda cfg: cfg.train_cfg.update(max_epochs=6))
+        resumed(interrupted, tmp_path, lambda cfg: cfg.train_cfg.update(max_epochs=6))
 
 
 def test_longer_run_may_append_a_schedule(tmp_path):
@@ -97,10 +97,10 @@ def test_longer_run_may_append_a_schedule(tmp_path):
     assert resuming.run(cfg).name == 'iter_8.pth'
 
 
-def test_other_version_is_logged(left, tmp_path):
-    checkpoint = load_checkpoint(left)
+def test_other_version_is_logged(interrupted, tmp_path):
+    checkpoint = load_checkpoint(interrupted)
     checkpoint['meta']['mmairl_version'] = '0.0.9'
-    _, log = resumed(left, tmp_path, checkpoint=checkpoint)
+    _, log = resumed(interrupted, tmp_path, checkpoint=checkpoint)
     assert 'mmairl: 0.0.9 -> ' in log
 
 
@@ -118,9 +118,9 @@ LARS = dict(type='LARS', lr=0.1)
         ),
     ],
 )
-def test_change_that_cannot_resume_raises(left, tmp_path, change, code):
+def test_change_that_cannot_resume_raises(interrupted, tmp_path, change, code):
     with raises_code(code, match='load_from without resume'):
-        resumed(left, tmp_path, change)
+        resumed(interrupted, tmp_path, change)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_change_that_cannot_resume_raises(left, tmp_path, change, code):
         lambda one: one.update(random_states=[{}]),
     ],
 )
-def test_malformed_checkpoint_raises(left, tmp_path, spoil):
-    checkpoint = load_checkpoint(left)
+def test_malformed_checkpoint_raises(interrupted, tmp_path, spoil):
+    checkpoint = load_checkpoint(interrupted)
     spoil(checkpoint)
     with pytest.raises(UserError) as caught:
-        resumed(left, tmp_path, checkpoint=checkpoint)
+        resumed(interrupted, tmp_path, checkpoint=checkpoint)
     assert caught.value.code in ('malformed-checkpoint', 'not-a-training-checkpoint')
     assert '\n' not in str(caught.value)
 

@@ -52,18 +52,18 @@ def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
     first, again = (weights(run.train(toy_config(work_dir=folder, **toy))) for folder in folders)
     assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)
     runner = run.train(toy_config(width=8, experiment_name='mine', **{'randomness.seed': 4}))
-    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'a given name is kept'
+    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'a name from the config must be kept'
     other = weights(runner)
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not torch.equal(first['backbone.conv1.weight'], other['backbone.conv1.weight'])
 
 
 @pytest.mark.parametrize(
-    'total,own,processes,steps,share',
+    'total,batch_size,processes,steps,share',
     [(1024, None, 4, 2, 128), (1024, 32, 2, 1, 32)],
 )
-def test_total_batch_is_divided_among_processes(total, own, processes, steps, share):
-    loader = {} if own is None else dict(batch_size=own)
+def test_total_batch_is_divided_among_processes(total, batch_size, processes, steps, share):
+    loader = {} if batch_size is None else dict(batch_size=batch_size)
     cfg = Config(dict(total_batch_size=total, train_dataloader=loader, optim_wrapper=dict(accumulative_counts=steps)))
     run.share_batch(cfg, processes)
     assert cfg.train_dataloader.batch_size == share and cfg.total_batch_size == share * processes * steps
@@ -233,9 +233,9 @@ def test_command_prints_the_error_and_exits_2(capsys, monkeypatch):
         'Caught UserError in DataLoader worker process 0.\nOriginal Traceback:\nmmairl.errors.UserError: fix it'
     )
     for message in ('fix it', from_worker):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_error:
             one_sentence_errors(lambda message=message: main(message))()
-        assert left.value.code == 2 and capsys.readouterr().err == 'error: fix it\n'
+        assert exit_error.value.code == 2 and capsys.readouterr().err == 'error: fix it\n'
     with pytest.raises(SystemExit):
         one_sentence_errors(lambda: main('a\x1b[2J\nerror: forged.jpg is empty'))()
     assert capsys.readouterr().err == 'error: a\\x1b[2J\\nerror: forged.jpg is empty\n'
@@ -278,7 +278,7 @@ def test_second_run_in_a_work_dir_raises(tmp_path):
         held.kill()
         held.wait()
     with run.locked(str(tmp_path)):
-        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run releases the lock'
+        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run must release the lock'
     (tmp_path / '.lock').rename(tmp_path / 'own')
     (tmp_path / '.lock').symlink_to(tmp_path / 'own')
     with raises_code('cannot-write', 'Too many levels'), run.locked(str(tmp_path)):
@@ -288,14 +288,14 @@ def test_second_run_in_a_work_dir_raises(tmp_path):
 def test_dumped_config_replaces_a_link(tmp_path, toy_config):
     (tmp_path / 'own.py').write_text('own')
     cfg = toy_config(steps=1, width=4, work_dir=str(tmp_path / 'run'))
-    for name, kept in (('a.py', False), ('a.yaml', False), ('b.py', True)):
-        object.__setattr__(cfg, '_filename', str(tmp_path / ('run' if kept else '') / name))
+    for name, is_kept in (('a.py', False), ('a.yaml', False), ('b.py', True)):
+        object.__setattr__(cfg, '_filename', str(tmp_path / ('run' if is_kept else '') / name))
         (tmp_path / 'run').mkdir(exist_ok=True)
         path = tmp_path / 'run' / name
         path.symlink_to(tmp_path / 'own.py')
         Runner.from_cfg(cfg)
-        assert path.is_symlink() == kept and (tmp_path / 'own.py').read_text() == 'own'
-        assert kept or load_config(path).model == cfg.model
+        assert path.is_symlink() == is_kept and (tmp_path / 'own.py').read_text() == 'own'
+        assert is_kept or load_config(path).model == cfg.model
 
 
 FIRST_STEP = """
@@ -320,11 +320,11 @@ train(load_config('mmairl::demo/mocov2plus_shapes.py', {**options, 'custom_hooks
 
 def test_run_imports_only_what_its_config_names(tmp_path):
     command = [sys.executable, '-W', 'ignore', '-c', FIRST_STEP, str(tmp_path / 'run')]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
-    assert (tmp_path / 'run/imported').is_file(), done.stderr[-3000:]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert (tmp_path / 'run/imported').is_file(), process.stderr[-3000:]
     ours = (tmp_path / 'run/imported').read_text().split()
     rooms = [name.split('.')[1] for name in ours]
-    assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), done.stdout + done.stderr
+    assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), process.stdout + process.stderr
     assert 'mmairl.evaluation.online' not in ours and 'mmairl.data.public' not in ours
     heavy = {'scipy', 'sklearn', 'pandas', 'jinja2', 'safetensors', 'mmdet.models', 'matplotlib.pyplot'}
     assert not heavy & set((tmp_path / 'run/others').read_text().split())

@@ -56,13 +56,13 @@ def one_step(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize('fast', [dict(channels_last=True), dict(checkpointing=True), COMPILED], ids=str)
-def test_a_step_is_the_same(network, fast):
-    plain, made = network().double(), make_fast(network().double(), fast)
-    expected, found = one_step(plain), one_step(made)
-    assert list(expected) == list(found)
+def test_fast_step_equals_the_plain_step(network, fast):
+    plain, fast_model = network().double(), make_fast(network().double(), fast)
+    expected, results = one_step(plain), one_step(fast_model)
+    assert list(expected) == list(results)
     for name, tensor in expected.items():
         if isinstance(tensor, torch.Tensor):
-            torch.testing.assert_close(found[name], tensor, atol=1e-9, rtol=1e-7, msg=name)
+            torch.testing.assert_close(results[name], tensor, atol=1e-9, rtol=1e-7, msg=name)
 
 
 def test_adding_a_hook_recompiles_nothing(network):
@@ -156,7 +156,7 @@ def test_copy_of_a_fast_network_uses_its_own_weights(network):
         assert other.backbone(images)[0].abs().sum() == 0 and model.backbone(images)[0].abs().sum() > 0
 
 
-def test_checkpointing_keeps_less(network):
+def test_checkpointing_keeps_fewer_tensors(network):
     """Return the tensors that autograd keeps for the backward pass of one view through the backbone."""
 
     def held(model: nn.Module) -> int:
@@ -177,7 +177,7 @@ def test_float32_stays_where_it_matters_under_bfloat16(network):
     log = model.train_step(dict(inputs=views(torch.float32), data_samples={}), wrapper)
     model.teacher.follow(model, 0.9)
     model.queue.enqueue(unit(model.keys[0]))
-    assert seen == dict(features=torch.bfloat16), 'autocast is active inside, and the loss is outside'
+    assert seen == dict(features=torch.bfloat16), 'autocast must be active in the backbone'
     floats = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
     floats = [log['loss'], *(tensor for tensor in floats if tensor.is_floating_point())]
     floats += [w.grad for w in model.parameters() if w.grad is not None]
@@ -212,7 +212,7 @@ def test_fast_sets_the_keys_of_each_part():
     assert cfg.model.data_preprocessor.channels_last
     assert 'fused' not in with_fast('byol_lars_r50_200e.py', fused=True).optim_wrapper.optimizer
     cfg = with_fast('mocov2plus_r50_200e.py', {'optim_wrapper.dtype': 'float16'}, precision='bfloat16')
-    assert cfg.optim_wrapper.dtype == 'float16', 'keys of the config take precedence'
+    assert cfg.optim_wrapper.dtype == 'float16', 'keys of the config must take precedence'
 
 
 @pytest.mark.parametrize(

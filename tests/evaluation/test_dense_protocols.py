@@ -165,13 +165,13 @@ def test_neighbors_of_100_000_images_fit_in_memory():
     points = np.lib.stride_tricks.as_strided(labels, (100_000, 100, 16), (0, 2, 0))
     settings = settings_for('segment', ignore=(0, 2))
     tracemalloc.start()
-    rows, drawn = settings.bank_cells(points)
+    rows, cell_labels = settings.bank_cells(points)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * 2**20
-    assert len(np.unique(rows)) == settings.bank == len(drawn)
-    assert drawn.equal(torch.from_numpy(labels[rows % 100]).long())
-    assert set(drawn.tolist()) == {1, 3, 4, 5, 6}
+    assert len(np.unique(rows)) == settings.bank == len(cell_labels)
+    assert cell_labels.equal(torch.from_numpy(labels[rows % 100]).long())
+    assert set(cell_labels.tolist()) == {1, 3, 4, 5, 6}
     assert rows.mean() == pytest.approx(cells / 2, rel=0.01)
 
 
@@ -302,7 +302,7 @@ def test_shipped_dense_configs_read_public_layouts(tmp_path, name):
     assert image.shape == (3, 4, 6)
     first = target[0, :3].tolist()
     if name == 'ade20k_segment_r50':
-        assert first == [IGNORED, 0, 1], '0 marks pixels without a label'
+        assert first == [IGNORED, 0, 1], '0 must mark pixels without a label'
     elif 'depth' in name:
         assert first == pytest.approx([0, 0.001, 0.002])
     else:

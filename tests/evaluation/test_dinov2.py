@@ -62,7 +62,7 @@ def test_linear_with_robustness_sets_accepts_dinov2(vit_cfg, dinov2, tmp_path, s
 
 def test_large_and_oblong_images_are_drawn(vit_cfg, dinov2):
     images = [torch.rand(3, 224, 320), torch.rand(3, 320, 224)]
-    drawn = patch_picture({'vit': load_backbone(vit_cfg, dinov2)}, images, vit_cfg)
+    picture = patch_picture({'vit': load_backbone(vit_cfg, dinov2)}, images, vit_cfg)
     # These are the image, its principal components and the attention of two heads.
     pictures = 4
-    assert drawn.size == (pictures * (320 + GAP), 224 + 320 + 2 * GAP)
+    assert picture.size == (pictures * (320 + GAP), 224 + 320 + 2 * GAP)

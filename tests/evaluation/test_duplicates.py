@@ -62,9 +62,9 @@ def measured(config_file, tmp_path, run_tool, monkeypatch) -> Callable[..., dict
 )
 def test_duplicates_are_counted_shown_and_left_out(measured, tmp_path, protocol, score):
     record = measured(protocol, "dict(type='Leaking')")
-    found = record['details']['near_duplicates']
-    assert found['images'] == found['by_look'] == found['by_features'] == 10
-    assert {names for (_, names), _ in found['pairs']} == {f'image {index}' for index in range(10)}
+    duplicates = record['details']['near_duplicates']
+    assert duplicates['images'] == duplicates['by_look'] == duplicates['by_features'] == 10
+    assert {names for (_, names), _ in duplicates['pairs']} == {f'image {index}' for index in range(10)}
     assert not score or f'{score}, without near duplicates' in record['scores']
     page = (tmp_path / 'evaluation.html').read_text()
     assert '10 test images are nearly identical to a training image' in page and page.count('class="pair"') == 10
@@ -85,8 +85,8 @@ def test_results_of_other_settings_have_own_files(config_file, checkpoint, tmp_p
     other.write_text(config_file.read_text().replace('seed=1', 'seed=2'))
     for config, k in ((config_file, 3), (config_file, 5), (other, 3), (config_file, 3)):
         run_tool('tools/evaluate.py', 'knn', config, checkpoint, '--k', k)
-    kept = [json.loads(path.read_text()) for path in tmp_path.glob('epoch_3_student_knn*.json')]
-    assert sorted(next(iter(record['scores'])) for record in kept) == ['k-NN, k = 3', 'k-NN, k = 3', 'k-NN, k = 5']
+    records = [json.loads(path.read_text()) for path in tmp_path.glob('epoch_3_student_knn*.json')]
+    assert sorted(next(iter(record['scores'])) for record in records) == ['k-NN, k = 3', 'k-NN, k = 3', 'k-NN, k = 5']
 
 
 @DATASETS.register_module(force=True)
@@ -103,8 +103,8 @@ class Mislabelled(DATASETS.get('Leaking')):
 
 def test_label_conflicts_count_in_every_score(measured, tmp_path):
     record = measured('knn', "dict(type='Mislabelled')")
-    found = record['details']['near_duplicates']
-    assert (found['images'], found['conflicts'], len(found['conflict_pairs']), len(found['pairs'])) == (10, 3, 3, 7)
+    copies = record['details']['near_duplicates']
+    assert (copies['images'], copies['conflicts'], len(copies['conflict_pairs']), len(copies['pairs'])) == (10, 3, 3, 7)
     right = unpacked(record['details']['right'])
     remaining = np.delete(right, np.arange(3, 10))
     assert record['scores']['k-NN, k = 3, without near duplicates'] == pytest.approx(100 * remaining.mean())

@@ -54,16 +54,16 @@ def test_folder_files_and_arrays_have_equal_features(network, checkpoint, pixels
     files = [folder / 'a.png', folder / 'b.png', *(folder / f'inner/{name}.png' for name in 'abc')]
     for picture, file in zip(pictures, files):
         picture.save(file)
-    wanted = expected(network, pixels, *IMAGENET)
+    reference = expected(network, pixels, *IMAGENET)
     for images, names in (
         (folder, [str(file) for file in files]),
         (files, [str(file) for file in files]),
         (pictures, [f'image {number}' for number in range(5)]),
         (str(files[0]), [str(files[0])]),
     ):
-        features, found = mmairl.embed(checkpoint, images, size=CROP, batch=2)
-        assert found == names
-        np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
+        features, returned_names = mmairl.embed(checkpoint, images, size=CROP, batch=2)
+        assert returned_names == names
+        np.testing.assert_allclose(features, reference[: len(names)], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -88,24 +88,24 @@ def test_array_of_five_planes_is_ambiguous():
 
 
 def test_each_kind_of_image_is_embedded_or_an_error(network, checkpoint, pixels):
-    wanted, tensor = expected(network, pixels, *IMAGENET), torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    reference, tensor = expected(network, pixels, *IMAGENET), torch.from_numpy(pixels).permute(0, 3, 1, 2)
     grey = expected(network, pixels[..., :1].repeat(3, 3), *IMAGENET)
     for images, features in (
-        (Image.fromarray(pixels[0]), wanted[:1]),
-        (pixels[0], wanted[:1]),
-        (pixels, wanted),
-        (tensor[0], wanted[:1]),
-        (tensor, wanted),
-        (list(tensor), wanted),
+        (Image.fromarray(pixels[0]), reference[:1]),
+        (pixels[0], reference[:1]),
+        (pixels, reference),
+        (tensor[0], reference[:1]),
+        (tensor, reference),
+        (list(tensor), reference),
         (pixels[0, ..., 0], grey[:1]),
         (pixels[0, ..., :1], grey[:1]),
         (pixels[..., :1], grey),
         (tensor[0, 0], grey[:1]),
         (tensor[:, :1], grey),
     ):
-        found, names = mmairl.embed(checkpoint, images, size=CROP)
+        rows, names = mmairl.embed(checkpoint, images, size=CROP)
         assert names == [f'image {number}' for number in range(len(features))]
-        np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(rows, features, rtol=1e-4, atol=1e-5)
     for images, kind in (
         (pixels / 255, '0 is an array 64 x 64 x 3 of float64'),
         (tensor[0].bfloat16(), '0 is an array 64 x 64 x 3 of float32'),
@@ -132,8 +132,8 @@ def test_checkpoint_states_statistics_and_image_size(network, pixels, tmp_path):
     weights = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
     torch.save(dict(state_dict=weights, meta=dict(settings=settings)), tmp_path / 'epoch_1.pth')
     features, _ = mmairl.embed(tmp_path / 'epoch_1.pth', [Image.fromarray(one) for one in pixels])
-    wanted = expected(network, pixels, (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
-    np.testing.assert_allclose(features, wanted, rtol=1e-4, atol=1e-5)
+    reference = expected(network, pixels, (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
+    np.testing.assert_allclose(features, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_unreadable_has_no_row_and_missing_is_an_error(network, checkpoint, pixels, tmp_path):

@@ -48,9 +48,9 @@ def in_store(root: Path) -> list[str]:
 
 def test_features_are_the_pooled_map_or_the_pixels():
     dataset = Noise()
-    found = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
-    np.testing.assert_allclose(found.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
-    assert found.x.dtype == torch.float32 and torch.equal(found.y, dataset.labels)
+    extracted = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
+    np.testing.assert_allclose(extracted.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
+    assert extracted.x.dtype == torch.float32 and torch.equal(extracted.y, dataset.labels)
     np.testing.assert_allclose(extract(None, dataset, HOW).x, normalised(dataset).reshape(45, -1), atol=1e-5)
 
 
@@ -62,7 +62,9 @@ def test_bfloat16_features_are_close_to_float32(cfg, tmp_path):
     scores = []
     for cfg.evaluation.precision in ('float32', 'bfloat16'):
         scores.append(evaluate(cfg, 'knn', 'random', settings=settings_for('knn', ks=(3,), cache=tmp_path)).scores)
-    assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, 'each precision has its own features'
+    assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, (
+        'each precision must have its own stored features'
+    )
     cfg.evaluation.precision = 'int8'
     with raises_code('unknown-precision'):
         evaluate(cfg, 'knn', 'random', settings=settings_for('knn'))
@@ -94,13 +96,13 @@ def test_unreadable_images_have_no_row_and_are_listed(tmp_path, monkeypatch):
     assert whole.unreadable == ()
     for name in ('a/4.png', 'b/6.png'):
         (tmp_path / 'images' / name).write_bytes(b'')
-    dataset, kept = ImageFolder(tmp_path / 'images', views=VIEW), [0, 1, 2, 3, 5, 7, 8, 9]
-    found = [extract(backbone, dataset, HOW), stored(tmp_path / 'k.npy', backbone, dataset, HOW)]
+    dataset, readable = ImageFolder(tmp_path / 'images', views=VIEW), [0, 1, 2, 3, 5, 7, 8, 9]
+    results = [extract(backbone, dataset, HOW), stored(tmp_path / 'k.npy', backbone, dataset, HOW)]
     monkeypatch.setattr(feature_store, '_fill', lambda *_: pytest.fail('extracted again'))
-    for one in (*found, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
+    for one in (*results, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
         assert one.unreadable == (4, 6)
-        assert torch.equal(one.x, whole.x[kept]) and torch.equal(one.y, whole.y[kept])
-    assert backbone[1].num_batches_tracked == 0, 'batch norm uses and keeps its running statistics'
+        assert torch.equal(one.x, whole.x[readable]) and torch.equal(one.y, whole.y[readable])
+    assert backbone[1].num_batches_tracked == 0, 'batch norm must keep its running statistics'
 
 
 def test_interrupted_extraction_leaves_no_file(tmp_path, monkeypatch):

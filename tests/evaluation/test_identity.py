@@ -65,7 +65,7 @@ def test_data_identity_follows_selected_images_only(folder, tmp_path, monkeypatc
     for same in (folder, './images', tmp_path / 'copy'):
         assert data_identity(described(same)) == base
     other = [[dict(type='Resize', size=18), dict(type='CenterCrop', size=16)]]
-    assert data_identity({**described(folder), 'views': other}) == base, 'views are not part of the data'
+    assert data_identity({**described(folder), 'views': other}) == base, "views must not be part of the data's identity"
     seen = [key_of(base)]
     changes = [
         lambda: swap_pixels(folder / 'a/3.bmp'),
@@ -106,13 +106,13 @@ def test_identity_of_shards_ignores_their_location(folder, tmp_path, monkeypatch
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     for place in ('here', 'there'):
         list(pack(ImageFolder(folder), tmp_path / place / 'a.tar', size=5000))
-    found = [
+    identities = [
         data_identity(dict(type='Shards', root=f'{tmp_path}/{root}', views=VIEW, **more))
         for root, more in [('here/a-*.tar', {}), ('there/a-*.tar', {}), ('here/a-*.tar', dict(cache='/scratch'))]
     ]
-    assert found[0] == found[1] == found[2]
+    assert identities[0] == identities[1] == identities[2]
     (tmp_path / 'there/a-000001.tar').unlink()
-    assert data_identity(dict(type='Shards', root=f'{tmp_path}/there/a-*.tar', views=VIEW)) != found[0]
+    assert data_identity(dict(type='Shards', root=f'{tmp_path}/there/a-*.tar', views=VIEW)) != identities[0]
 
 
 def test_rewritten_array_on_disk_is_other_data(tmp_path):
@@ -173,7 +173,7 @@ def test_weights_are_identified_by_float32_values():
     assert weights_identity(half) == weights_identity({name: value.float() for name, value in half.items()})
 
 
-def test_split_is_no_folder_and_decoder_is_recorded(tmp_path, monkeypatch):
+def test_split_is_kept_and_decoder_is_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'train').mkdir()
     assert config_identity(dict(split='train', root='train')) == dict(split='train')
@@ -199,16 +199,16 @@ CHANGES = {
 
 def test_identity_has_every_input_and_no_path(cfg, checkpoint, tmp_path):
     settings, backbone = settings_for('knn'), read_backbone(checkpoint)
-    found = [identity_of(cfg, settings, subject) for subject in (backbone, 'random', 'pixels')]
-    found.append(identity_of(cfg, settings, read_backbone(checkpoint, 'teacher')))
-    found += [identity_of(cfg, settings, backbone, asked=dict(constant=constant)) for constant in (0.1, 5.0)]
+    identities = [identity_of(cfg, settings, subject) for subject in (backbone, 'random', 'pixels')]
+    identities.append(identity_of(cfg, settings, read_backbone(checkpoint, 'teacher')))
+    identities += [identity_of(cfg, settings, backbone, asked=dict(constant=constant)) for constant in (0.1, 5.0)]
     for key, value in CHANGES.items():
         cfg.merge_from_dict({key: value})
-        found.append(identity_of(cfg, settings, backbone))
-    assert len({key_of(one) for one in found}) == len(found)
+        identities.append(identity_of(cfg, settings, backbone))
+    assert len({key_of(one) for one in identities}) == len(identities)
     shutil.copy(checkpoint, tmp_path / 'copy.pth')
     cfg.evaluation.batch_size = 3
-    assert identity_of(cfg, settings, read_backbone(tmp_path / 'copy.pth')) == found[-1]
+    assert identity_of(cfg, settings, read_backbone(tmp_path / 'copy.pth')) == identities[-1]
 
 
 @pytest.mark.parametrize('key', [*CHANGES, 'part'])
@@ -238,7 +238,9 @@ def test_absent_data_match_and_unreadable_data_do_not(folder, tmp_path):
     folder.rename(tmp_path / 'elsewhere')
     assert difference(base, data_identity(data)) == difference(dict(a=base), dict(a=data_identity(data))) == ''
     other = {**data, 'dataset': described(folder, max_pixels=9)}
-    assert 'max_pixels' in difference(base, data_identity(other)), 'settings are compared without the images'
+    assert 'max_pixels' in difference(base, data_identity(other)), (
+        'settings must be compared even if the images are missing'
+    )
     # An empty folder may be the mount point of a disk that is not mounted.
     folder.mkdir()
     assert difference(base, data_identity(data)) == ''

@@ -31,8 +31,8 @@ def test_blocks_equal_the_full_similarity_matrix(digits, monkeypatch):
     )
     whole = queries @ bank.T
     np.testing.assert_allclose(similarity, -np.sort(-whole, axis=1)[:, :50], atol=1e-5)
-    found = np.take_along_axis(whole, position.numpy(), axis=1)
-    np.testing.assert_allclose(found, similarity, atol=1e-5)
+    similarities = np.take_along_axis(whole, position.numpy(), axis=1)
+    np.testing.assert_allclose(similarities, similarity, atol=1e-5)
     assert all(len(set(row)) == 50 for row in position.tolist())
 
 
@@ -43,7 +43,7 @@ def test_near_neighbor_outvotes_two_far_ones():
         np.testing.assert_allclose(scores[0], [2 * np.exp(-apart / temperature), 1, 0], rtol=1e-5)
 
 
-def test_larger_k_uses_all_images(digits):
+def test_k_above_the_count_uses_all_images(digits):
     right, expected = (knn.knn_right(*digits, ks=[20, k]) for k in (5000, 1200))
     assert list(right) == list(expected) == [20, 1200]
     assert all(right[k].equal(expected[k]) for k in right)

@@ -32,29 +32,31 @@ def test_each_strength_reaches_scikit_learns_minimum(digits, kind):
     train = unequal(digits[0], 6) if kind == 'unequal' else Features(digits[0].x[:150, 10:40], digits[0].y[:150])
     objective = Objective(train.x, train.y, int(train.y.max()) + 1)
     for strength in STRENGTHS:
-        found = objective.minimise(strength)
-        assert found.solved
-        wanted = minimum_by_scikit_learn(train.x, train.y, strength)
+        fitted = objective.minimise(strength)
+        assert fitted.solved
+        reference = minimum_by_scikit_learn(train.x, train.y, strength)
         np.testing.assert_allclose(
-            bias_centred(found.weight.numpy()), bias_centred(wanted), atol=1e-4, err_msg=f'{strength}'
+            bias_centred(fitted.weight.numpy()), bias_centred(reference), atol=1e-4, err_msg=f'{strength}'
         )
-        weight = found.weight.clone().requires_grad_()
+        weight = fitted.weight.clone().requires_grad_()
         loss = torch.nn.functional.cross_entropy(train.x.double() @ weight[:, :-1].T + weight[:, -1], train.y)
         (loss + strength / 2 * weight[:, :-1].square().sum()).backward()
-        assert weight.grad[:, -1].norm() <= 1.5 * found.gradient + 1e-9 and found.gradient < 1e-6
+        assert weight.grad[:, -1].norm() <= 1.5 * fitted.gradient + 1e-9 and fitted.gradient < 1e-6
         # Only biases remain, so the predicted probabilities are the frequencies of the classes.
         if strength == max(STRENGTHS):
             frequency = torch.bincount(train.y).double() / len(train.y)
-            torch.testing.assert_close(found.weight[:, -1].softmax(0), frequency, atol=1e-5, rtol=0)
-            assert kind == 'equal' or not scores(train.x, found.weight).argmax(1).any(), 'the largest class for all'
+            torch.testing.assert_close(fitted.weight[:, -1].softmax(0), frequency, atol=1e-5, rtol=0)
+            assert kind == 'equal' or not scores(train.x, fitted.weight).argmax(1).any(), (
+                'the largest class must be predicted for all images'
+            )
 
 
 def test_solved_fit_is_near_the_minimum_at_any_scale(digits):
     x, y = 1000 * digits[0].x[:300, :40], digits[0].y[:300] % 6
     objective, start = Objective(x, y, 6), None
     for strength in STRENGTHS[::5]:
-        found = objective.minimise(strength, start)
-        start = found.inner
+        fitted = objective.minimise(strength, start)
+        start = fitted.inner
 
         def loss(weight: Tensor, strength: float = strength) -> Tensor:
             penalty = strength / 2 * weight[:, :-1].square().sum()
@@ -63,19 +65,19 @@ def test_solved_fit_is_near_the_minimum_at_any_scale(digits):
         bent = torch.func.hessian(loss)(start).reshape(start.numel(), -1)
         step = torch.linalg.lstsq(bent, torch.func.grad(loss)(start).reshape(-1, 1), driver='gelsd').solution
         step = step.view_as(start) - step.view_as(start).mean(0)
-        assert not found.solved or step[:, :-1].abs().max() < 1e-3 * start[:, :-1].abs().max(), strength
-        assert not found.solved or step[:, -1].abs().max() < 1e-3 * start[:, -1].abs().max().clamp_min(1), strength
+        assert not fitted.solved or step[:, :-1].abs().max() < 1e-3 * start[:, :-1].abs().max(), strength
+        assert not fitted.solved or step[:, -1].abs().max() < 1e-3 * start[:, -1].abs().max().clamp_min(1), strength
 
 
 def test_wide_features_reach_the_minimum(monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr('mmairl.evaluation.logreg.ROWS', 20)
     x, y = torch.randn(30, 50) * 3 + 5, torch.arange(30) % 3
-    wanted = minimum_by_scikit_learn(x, y, 1e-3)
+    reference = minimum_by_scikit_learn(x, y, 1e-3)
     for widest in (8192, 10):
         monkeypatch.setattr('mmairl.evaluation.logreg.WIDEST', widest)
-        found = Objective(x, y, 3).minimise(1e-3).weight
-        np.testing.assert_allclose(bias_centred(found.numpy()), bias_centred(wanted), atol=1e-4)
+        weight = Objective(x, y, 3).minimise(1e-3).weight
+        np.testing.assert_allclose(bias_centred(weight.numpy()), bias_centred(reference), atol=1e-4)
 
 
 @pytest.mark.parametrize('standardise', [False, True])
@@ -98,14 +100,14 @@ def test_strength_is_chosen_on_held_out_images(digits, standardise):
 def test_validation_images_choose_then_join_the_fit(digits):
     train, test = digits
     fit_part, val = Features(train.x[:900], train.y[:900]), Features(train.x[900:], train.y[900:])
-    given = logistic_regression(fit_part, test, val, strengths=QUICK)
+    probe = logistic_regression(fit_part, test, val, strengths=QUICK)
     objective = Objective(fit_part.x, fit_part.y, 10)
     for strength in QUICK:
         right = (scores(val.x, objective.minimise(strength).weight).argmax(1) == val.y).double().mean()
-        assert given.held_out[strength] == pytest.approx(100 * right.item())
-    last = Objective(train.x, train.y, 10).minimise(given.strength).weight
+        assert probe.held_out[strength] == pytest.approx(100 * right.item())
+    last = Objective(train.x, train.y, 10).minimise(probe.strength).weight
     right = (scores(test.x, last).argmax(1) == test.y).double().mean()
-    assert given.scores['top-1'] == pytest.approx(100 * right.item())
+    assert probe.scores['top-1'] == pytest.approx(100 * right.item())
 
 
 def test_multi_label_fit_equals_scikit_learn(digits, monkeypatch):
@@ -113,22 +115,22 @@ def test_multi_label_fit_equals_scikit_learn(digits, monkeypatch):
     x = digits[0].x[:300]
     y = torch.stack([digits[0].y[:300] % 2, (digits[0].y[:300] > 4).long()], dim=1)
     y[::7, 0] = -1
-    found = Objective(x, y, 2).minimise(1e-2)
-    assert found.solved
+    fitted = Objective(x, y, 2).minimise(1e-2)
+    assert fitted.solved
     for column in range(2):
-        kept = y[:, column] >= 0
+        labeled = y[:, column] >= 0
         # scikit-learn averages the loss over images with a label, Objective over all images, so the
         # penalty is adapted.
-        wanted = minimum_by_scikit_learn(x[kept], y[kept, column], 1e-2 * len(x) / int(kept.sum()))
-        np.testing.assert_allclose(found.weight[column], wanted[0], atol=1e-4)
+        reference = minimum_by_scikit_learn(x[labeled], y[labeled, column], 1e-2 * len(x) / int(labeled.sum()))
+        np.testing.assert_allclose(fitted.weight[column], reference[0], atol=1e-4)
 
 
 def test_class_without_training_image_is_never_chosen(digits):
     x, y = digits[0].x[:100], digits[0].y[:100] % 4
     y[y == 1] = 3
-    found = Objective(x, y, 5).minimise(1e-2)
-    assert found.solved and found.weight[[1, 4], -1].tolist() == [-NEVER, -NEVER]
-    assert set(scores(x, found.weight).argmax(1).tolist()) <= {0, 2, 3}
+    fitted = Objective(x, y, 5).minimise(1e-2)
+    assert fitted.solved and fitted.weight[[1, 4], -1].tolist() == [-NEVER, -NEVER]
+    assert set(scores(x, fitted.weight).argmax(1).tolist()) <= {0, 2, 3}
 
 
 def test_separable_images_are_solved_at_every_strength():
@@ -136,10 +138,10 @@ def test_separable_images_are_solved_at_every_strength():
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(30) % 2
     objective = Objective(torch.randn(30, 300, generator=generator) + 2.0 * y[:, None], y, 2)
-    found = None
+    fitted = None
     for strength in STRENGTHS:
-        found = objective.minimise(strength, found and found.inner)
-        assert found.solved and found.weight.isfinite().all(), strength
+        fitted = objective.minimise(strength, fitted and fitted.inner)
+        assert fitted.solved and fitted.weight.isfinite().all(), strength
 
 
 def test_features_without_a_solution_are_an_error(digits):

@@ -37,10 +37,10 @@ def multi_labels(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_accuracies_equal_scikit_learns(classes):
     scores, y = drawn(500, classes, seed=classes)
     labels = range(classes)
-    found = scores_of('top-1', scores, y)
-    assert found.pop('top-1') == pytest.approx(100 * top_k_accuracy_score(y, scores, k=1, labels=labels), abs=1e-9)
+    results = scores_of('top-1', scores, y)
+    assert results.pop('top-1') == pytest.approx(100 * top_k_accuracy_score(y, scores, k=1, labels=labels), abs=1e-9)
     top5 = {'top-5': 100 * top_k_accuracy_score(y, scores, k=5, labels=labels)} if classes > 5 else {}
-    assert found == pytest.approx(top5, abs=1e-9)
+    assert results == pytest.approx(top5, abs=1e-9)
     # Class 1 has no image. It must not count as a class with recall 0.
     y[y == 1] = 2
     balanced = 100 * balanced_accuracy_score(y, scores.argmax(1))
@@ -51,8 +51,8 @@ def eleven_points(scores: list[float], y: list[int]) -> Fraction:
     """Compute the 11-point average precision by its definition, in exact fractions."""
     points = []
     for threshold in set(scores):
-        taken = [label for score, label in zip(scores, y) if score >= threshold]
-        points.append((Fraction(sum(taken), sum(y)), Fraction(sum(taken), len(taken))))
+        selected = [label for score, label in zip(scores, y) if score >= threshold]
+        points.append((Fraction(sum(selected), sum(y)), Fraction(sum(selected), len(selected))))
     best = [max(precision for recall, precision in points if recall >= Fraction(t, 10)) for t in range(11)]
     return sum(best) / 11
 
@@ -63,8 +63,8 @@ def test_eleven_points_equal_a_plain_loop_in_any_order(positives, ties):
     scores, _ = drawn(60, 1, positives)
     scores = scores.squeeze(1).mul(3).round() if ties else scores.squeeze(1)
     y = (torch.arange(60) < positives).long()
-    wanted = pytest.approx(float(eleven_points(scores.tolist(), y.tolist())), abs=1e-12)
-    assert ap11(scores, y) == ap11(scores.flip(0), y.flip(0)) == wanted
+    reference = pytest.approx(float(eleven_points(scores.tolist(), y.tolist())), abs=1e-12)
+    assert ap11(scores, y) == ap11(scores.flip(0), y.flip(0)) == reference
     assert average_precision(torch.ones(60), y) == positives / 60
 
 
@@ -75,8 +75,8 @@ def test_mean_ap_ignores_difficult_images_per_class():
         rows = [row for row in range(120) if labels[row, label] >= 0]
         plain.append(average_precision_score(labels[rows, label], scores[rows, label]))
         eleven.append(float(eleven_points(scores[rows, label].tolist(), labels[rows, label].tolist())))
-    found = scores_of('11-point mAP', scores, labels)
-    assert found == pytest.approx({'mAP (11 points)': 100 * np.mean(eleven), 'mAP': 100 * np.mean(plain)}, abs=1e-10)
+    results = scores_of('11-point mAP', scores, labels)
+    assert results == pytest.approx({'mAP (11 points)': 100 * np.mean(eleven), 'mAP': 100 * np.mean(plain)}, abs=1e-10)
     assert mean_ap(scores, labels.clamp(min=0)) != pytest.approx(np.mean(plain), abs=1e-3)
     labels[:, 3] = 0
     assert mean_ap(scores, labels) == pytest.approx(np.mean(plain[:3]), abs=1e-12)
@@ -119,20 +119,20 @@ def fed(metric: HeadAccuracy, scores: torch.Tensor, labels: torch.Tensor, size: 
 def test_each_head_has_the_scores_of_the_metric(kind, heads):
     scores, labels = multi_labels() if 'mAP' in kind else drawn(120, 8, 0)
     scores = torch.stack([scores.roll(head, 0) for head in range(heads)], dim=1)
-    found = fed(HeadAccuracy(kind), scores, labels, 7)
+    results = fed(HeadAccuracy(kind), scores, labels, 7)
     for head in range(heads):
         for name, value in scores_of(kind, scores[:, head], labels).items():
-            assert found.pop(f'{name}@{head}' if heads > 1 else name) == pytest.approx(value)
-    assert not found
+            assert results.pop(f'{name}@{head}' if heads > 1 else name) == pytest.approx(value)
+    assert not results
 
 
 def test_long_tail_adds_scores_by_class_size():
     scores, labels = drawn(60, 6, 0)
     counts = [500, 200, 90, 40, 15, 5]
-    found = fed(HeadAccuracy(train_counts=counts), scores[:, None], labels, 60)
+    results = fed(HeadAccuracy(train_counts=counts), scores[:, None], labels, 60)
     for group, value in shot_report(scores.argmax(1), labels, torch.tensor(counts)).items():
-        assert found[f'{group}-shot'] == pytest.approx(value)
-    assert {'many-shot', 'medium-shot', 'few-shot', 'top-1', 'top-5'} == set(found)
+        assert results[f'{group}-shot'] == pytest.approx(value)
+    assert {'many-shot', 'medium-shot', 'few-shot', 'top-1', 'top-5'} == set(results)
 
 
 @pytest.mark.parametrize('protocol', ['knn', 'logreg'])

@@ -23,7 +23,7 @@ def trained(cfg) -> tuple:
     return runner, {key: value.clone() for key, value in runner.model.state_dict().items()}
 
 
-def test_the_probe_is_plain_sgd_on_detached_features():
+def test_probe_is_plain_sgd_on_detached_features():
     hook = OnlineProbeHook(classes=3, lr=0.7)
     rows, labels = torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
     hook._build(rows)
@@ -39,7 +39,7 @@ def test_the_probe_is_plain_sgd_on_detached_features():
     torch.testing.assert_close(hook.probe.bias, bias)
 
 
-def test_batch_without_labels_does_not_change_the_probe():
+def test_unlabeled_batch_does_not_change_the_probe():
     hook = OnlineProbeHook(classes=3, lr=0.7)
     rows = torch.randn(6, 5)
     hook._build(rows)
@@ -81,10 +81,10 @@ def test_saved_probe_is_a_copy(toy_config):
         runner.message_hub.state_dict()['resumed_keys'],
     ]
     live += [value for state in probe.optimizer.state.values() for value in state.values()]
-    kept = tree_leaves(runner.snapshot({}, True, True), is_leaf=lambda found: any(found is one for one in live))
+    leaves = tree_leaves(runner.snapshot({}, True, True), is_leaf=lambda leaf: any(leaf is one for one in live))
     places = {one.data_ptr() for one in live if isinstance(one, torch.Tensor) and one.numel()}
-    assert len(kept) > 200 and not any(found is one for found in kept for one in live)
-    assert not places & {found.data_ptr() for found in kept if isinstance(found, torch.Tensor)}
+    assert len(leaves) > 200 and not any(leaf is one for leaf in leaves for one in live)
+    assert not places & {leaf.data_ptr() for leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
 @pytest.mark.parametrize('classes, code', [(1, 'few-classes'), (3, 'label-out-of-range')])
@@ -171,9 +171,9 @@ def test_groups_are_only_required_of_labeled_images(tmp_path):
     dataset = type('Partly', (), dict(labels=labels, name=staticmethod(str), __len__=lambda _: 40))()
     held = OnlineProbeHook(2, held_out=0.3).hold_out(dataset, dict(csv=str(table), column='patient'))
     assert 0 < held.sum() <= 8
-    assert not held[1::2].any(), 'unlabeled images are not held out'
+    assert not held[1::2].any(), 'unlabeled images must not be held out'
     pairs = held[::2].view(10, 2)
-    assert pairs[:, 0].equal(pairs[:, 1]), 'no patient is on both sides'
+    assert pairs[:, 0].equal(pairs[:, 1]), 'no patient may be on both sides'
 
 
 def test_measuring_on_test_images_is_reported(toy_config, tmp_path, monkeypatch):

@@ -45,7 +45,9 @@ def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint
     with pytest.raises(SystemExit, match='2'):
         tool('knn', config_file, checkpoint, '--part', 'teacher', '--out', checkpoint.parent / 'file/a.json')
     printed = capsys.readouterr()
-    assert 'cannot be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, 'scores come first'
+    assert 'cannot be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, (
+        'scores must be printed before the error'
+    )
     names = {path.stem for path in checkpoint.parent.glob('*.json')}
     assert names == {'epoch_3_teacher_knn', 'epoch_3_teacher_svm', 'epoch_3_teacher_logreg'}
     page = (checkpoint.parent / 'evaluation.html').read_text()
@@ -58,7 +60,7 @@ def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkp
     out = checkpoint.parent / 'epoch_3_student_knn.json'
     for more in ([], [], ['--remeasure']):
         tool('knn', config_file, checkpoint, '--k', 3, *more)
-    assert len(filled) == 4, 'features of training and test images, extracted twice'
+    assert len(filled) == 4, 'features of training and test images must be extracted twice'
     record = json.loads(out.read_text())
     stored = {**record, 'scores': {'k-NN, k = 3': -1.0}}
     # An earlier version of the protocol has written this result.
@@ -121,12 +123,12 @@ def test_other_projects_and_released_models_are_scored(tool, cfg, config_file, t
     hub.parent.mkdir()
     torch.save({**state, 'fc.weight': torch.zeros(2, 64)}, hub)
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    found = []
+    results = []
     for subject in (moco, 'torchvision:resnet18'):
         out = tmp_path / 'found.json'
         tool('knn', config_file, subject, '--k', 3, '--out', out)
-        found.append(json.loads(out.read_text())['scores'])
-    assert found[0] == found[1]
+        results.append(json.loads(out.read_text())['scores'])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize('protocol', ['logreg', 'svm'])

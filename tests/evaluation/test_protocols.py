@@ -124,7 +124,7 @@ def test_two_processes_score_as_one(measured, name):
 
 def test_two_processes_extract_the_same_features(measured):
     stored = sorted((measured / 'one_features').glob('*.npy'))
-    assert len(stored) == 2, 'all protocols share the features of training and test images'
+    assert len(stored) == 2, 'all protocols must share the features of training and test images'
     for path in stored:
         np.testing.assert_allclose(np.load(path), np.load(measured / 'two_features' / path.name), atol=1e-5)
 
@@ -157,9 +157,9 @@ def test_identity_follows_each_setting(cfg, checkpoint, name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_settings_of_other_protocols_are_errors(name):
-    own = {setting.name for setting in dataclasses.fields(PROTOCOLS.get(name))}
+    names = {setting.name for setting in dataclasses.fields(PROTOCOLS.get(name))}
     every = {setting.name for other in NAMES for setting in dataclasses.fields(PROTOCOLS.get(other))}
-    for setting in {*every, 'no_such_setting'} - own:
+    for setting in {*every, 'no_such_setting'} - names:
         with raises_code('unknown-setting'):
             settings_for(name, **{setting: 1})
 
@@ -240,7 +240,7 @@ def test_protocol_from_outside_has_a_cost_in_studies():
     require_known(['ncm'])
     cfg = load_config('mmairl::evaluation/shapes_r18.py')
     hours = task_hours(cfg, ['ncm', 'knn'], read_scale('demo'))
-    assert hours['ncm'] > 0 and hours['knn'] == 0, 'the first task extracts the features for both'
+    assert hours['ncm'] > 0 and hours['knn'] == 0, 'only the first task must count the time to extract features'
 
 
 @pytest.mark.slow

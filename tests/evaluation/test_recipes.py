@@ -36,8 +36,8 @@ def test_evaluation_configs_have_recipes_and_network():
 def test_semi_supervised_recipe_has_a_backbone_rate(cfg, tmp_path):
     recipe = recipe_of(cfg, 'finetune', 'semi_10pct')
     recipe.total_batch_size = 20
-    made = compose(cfg, recipe, cfg.evaluation.train, cfg.evaluation.test, None, tmp_path / 'a', workers=0)
-    model = MODELS.build(made.model)
-    groups = build_optim_wrapper(model, made.optim_wrapper).optimizer.param_groups
+    composed = compose(cfg, recipe, cfg.evaluation.train, cfg.evaluation.test, None, tmp_path / 'a', workers=0)
+    model = MODELS.build(composed.model)
+    groups = build_optim_wrapper(model, composed.optim_wrapper).optimizer.param_groups
     rates = {name: group['lr'] for group, (name, _) in zip(groups, model.named_parameters())}
     assert rates['backbone.conv1.weight'] == pytest.approx(2.5e-4) and rates['fc.weight'] == pytest.approx(0.25)

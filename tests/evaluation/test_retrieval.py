@@ -19,15 +19,15 @@ def average_precision_of_oxford(ranking: list[int], relevance: list[int]) -> flo
     """Compute the average precision in a loop, like compute_ap.cpp of the data sets' authors."""
     total = sum(value == 1 for value in relevance)
     recall, precision, ap = 0.0, 1.0, 0.0
-    found = rank = 0
+    matches = rank = 0
     for image in ranking:
         if relevance[image] == -1:
             continue
-        found += relevance[image]
+        matches += relevance[image]
         rank += 1
-        now = found / rank
-        ap += (found / total - recall) * (precision + now) / 2
-        recall, precision = found / total, now
+        now = matches / rank
+        ap += (matches / total - recall) * (precision + now) / 2
+        recall, precision = matches / total, now
     return ap
 
 
@@ -81,7 +81,9 @@ def oxford(tmp_path) -> Path:
 def test_landmarks_are_read_in_their_public_layout(oxford):
     queries, images = (Landmarks(oxford, split) for split in ('query', 'test'))
     assert [path.decode() for path in queries.files] == ['images/a.jpg', 'images/c.jpg']
-    assert images.labels.T.tolist() == [[1, 1, 0, -1, 0], [0, 0, 1, 0, 1]], 'a, b, c, e and d'
+    assert images.labels.T.tolist() == [[1, 1, 0, -1, 0], [0, 0, 1, 0, 1]], (
+        'the rows must be the images a, b, c, e and d'
+    )
     (oxford / 'groundtruth/two_good.txt').unlink()
     with raises_code('unreadable-set'):
         Landmarks(oxford, 'test')

@@ -17,10 +17,10 @@ from mmairl.registry import DATASETS
 
 
 @pytest.mark.parametrize(
-    'own, columns', [(('cat', 'dog', 'fox'), None), (('dog', 'fox'), [1, 2]), (('0', '2'), [0, 2])]
+    'class_names, columns', [(('cat', 'dog', 'fox'), None), (('dog', 'fox'), [1, 2]), (('0', '2'), [0, 2])]
 )
-def test_classes_are_found_by_name_or_index(own, columns):
-    assert columns_of('set', SimpleNamespace(classes=own), ['cat', 'dog', 'fox']) == columns
+def test_classes_are_found_by_name_or_index(class_names, columns):
+    assert columns_of('set', SimpleNamespace(classes=class_names), ['cat', 'dog', 'fox']) == columns
 
 
 def test_unknown_class_is_an_error():

@@ -140,19 +140,19 @@ def test_held_out_part_of_test_images_is_an_error(folders, tmp_path):
 
 
 def test_few_copies_between_published_splits_pass(monkeypatch):
-    found = [('a', 'b')]
-    monkeypatch.setattr(sets, 'shared_images', lambda *_: found)
+    pairs = [('a', 'b')]
+    monkeypatch.setattr(sets, 'shared_images', lambda *_: pairs)
     held, test = range(100), range(50)
-    own = dict(val=dict(type='DTD', split='val', views=[[]]), test=dict(type='DTD', split='test'))
-    sets.require_no_test_images(own, held, test)  # These parts are two published splits
+    published = dict(val=dict(type='DTD', split='val', views=[[]]), test=dict(type='DTD', split='test'))
+    sets.require_no_test_images(published, held, test)  # These parts are two published splits
     # Here, validation images are held out of the training images.
     sets.require_no_test_images({}, held, test)
     other = dict(val=dict(type='DTD', split='val'), test=dict(type='DTD', root='elsewhere', split='test'))
-    for data in (other, dict(val=own['test'], test=own['test'])):
+    for data in (other, dict(val=published['test'], test=published['test'])):
         with pytest.raises(UserError):
             sets.require_no_test_images(data, held, test)
-    found *= 2
-    for data in (own, {}):
+    pairs *= 2
+    for data in (published, {}):
         with pytest.raises(UserError):
             sets.require_no_test_images(data, held, test)
 

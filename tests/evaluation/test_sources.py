@@ -55,9 +55,9 @@ def test_source_follows_imported_modules(folder, name, text, changed):
 
 
 def test_source_covers_the_modules_of_a_package(folder):
-    found = outside_sources(Config(dict(custom_imports=dict(imports='a_package.head'))))
+    sources = outside_sources(Config(dict(custom_imports=dict(imports='a_package.head'))))
     inside = {'head', 'parts', 'lazy', 'named', 'deep.more'}
-    assert found.keys() == {'a_package', *(f'a_package.{name}' for name in inside)}
+    assert sources.keys() == {'a_package', *(f'a_package.{name}' for name in inside)}
 
 
 def test_source_covers_dotted_types_and_files_by_path(folder):

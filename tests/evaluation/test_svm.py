@@ -96,7 +96,7 @@ def test_grid_of_costs_is_the_published_grid():
 
 def test_low_shot_equals_fits_on_the_drawn_images(kinds):
     train, test = kinds
-    found = low_shot_map(train, test, shots=(2, 8), samples=2, cost=0.3, seed=5)
+    result = low_shot_map(train, test, shots=(2, 8), samples=2, cost=0.3, seed=5)
     x, x_test = (torch.nn.functional.normalize(data.x.double()).numpy() for data in kinds)
     aps = np.zeros((2, 2, 3))
     for at, sample, label in np.ndindex(*aps.shape):
@@ -106,15 +106,15 @@ def test_low_shot_equals_fits_on_the_drawn_images(kinds):
         values = machine.decision_function(x_test[counted])
         aps[at, sample, label] = 100 * average_precision_score(test.y[counted, label], values)
     maps = aps.mean(axis=2)
-    assert list(found['mean'].values()) == pytest.approx(maps.mean(axis=1), abs=1e-9)
-    assert list(found['std'].values()) == pytest.approx(maps.std(axis=1), abs=1e-9)
+    assert list(result['mean'].values()) == pytest.approx(maps.mean(axis=1), abs=1e-9)
+    assert list(result['std'].values()) == pytest.approx(maps.std(axis=1), abs=1e-9)
 
 
 def test_draw_has_k_positives_and_19_k_negatives():
     labels = torch.tensor([1] * 10 + [0] * 100 + [-1] * 50)
     rows = draw_shots(labels, (1, 2, 4, 8), 19, (0, 0, 0))
     counts = [((labels[some] == 1).sum().item(), (labels[some] == 0).sum().item()) for some in rows]
-    assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'the last sample has all negatives'
+    assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'the last sample must have all negatives'
     for small, large in pairwise(rows):
         assert set(small) < set(large) and len(set(large)) == len(large)
     assert not np.array_equal(rows[0], draw_shots(labels, (1,), 19, (0, 1, 0))[0])
@@ -122,8 +122,8 @@ def test_draw_has_k_positives_and_19_k_negatives():
 
 def test_impossible_shots_are_left_out(digits, logged):
     train, test = digits
-    kept = torch.cat([(train.y != 7).nonzero().flatten(), (train.y == 7).nonzero().flatten()[:5]])
-    train = Features(train.x[kept], train.y[kept])
+    rows = torch.cat([(train.y != 7).nonzero().flatten(), (train.y == 7).nonzero().flatten()[:5]])
+    train = Features(train.x[rows], train.y[rows])
     assert list(low_shot_map(train, test, shots=(2, 5, 6, 96), samples=1)['mean']) == [2, 5]
     assert logged == ['low-shot SVMs with [6, 96] positives are left out: class 7 has 5 positive training images']
     with raises_code('few-images'):

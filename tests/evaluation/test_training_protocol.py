@@ -78,10 +78,12 @@ def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, che
     recipe.train_cfg.max_iters = recipe.train_cfg.pop('max_epochs')
     recipe.default_hooks.logger.interval = 1
     data, start = dict(type='Noise', count=count), dict(type='PretrainedBackbone', checkpoint=str(checkpoint))
-    made = compose(cfg, recipe, data, cfg.evaluation.test, {**start, 'part': 'teacher'}, tmp_path / 'a', workers=2)
-    runner = training_protocol.train(made)
+    composed = compose(cfg, recipe, data, cfg.evaluation.test, {**start, 'part': 'teacher'}, tmp_path / 'a', workers=2)
+    runner = training_protocol.train(composed)
     assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
-    assert len(runner.train_dataloader) == an_epoch, 'batch norm statistics decay by the steps of an epoch'
+    assert len(runner.train_dataloader) == an_epoch, (
+        'the loader must have the steps of an epoch, which set the decay of batch norm'
+    )
     teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
     moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()
     assert 0 < moved < 0.5
@@ -120,12 +122,14 @@ def test_folder_belongs_to_one_evaluation(cfg, settings, tmp_path, checkpoint, m
 
 def test_finished_run_is_replaced_by_remeasure(cfg, settings, tmp_path, checkpoint, monkeypatch):
     scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
-    planted = json.dumps({'top-1': -1.0})
-    (tmp_path / 'a/scores.json').write_text(planted)
+    old_scores = json.dumps({'top-1': -1.0})
+    (tmp_path / 'a/scores.json').write_text(old_scores)
     identity = json.loads((tmp_path / 'a/identity.json').read_text())
     (tmp_path / 'a/identity.json').write_text(json.dumps({k: v for k, v in identity.items() if k != 'sources'}))
-    read = evaluate(cfg, 'linear', checkpoint, settings=settings)
-    assert read.scores == {'linear, top-1': -1.0} and not is_verified(read.identity), 'result of an earlier version'
+    result = evaluate(cfg, 'linear', checkpoint, settings=settings)
+    assert result.scores == {'linear, top-1': -1.0} and not is_verified(result.identity), (
+        'a result of an earlier version must be read and marked as unverified'
+    )
     monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('trained'))
     other = {**identity, 'sources': {**identity['sources'], 'protocol': '0123'}}
     (tmp_path / 'a/identity.json').write_text(json.dumps(other))
@@ -137,13 +141,13 @@ def test_finished_run_is_replaced_by_remeasure(cfg, settings, tmp_path, checkpoi
 
 
 def test_sweep_chooses_on_held_out_images(cfg, recipe, tmp_path, monkeypatch):
-    run_one, asked = training_protocol.run_recipe, []
+    run_one, configs = training_protocol.run_recipe, []
     monkeypatch.setattr(
-        training_protocol, 'run_recipe', lambda made, launcher: asked.append(made) or run_one(made, launcher)
+        training_protocol, 'run_recipe', lambda cfg, launcher: configs.append(cfg) or run_one(cfg, launcher)
     )
     recipe.sweep = dict(lr=[1e-6, 3.0], weight_decay=[0.0, 1e-4])
     scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
-    sweep, final = asked
+    sweep, final = configs
     assert sweep.model.heads == 4 and sweep.optim_wrapper.optimizer.rates == [1e-6, 1e-6, 3.0, 3.0]
     assert sweep.test_dataloader.dataset.dataset.type == 'Part' and sweep.test_dataloader.dataset.dataset.held
     assert final.test_dataloader.dataset.dataset.to_dict() == dict(type='Noise', count=30, seed=1)
@@ -209,16 +213,20 @@ def test_trials_choose_on_held_out_images(cfg, recipe, monkeypatch, tmp_path):
 
     monkeypatch.setattr(training_protocol, 'run_recipe', measured)
     scores, chosen = run(cfg, recipe, tmp_path)
-    own = recipe.optim_wrapper.optimizer.lr
+    base_rate = recipe.optim_wrapper.optimizer.lr
     assert seen == [
-        ('trial_0', own, 'Part'),
+        ('trial_0', base_rate, 'Part'),
         ('trial_1', 9.0, 'Part'),
         ('trial_2', 5.0, 'Part'),
         ('test', 5.0, 'Noise'),
     ]
     assert scores == {'top-1': 50.0} and chosen['chosen'] == 'trial_2'
-    assert chosen['held_out'] == {'trial_0': 10 * own, 'trial_1': 0.0, 'trial_2': 50.0}
-    assert chosen['halves'] == {'trial_0': [8 * own, 12 * own], 'trial_1': [0.0, 0.0], 'trial_2': [40.0, 60.0]}
+    assert chosen['held_out'] == {'trial_0': 10 * base_rate, 'trial_1': 0.0, 'trial_2': 50.0}
+    assert chosen['halves'] == {
+        'trial_0': [8 * base_rate, 12 * base_rate],
+        'trial_1': [0.0, 0.0],
+        'trial_2': [40.0, 60.0],
+    }
 
 
 def test_unsuitable_network_or_data_are_errors(cfg, recipe, tmp_path, checkpoint):
@@ -236,17 +244,17 @@ def test_weights_choose_the_recipe_if_config_does_not(cfg, tmp_path, checkpoint,
     saved = torch.load(checkpoint)
     saved['state_dict'] = {k: scale * v if v.ndim == 4 else v for k, v in saved['state_dict'].items()}
     torch.save(saved, checkpoint)
-    asked = []
+    recipes = []
 
     def measured(_, cfg: Config, recipe: Config, start: dict) -> tuple[dict, dict]:
-        asked.append(recipe)
+        recipes.append(recipe)
         return {'top-1': 1.0}, {}
 
     monkeypatch.setattr(LinearEvaluation, '_train_and_test', measured)
     cfg._filename = str(CONFIGS / 'evaluation/shapes_r18.py')
     result = evaluate(cfg, 'linear', checkpoint, settings=LinearEvaluation(work_dir=tmp_path / 'a'))
-    assert result.details['recipe'] == recipe == Path(asked[0].filename).stem
-    assert asked[0].randomness.seed == 0 == result.identity['protocol']['recipe']['randomness']['seed']
+    assert result.details['recipe'] == recipe == Path(recipes[0].filename).stem
+    assert recipes[0].randomness.seed == 0 == result.identity['protocol']['recipe']['randomness']['seed']
 
 
 @pytest.mark.parametrize('choice', [dict(sweep=True), dict(trials=[{}, {'optim_wrapper.optimizer.lr': 1.0}])])

@@ -68,11 +68,11 @@ def with_prefix(prefix: str, state: dict) -> dict:
     return {prefix + key: value for key, value in state.items()}
 
 
-def build(read: Backbone) -> nn.Module:
+def build(backbone: Backbone) -> nn.Module:
     """Build the network of a backbone that was read from a file, with its weights."""
-    network = MODELS.build(read.network)
-    require_same_keys(read.weights, network.state_dict(), read.path)
-    network.load_state_dict(read.weights)
+    network = MODELS.build(backbone.network)
+    require_same_keys(backbone.weights, network.state_dict(), backbone.path)
+    network.load_state_dict(backbone.weights)
     network.eval()
     return network
 
@@ -87,5 +87,5 @@ def assert_same_features(
 ) -> None:
     """Check that the backbone read from a file computes the same features as the network that was written to it."""
     expected = features(network, images)
-    found = features(build(read_backbone(path, **how)), images)
-    assert (found - expected).abs().max() <= tolerance * expected.abs().max() and expected.std() > 0.01
+    features_of_file = features(build(read_backbone(path, **how)), images)
+    assert (features_of_file - expected).abs().max() <= tolerance * expected.abs().max() and expected.std() > 0.01

@@ -14,8 +14,8 @@ def units(side: dict[int, Tensor]) -> dict[int, Tensor]:
     return {view: F.normalize(row, dim=1) for view, row in side.items()}
 
 
-def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
+def assert_same(loss: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
     """Check that two losses have equal values and equal gradients."""
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
-    for a, b in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)):
+    torch.testing.assert_close(loss, expected, atol=tolerance, rtol=tolerance)
+    for a, b in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs)):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)

@@ -56,7 +56,9 @@ def sound(text: str) -> Outline:
     assert outline.open == []
     assert outline.counts['script'] == 1
     assert len(outline.ids) == len(set(outline.ids))
-    assert {'style', 'onclick', 'onerror', 'onload'}.isdisjoint(outline.attributes), 'forbidden by the page policy'
+    assert {'style', 'onclick', 'onerror', 'onload'}.isdisjoint(outline.attributes), (
+        'the page uses attributes that its content security policy forbids'
+    )
     assert "default-src 'none'; img-src data:; style-src 'sha256-" in unescape(text)
     assert {ref[1:] for ref in outline.references if ref.startswith('#')} <= set(outline.ids)
     assert set(re.findall(r'url\(#([^)]+)\)', text)) <= set(outline.ids)
@@ -65,6 +67,8 @@ def sound(text: str) -> Outline:
     used = set(re.findall(r'var\((--\w+)\)', text)) - {'--state'}
     schemes = re.findall(r':root \{([^}]*)\}', text)
     assert len(schemes) == 2 and all(used <= set(re.findall(r'(--\w+):', scheme)) for scheme in schemes)
-    drawn = re.sub(r'data:[^"]+', '', text)
-    assert not re.search(r'#0[0-9]0[0-9]0[0-9]', drawn), 'a hard-coded black in a chart'
+    markup = re.sub(r'data:[^"]+', '', text)
+    assert not re.search(r'#0[0-9]0[0-9]0[0-9]', markup), (
+        'a chart contains a fixed black, which is invisible in dark mode'
+    )
     return outline

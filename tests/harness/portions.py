@@ -31,8 +31,8 @@ NO_TESTS = 5
 
 def files_of_tests() -> list[str]:
     """Return all test files, relative to the root: first those of the package, then those of projects."""
-    found = [*sorted(ROOT.glob('tests/**/test_*.py')), *sorted(ROOT.glob('projects/*/tests/**/test_*.py'))]
-    return [str(path.relative_to(ROOT)) for path in found]
+    paths = [*sorted(ROOT.glob('tests/**/test_*.py')), *sorted(ROOT.glob('projects/*/tests/**/test_*.py'))]
+    return [str(path.relative_to(ROOT)) for path in paths]
 
 
 def tree_hash() -> str:

@@ -130,45 +130,45 @@ def outcome(runner: Runner) -> dict:
         return {}
     saved = load_checkpoint(runner.message_hub.get_info('last_ckpt'))
     parts = ('state_dict', 'optimizer', 'online_probe')
-    found = {part: saved[part] for part in parts if part in saved}
+    content = {part: saved[part] for part in parts if part in saved}
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
     health = {name: torch.tensor(values) for name, values in scalars.items() if name.startswith('health/')}
     health.pop('health/data_share', None)  # This value is a time, which differs between runs
-    found['knn'] = scalars.get('train/knn_accuracy', torch.zeros(0)).tolist()
+    content['knn'] = scalars.get('train/knn_accuracy', torch.zeros(0)).tolist()
     skipped = runner.message_hub.get_info('skipped_steps', 0)
-    return dict(losses=losses, health=health, skipped=skipped, **found)
+    return dict(losses=losses, health=health, skipped=skipped, **content)
 
 
 def equal_runs(work_dir: str, suite: str) -> dict[str, dict]:
     """Run each case of a suite under DDP and under its strategies. Return the results by case and strategy."""
-    found = {}
+    outcomes = {}
     for case, strategy in dict.fromkeys([(case, None) for case, _ in EQUAL[suite]] + EQUAL[suite]):
         cfg = config(case, f'{work_dir}/{case}_{strategy}', strategy)
-        found[f'{case}/{strategy}'] = outcome(run.train(cfg, 'pytorch'))
-    return found
+        outcomes[f'{case}/{strategy}'] = outcome(run.train(cfg, 'pytorch'))
+    return outcomes
 
 
-def assert_equal(found: dict, plain: dict) -> None:
+def assert_equal(sharded: dict, plain: dict) -> None:
     """Check that a run under a strategy equals the run under DDP.
 
     Weights, queue and optimizer must agree to 1e-6. Losses are sums over images, so they must agree to as many digits.
     The norms per stage, and the teacher's distance, must be those of whole layers instead of shards.
     """
-    torch.testing.assert_close(found['losses'], plain['losses'], atol=0, rtol=2e-6, equal_nan=True)
-    assert found['skipped'] == plain['skipped']
-    assert list(found['state_dict']) == list(plain['state_dict'])
+    torch.testing.assert_close(sharded['losses'], plain['losses'], atol=0, rtol=2e-6, equal_nan=True)
+    assert sharded['skipped'] == plain['skipped']
+    assert list(sharded['state_dict']) == list(plain['state_dict'])
     for part in ('state_dict', 'optimizer', 'online_probe', 'knn'):
-        assert_close(found.get(part), plain.get(part))
-    torch.testing.assert_close(found['health'], plain['health'], atol=1e-6, rtol=1e-4, equal_nan=True)
+        assert_close(sharded.get(part), plain.get(part))
+    torch.testing.assert_close(sharded['health'], plain['health'], atol=1e-6, rtol=1e-4, equal_nan=True)
     weights = plain['state_dict']
     students = [key for key in weights if f'teacher.{key}' in weights]
     moved = max((weights[f'teacher.{key}'] - weights[key]).abs().max() for key in students)
-    assert moved > 1e-4, 'the compared runs learn'
+    assert moved > 1e-4, 'the compared runs must learn something'
 
 
-def assert_close(found: object, plain: object) -> None:
+def assert_close(tree: object, plain: object) -> None:
     """Check that two trees have equal leaves. Tensors must agree to 1e-6."""
-    for one, other in zip(tree_leaves(found), tree_leaves(plain), strict=True):
+    for one, other in zip(tree_leaves(tree), tree_leaves(plain), strict=True):
         if isinstance(other, torch.Tensor):
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
         else:
@@ -192,10 +192,10 @@ def overflow() -> list[tuple[bool, float, list[float]]]:
     # These factors are finite and overflow when the loss is scaled.
     factors = distribute_tensor(torch.tensor([1.0, 1.0, 1.0, 1e38]), mesh, [Shard(0)])
     wrapper.update_params((weight * factors).sum().full_tensor())
-    own = (wrapper.stepped, wrapper.loss_scaler.get_scale(), weight.to_local().tolist())
-    found = [None, None]
-    dist.all_gather_object(found, own)
-    return found
+    state = (wrapper.stepped, wrapper.loss_scaler.get_scale(), weight.to_local().tolist())
+    states = [None, None]
+    dist.all_gather_object(states, state)
+    return states
 
 
 def resumed(work_dir: str, case: str, strategy: str) -> None:
@@ -237,7 +237,7 @@ def held(work_dir: str, strategy: str) -> tuple[float, int]:
     run.share_batch(cfg, 2)
     runner = run.build_runner(cfg)
     weights = list(runner.model.parameters())
-    share = sum(own.numel() for own in own_parts(weights)) / sum(w.numel() for w in weights)
+    share = sum(part.numel() for part in own_parts(weights)) / sum(w.numel() for w in weights)
     batch = next(iter(runner.train_dataloader))
     runner.model(**runner.model.data_preprocessor(batch, training=True), mode='loss')
     inner = [weight for block in blocks(runner.model.backbone) for weight in block.parameters()]
@@ -253,14 +253,14 @@ def exchanges(work_dir: str, strategy: str) -> int:
 
 
 def zero_suite(work_dir: str) -> dict:
-    found = dict(
+    outcomes = dict(
         bf16=outcome(run.train(config('byol', f'{work_dir}/bf16', BF16), 'pytorch')),
         overflow=overflow(),
         held=[held(work_dir, strategy) for strategy in ('zero2', 'zero3')],
         exchanges=[exchanges(work_dir, strategy) for strategy in ('zero1', 'zero2')],
     )
     resumed(work_dir, 'mocov2plus_lars', 'zero2')
-    return found
+    return outcomes
 
 
 def deepspeed_suite(work_dir: str) -> dict:
@@ -349,7 +349,7 @@ if __name__ == '__main__':
         killed(sys.argv[1])
     else:
         out, work_dir, suite = sys.argv[1:]
-        found = {**equal_runs(work_dir, suite), **SUITES[suite](work_dir)}
+        results = {**equal_runs(work_dir, suite), **SUITES[suite](work_dir)}
         if get_rank() == 0:
-            torch.save(found, out)
+            torch.save(results, out)
     stop_processes()

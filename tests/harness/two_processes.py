@@ -42,10 +42,10 @@ CASES = {
 
 def check_shuffle() -> None:
     """ShuffleBN's permutation assigns each image to exactly one process, and undoing it is exact."""
-    own = torch.arange(6) + 6 * get_rank()
-    dealt, order = shuffle(own)
+    indices = torch.arange(6) + 6 * get_rank()
+    dealt, order = shuffle(indices)
     assert gather(dealt).sort().values.equal(torch.arange(6 * get_world_size()))
-    assert unshuffle(dealt, order).equal(own)
+    assert unshuffle(dealt, order).equal(indices)
 
 
 def check_sync_bn() -> None:
@@ -55,15 +55,15 @@ def check_sync_bn() -> None:
     rank = get_rank()
     for rows, affine in (((4, 4, 4, 4), True), ((5, 2, 3, 6), True), ((3, 4, 2, 2), False)):
         rows = rows[: get_world_size()]
-        own = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+        share = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
         generator = torch.Generator().manual_seed(5)
         joined, slope = (torch.randn(sum(rows), 3, 2, 2, generator=generator) * 3 + 7 for _ in range(2))
         plain, ours = torch.nn.BatchNorm2d(3, affine=affine), SyncBN(3, affine=affine)
-        x, part = joined.clone().requires_grad_(), joined[own].clone().requires_grad_()
-        expected, found = plain(x), ours(part)
+        x, part = joined.clone().requires_grad_(), joined[share].clone().requires_grad_()
+        expected, output = plain(x), ours(part)
         (expected * slope).sum().backward()
-        (found * slope[own]).sum().backward()
-        pairs = [(found, expected[own]), (part.grad, x.grad[own]), *zip(ours.buffers(), plain.buffers())]
+        (output * slope[share]).sum().backward()
+        pairs = [(output, expected[share]), (part.grad, x.grad[share]), *zip(ours.buffers(), plain.buffers())]
         for mine, whole in zip(ours.parameters(), plain.parameters()):
             pairs.append((gather(mine.grad[None]).sum(0), whole.grad))
         for one, other in pairs:
@@ -83,12 +83,12 @@ def check_views() -> None:
     images = torch.randn(2, 8, 3, 6, 6, generator=torch.Generator().manual_seed(7)) * 2 + 1
     shares = images.chunk(get_world_size(), dim=1)[get_rank()]
     with patch('torch.distributed.all_gather_into_tensor', wraps=dist.all_gather_into_tensor) as exchanges:
-        found = each_view(ours, lambda network, view: network(view), list(shares))
-    assert exchanges.call_count == 2, 'once a layer'
+        outputs = each_view(ours, lambda network, view: network(view), list(shares))
+    assert exchanges.call_count == 2, 'there must be one exchange for each layer'
     expected = [twin(view) for view in images]
-    for one, other in zip(found, expected):
+    for one, other in zip(outputs, expected):
         assert_close(one, other.chunk(get_world_size())[get_rank()], atol=1e-12, rtol=1e-12)
-    sum((output * (1 + output)).sum() * number for number, output in enumerate(found, 1)).backward()
+    sum((output * (1 + output)).sum() * number for number, output in enumerate(outputs, 1)).backward()
     sum((output * (1 + output)).sum() * number for number, output in enumerate(expected, 1)).backward()
     pairs = [(gather(mine.grad[None]).sum(0), whole.grad) for mine, whole in zip(ours.parameters(), twin.parameters())]
     for one, other in [*pairs, *zip(ours.buffers(), twin.buffers())]:
@@ -103,15 +103,15 @@ def check_groups() -> None:
     size = get_world_size() // 2
     torch.manual_seed(get_rank() // size)
     everyone, ours, plain = torch.randn(4 * size, 3, 2, 2), SyncBN(3, group=size), torch.nn.BatchNorm2d(3)
-    own = everyone.chunk(size)[get_rank() % size].clone().requires_grad_()
+    share = everyone.chunk(size)[get_rank() % size].clone().requires_grad_()
     everyone.requires_grad_()
-    found, expected = ours(own), plain(everyone)
-    found.square().sum().backward()
+    output, expected = ours(share), plain(everyone)
+    output.square().sum().backward()
     expected.square().sum().backward()
-    for one, other in ((found, expected), (own.grad, everyone.grad)):
+    for one, other in ((output, expected), (share.grad, everyone.grad)):
         assert_close(one, other.chunk(size)[get_rank() % size], atol=1e-12, rtol=1e-12)
     with pytest.raises(UserError) as error:
-        SyncBN(3, group=3)(own)
+        SyncBN(3, group=3)(share)
     assert error.value.code == 'unequal-groups'
 
 
@@ -124,13 +124,13 @@ def train(case: str, work_dir: str, launcher: str) -> dict:
     runner = run.train(cfg, launcher)
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
     # The fraction of time spent on data differs between runs.
-    kept = {name for name in scalars if name.startswith('health/') or 'knn' in name} - {'health/data_share'}
+    names = {name for name in scalars if name.startswith('health/') or 'knn' in name} - {'health/data_share'}
     model = network_of(runner)
     return dict(
         weights=dict(model.state_dict()),
         wrapped=model is not runner.model,
         probe=[hook.probe.weight.detach() for hook in runner.hooks if isinstance(hook, OnlineProbeHook)],
-        scalars={name: torch.tensor(scalars[name]) for name in kept},
+        scalars={name: torch.tensor(scalars[name]) for name in names},
         skipped=runner.message_hub.get_info('skipped_steps', 0),
     )
 

@@ -44,12 +44,12 @@ def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor
         y = FusedBatchNorm.apply(x, layer.weight, layer.bias, other if residual else None, layer, relu)
     # The gradient is not contiguous in memory.
     y.backward(grad.mT.contiguous().mT)
-    found = {'y': y.detach(), 'x': x.grad, **({'residual': other.grad} if residual else {})}
+    tensors = {'y': y.detach(), 'x': x.grad, **({'residual': other.grad} if residual else {})}
     # A single process has its rows sorted by view and then by process, so the gathered rows are
     # sorted in the same way.
     joined = {
         name: gather(value.contiguous()).unflatten(0, (get_world_size(), views, -1)).transpose(0, 1)
-        for name, value in found.items()
+        for name, value in tensors.items()
     }
     weights = {name: weight.grad.unsqueeze(0) for name, weight in layer.named_parameters()}
     return {

@@ -78,5 +78,5 @@ def test_unknown_labels_have_no_gradient():
     network(images, dict(label=labels), mode='loss')['loss'].backward()
     assert network.fc.weight.grad[1].abs().max() == 0 and network.fc.weight.grad[0].abs().max() > 0
     scores = network(images, dict(label=labels), mode='predict')[0]['scores'][:, 0]
-    wanted = nn.functional.binary_cross_entropy_with_logits(scores[:, [0, 2, 3]], labels[:, [0, 2, 3]].float())
-    assert network(images, dict(label=labels), mode='loss')['loss'].item() == pytest.approx(wanted.item() * 3 / 4)
+    expected = nn.functional.binary_cross_entropy_with_logits(scores[:, [0, 2, 3]], labels[:, [0, 2, 3]].float())
+    assert network(images, dict(label=labels), mode='loss')['loss'].item() == pytest.approx(expected.item() * 3 / 4)

@@ -48,9 +48,9 @@ def expected(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Te
 
 @pytest.mark.parametrize('case', script.CASES, ids=str)
 def test_kernels_equal_float64(results, case):
-    found = results[str(case)]
-    wanted = expected(*case)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
+    results_of_case = results[str(case)]
+    reference = expected(*case)
+    assert results_of_case.keys() == reference.keys()
+    for name, value in reference.items():
         scale = value.abs().max().item()
-        torch.testing.assert_close(found[name].double(), value, atol=4e-6 * scale, rtol=1e-5)
+        torch.testing.assert_close(results_of_case[name].double(), value, atol=4e-6 * scale, rtol=1e-5)

@@ -50,13 +50,13 @@ def test_each_view_has_its_own_statistics(layout, dtype, close, kernels, monkeyp
         passes.append(len(images))
         return network(images)
 
-    found = each_view(ours, run, [view.requires_grad_() for view in views])
+    outputs = each_view(ours, run, [view.requires_grad_() for view in views])
     twins = [view.detach().double().requires_grad_() for view in views]
     expected = [plain(twins[number]) for number in (0, 2, 1, 3)]
-    assert passes == [12, 12] and all(made.is_contiguous(memory_format=layout) for made in found)
-    pairs = list(zip(found, (expected[number] for number in (0, 2, 1, 3))))
+    assert passes == [12, 12] and all(output.is_contiguous(memory_format=layout) for output in outputs)
+    pairs = list(zip(outputs, (expected[number] for number in (0, 2, 1, 3))))
     for network in zip(*pairs):
-        sum((number * made.double().square()).sum() for number, made in enumerate(network, 1)).backward()
+        sum((number * output.double().square()).sum() for number, output in enumerate(network, 1)).backward()
     pairs += zip([view.grad for view in views], [twin.grad for twin in twins])
     pairs += zip(
         [*ours.buffers(), *(w.grad / 100 for w in ours.parameters())],
@@ -67,10 +67,10 @@ def test_each_view_has_its_own_statistics(layout, dtype, close, kernels, monkeyp
 
 
 def test_meta_tensors_share_a_pass():
-    found = each_view(
+    outputs = each_view(
         SyncBN(3).to('meta'), lambda network, images: network(images), [torch.empty(2, 3, 4, 4, device='meta')] * 2
     )
-    assert [made.shape for made in found] == [(2, 3, 4, 4)] * 2
+    assert [output.shape for output in outputs] == [(2, 3, 4, 4)] * 2
 
 
 def test_views_of_two_networks_do_not_mix():

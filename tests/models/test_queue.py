@@ -10,12 +10,12 @@ from mmairl.models.queue import KeyQueue
 @pytest.mark.parametrize('batch', [1, 3, 10])
 def test_newest_keys_stay_in_order(batch):
     queue = KeyQueue(10, 2)
-    kept = list(queue.vectors.clone())
+    newest = list(queue.vectors.clone())
     for _ in range(9):
         keys = torch.randn(batch, 2)
         queue.enqueue(keys)
-        kept = (kept + list(keys))[-10:]
-        assert torch.equal(queue.vectors.roll(-queue.position, 0), torch.stack(kept))
+        newest = (newest + list(keys))[-10:]
+        assert torch.equal(queue.vectors.roll(-queue.position, 0), torch.stack(newest))
     with raises_code('queue-too-short'):
         queue.enqueue(torch.randn(11, 2))
 

@@ -48,7 +48,7 @@ def test_backbone_has_torchvision_keys_and_is_pooled(build):
     model, images = build().eval(), views()[0]
     keys = {k.removeprefix('backbone.') for k in model.state_dict() if k.startswith('backbone.')}
     assert keys == {k for k in torchvision.models.resnet18().state_dict() if not k.startswith('fc.')}
-    assert model.backbone.layer1[0].bn2.weight.all(), 'a branch starts at zero'
+    assert model.backbone.layer1[0].bn2.weight.all(), 'no branch of the backbone may start at zero'
     expected = model.backbone(images)[-1].flatten(2).mean(dim=2)
     torch.testing.assert_close(model(images, mode='tensor'), expected)
 
@@ -63,12 +63,12 @@ def test_key_views_select_the_keys(build):
     """With multi-crop views, the teacher sees only the large crops, and each small crop is compared with both of them."""
     model = build(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')})
     images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]
-    found = model(images, mode='loss')
+    results = model(images, mode='loss')
     assert list(model.keys) == [0, 1] and model.teacher.backbone.bn1.num_batches_tracked == 2
     pairs = [(query, key) for query in range(3) for key in (0, 1) if query != key]
     q = [model.predictor(model.projector(model(view))) for view in images]
     expected = sum(2 - 2 * torch.cosine_similarity(q[i], model.keys[j]).mean() for i, j in pairs)
-    torch.testing.assert_close(found['loss'], expected)
+    torch.testing.assert_close(results['loss'], expected)
 
 
 @pytest.mark.parametrize('target, learns', [('student', True), ('stop_gradient', False), ('teacher', False)])
@@ -93,6 +93,6 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
         ('too-few-views', {}, 1),
     ],
 )
-def test_invalid_setting_raises(build, code, options, count):
+def test_invalid_model_setting_raises(build, code, options, count):
     with raises_code(code):
         build(**options)(views(count), mode='loss')

@@ -150,8 +150,8 @@ def demo(folder: Path) -> Path:
     results = [Result(name, {SCORE: 40.0 + i, 'logistic regression': 50.0}, 1.0) for i, name in enumerate(('a', LONG))]
     features = {result.subject: [Features(torch.randn(40, 9), data[0].labels)] * 2 for result in results}
     page = draw_demo(cfg, data, results, features, 0)
-    kept = {name: {'crop': [1.0] * len(STRENGTHS), HOSTILE: [0.2] * len(STRENGTHS)} for name in (LONG, 'plain')}
-    add_invariance(page, kept)
+    similarities = {name: {'crop': [1.0] * len(STRENGTHS), HOSTILE: [0.2] * len(STRENGTHS)} for name in (LONG, 'plain')}
+    add_invariance(page, similarities)
     page.add(LONG, LONG, html_table(['a', LONG], [(LONG, ['0.50', '1.00'])], heat=True), LONG)
     return page.write(folder / 'demo.html')
 
@@ -271,8 +271,8 @@ def test_page_is_safe_and_accessible(page_of, open_page, kind, scheme, width):
     assert page.locator('script:not([type])').count() == 1
     assert page.evaluate('document.documentElement.scrollWidth') <= width
     page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")['violations']
-    serious = [rule for rule in found if rule['impact'] in ('serious', 'critical')]
+    violations = page.evaluate("axe.run(document, {resultTypes: ['violations']})")['violations']
+    serious = [rule for rule in violations if rule['impact'] in ('serious', 'critical')]
     assert [(rule['id'], rule['nodes'][0]['html'][:200]) for rule in serious] == []
 
 
@@ -311,12 +311,12 @@ def test_chart_shows_values_by_keyboard(page_of, open_page):
     chart.scroll_into_view_if_needed()
     chart.locator('canvas').wait_for()
     chart.focus()
-    shown = []
+    lines = []
     for key in ('ArrowRight', 'ArrowRight', 'End', 'Home'):
         page.keyboard.press(key)
-        shown.append(tip(chart))
+        lines.append(tip(chart))
     values = ((50, '0.9'), (100, '0.45'), (150, '0.3'), (50, '0.9'))
-    assert shown == [[f'iteration {step}', value] for step, value in values]
+    assert lines == [[f'iteration {step}', value] for step, value in values]
     page.keyboard.press('Escape')
     assert tip(chart) == []
 
@@ -332,7 +332,7 @@ def test_values_of_fifty_lines_are_in_the_window(open_page, tmp_path, width):
     chart.focus()
     page.keyboard.press('ArrowRight')
     boxes = [line.bounding_box() for line in chart.locator('.tip > span').all()]
-    assert len(boxes) == 51, 'the step, and a line for each run'
+    assert len(boxes) == 51, 'the chart must show the step and a line for each run'
     for box in boxes:
         assert 0 <= box['x'] <= width - box['width']
         assert 0 <= box['y'] <= 800 - box['height']

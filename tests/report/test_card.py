@@ -29,8 +29,8 @@ def checkpoint(tmp_path):
     network.fc = torch.nn.Identity()
     state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
     torch.save(dict(state_dict=state, meta=dict(epoch=7, settings=SETTINGS)), folder / 'epoch_7.pth')
-    own = weights_identity(read_backbone(folder / 'epoch_7.pth').weights)
-    for name, weights, score in (('knn', own, 71.25), ('linear', 'another', 99.0)):
+    identity = weights_identity(read_backbone(folder / 'epoch_7.pth').weights)
+    for name, weights, score in (('knn', identity, 71.25), ('linear', 'another', 99.0)):
         record = dict(protocol=name, config='configs/evaluation/folder.py', subject='student', scores={name: score})
         (folder / f'{name}.json').write_text(json.dumps({**record, 'identity': dict(weights=weights)}))
     return folder / 'epoch_7.pth'
@@ -44,7 +44,7 @@ def test_card_shows_the_checkpoints_settings(checkpoint, tmp_path, run_tool, to,
     front = yaml.safe_load(head)
     assert front['library_name'] == ('timm' if to == 'timm' else 'pytorch') and 'license' not in front
     assert 'self-supervised-learning' in front['tags'] and '# license:' in head
-    for said in (
+    for phrase in (
         'ResNet-18 with 11.2 million',
         '`train_dataloader.dataset.root`: leaves',
         '`model.queue.length`: 4096',
@@ -55,7 +55,7 @@ def test_card_shows_the_checkpoints_settings(checkpoint, tmp_path, run_tool, to,
         'std: 0.229, 0.224, 0.225\n',
         'crops: 96 pixels',
     ):
-        assert said in body
+        assert phrase in body
     assert '| knn | 71.25 | folder |' in body and '99' not in body and 'log_level' not in body
 
 
@@ -81,8 +81,8 @@ def test_timm_code_of_the_card_runs(checkpoint, tmp_path, run_tool, monkeypatch)
     run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')
     code = (tmp_path / 'README.md').read_text().split('```python\n')[1].split('```')[0]
     monkeypatch.chdir(tmp_path)
-    exec(code, there := {})
-    assert there['model'](torch.randn(1, 3, 64, 64)).shape == (1, 512)
+    exec(code, namespace := {})
+    assert namespace['model'](torch.randn(1, 3, 64, 64)).shape == (1, 512)
 
 
 def test_existing_readme_is_not_replaced(checkpoint, tmp_path, run_tool):

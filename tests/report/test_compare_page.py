@@ -58,9 +58,9 @@ def test_stored_config_is_read_without_running_it(tmp_path):
     )
     (file := tmp_path / '20260101_000000/vis_data/config.py').parent.mkdir(parents=True)
     cfg.dump(file)
-    found, wanted = flat(read_run_config(tmp_path)), flat(cfg.to_dict())
-    assert {key: str(value) for key, value in found.items()} == {
-        key: str(list(value) if isinstance(value, tuple) else value) for key, value in wanted.items()
+    stored, original = flat(read_run_config(tmp_path)), flat(cfg.to_dict())
+    assert {key: str(value) for key, value in stored.items()} == {
+        key: str(list(value) if isinstance(value, tuple) else value) for key, value in original.items()
     }
     file.write_text(f'a = open({str(tmp_path / "ran")!r}, "w")\nimport os\nb = dict(c=1)\n')
     assert read_run_config(tmp_path)['b'] == dict(c=1) and not (tmp_path / 'ran').exists()
@@ -94,16 +94,16 @@ def test_scores_of_other_data_have_their_own_columns(runs, tmp_path):
 
 def test_curves_have_epochs_images_and_hours(runs, tmp_path):
     page = write_compare_page(runs, tmp_path / 'page.html').read_text()
-    (drawn,) = (
+    (curves,) = (
         {run['name']: (run['x'], run['y']) for run in one['series']} for one in charts(page) if one['title'] == 'loss'
     )
     values = {'x/run': [4.0, 2.0, 1.33333, 1.0], 'y/run': [2.0, 1.0]}
     steps = {'x/run': [2, 4, 6, 8], 'y/run': [4, 8]}
     batch = {'x/run': 16, 'y/run': 32}
-    for name, own in steps.items():
-        x, y = drawn[name]
-        assert y == values[name] and x['epoch'] == [step / 4 for step in own] and x['hours of training'] == own
-        assert x['images seen'] == [step * batch[name] for step in own]
+    for name, points in steps.items():
+        x, y = curves[name]
+        assert y == values[name] and x['epoch'] == [step / 4 for step in points] and x['hours of training'] == points
+        assert x['images seen'] == [step * batch[name] for step in points]
 
 
 @pytest.fixture
@@ -112,12 +112,12 @@ def incomparable(runs, tmp_path) -> dict[str, tuple]:
     (tmp_path / 'no').mkdir()
     other = leave_run(tmp_path / 'other', [()])
     (other / '20260100_000000' / 'vis_data' / 'scalars.json').write_text('{"step": 1, "accuracy": 1.0}')
-    begun = leave_run(tmp_path / 'begun', [()])
+    unlogged = leave_run(tmp_path / 'begun', [()])
     return {
         'one-run': (runs[0],),
         'listed-twice': (runs[0], runs[0]),
         'nothing-shared': (runs[0], other),
-        'empty-log': (runs[0], begun),
+        'empty-log': (runs[0], unlogged),
     }
 
 

@@ -23,17 +23,17 @@ SMALL = [
 def test_demo_writes_its_page(tmp_path):
     command = [sys.executable, 'tools/demo.py', '--seed', '3', '--work-dir', str(tmp_path), '--cfg-options', *SMALL]
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr[-3000:]
     page = (tmp_path / 'report.html').read_text()
-    for said in ('raw pixels, half size', 'random initialisation', 'trained student', 'seed 3'):
-        assert said in page, said
+    for text in ('raw pixels, half size', 'random initialisation', 'trained student', 'seed 3'):
+        assert text in page, text
     counts = sound(page).counts
-    assert (counts['section'], counts['table']) == (7, 1) and str(tmp_path / 'report.html') in done.stdout.replace(
+    assert (counts['section'], counts['table']) == (7, 1) and str(tmp_path / 'report.html') in process.stdout.replace(
         '\n', ''
     )
     checkpoint = tmp_path / 'epoch_1.pth'
-    assert f'next: mmairl evaluate knn mmairl::demo/mocov2plus_shapes.py {checkpoint}\n' in done.stdout
+    assert f'next: mmairl evaluate knn mmairl::demo/mocov2plus_shapes.py {checkpoint}\n' in process.stdout
     # These are bars, and still pictures of maps and curves.
     assert counts['svg'] == 3 * 2 + page.count('class="curves')
     assert page.count('class="curves') == 2 + 4 + len(CHANGES)

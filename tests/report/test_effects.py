@@ -23,9 +23,9 @@ def test_axis_covers_seeds_margin_and_published():
 
 @pytest.mark.parametrize('value, place', [(-2.0, 0.0), (4.0, 50.0), (10.0, 100.0)])
 def test_place_is_a_percentage_of_the_axis(value, place):
-    shown = figure(SYMMETRIC)
-    assert (shown.ticks[0], shown.ticks[-1]) == (-2.0, 10.0)
-    assert shown.place(value) == place
+    figure_data = figure(SYMMETRIC)
+    assert (figure_data.ticks[0], figure_data.ticks[-1]) == (-2.0, 10.0)
+    assert figure_data.place(value) == place
 
 
 def test_unknown_effect_has_no_numbers():

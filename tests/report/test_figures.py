@@ -86,8 +86,8 @@ def test_still_picture_has_the_paths(series, options, expected):
     assert re.findall(' d="(.*?)"', chart(series, 'title', 'x', **options)) == expected
 
 
-def test_figure_of_names_with_control_characters_is_xml(tmp_path):
+def test_control_characters_in_names_leave_valid_xml(tmp_path):
     names = ['\x1b[31m', 'a\x00b', '\ud800', '\u202e<b>&']
     save_figure(lines({name: ([0, 1], [number, 1]) for number, name in enumerate(names)}, names[0]), tmp_path / 'a')
-    drawn = ElementTree.parse(tmp_path / 'a.svg')
-    assert all((element.text or '').strip('\n \u200b').isprintable() for element in drawn.iter())
+    tree = ElementTree.parse(tmp_path / 'a.svg')
+    assert all((element.text or '').strip('\n \u200b').isprintable() for element in tree.iter())

@@ -38,17 +38,17 @@ def work_dir(tmp_path) -> Path:
 def states(text: str) -> dict[str, str]:
     """Return the word on each tile of the page, by the tile's label."""
     tile = r'<i aria-hidden="true">(.)</i> ([\w ]+)</span>\s*([^<]+)<b>'
-    found = re.findall(tile, text)
+    tiles = re.findall(tile, text)
     words = {'■': 'bad', '▲': 'watch', '●': 'good', '○': 'no range'}
-    assert all(words[shape] == word for shape, word, _ in found)
-    return {label: word for _, word, label in found}
+    assert all(words[shape] == word for shape, word, _ in tiles)
+    return {label: word for _, word, label in tiles}
 
 
 def test_tiles_show_states_worst_first(work_dir, tmp_path):
     text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
-    found = states(text)
-    assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
-    assert found['similarity to the positive key'] == 'good' and found['loss'] == 'no range'
+    state_of = states(text)
+    assert list(state_of.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
+    assert state_of['similarity to the positive key'] == 'good' and state_of['loss'] == 'no range'
     assert 'standard deviation of the keys is 0.02 times' in text
     assert 'At iteration 150, 2 of 4 quantities are in their normal ranges. To check: ' in text
     assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text

@@ -9,7 +9,7 @@ HOSTILE = ['\x1b[31mred', 'a\rb\nc', '\u202etxt.exe', 'x\x00y', '\ud800', 'a\x85
 
 
 @pytest.mark.parametrize('name', HOSTILE, ids=ascii)
-def test_control_characters_are_escaped_in_every_format(name):
+def test_control_characters_are_escaped_in_all_formats(name):
     rows = [(name, '1')]
     for text in (as_csv([name], rows), as_markdown([name, 'b'], rows), as_latex([name, 'b'], rows)):
         assert all(char.isprintable() or char in '\r\n' for char in text)

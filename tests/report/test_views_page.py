@@ -41,10 +41,10 @@ def config(workers: list | None, device: list | None) -> Config:
 def redone(image: torch.Tensor, steps: list[tuple[str, bool]]) -> torch.Tensor:
     """Return the view that torchvision creates from the words on the page alone."""
     image = image / 255
-    for words, done in steps:
+    for words, parameters in steps:
         kind, *rest = re.split(r'[ ,]+', words)
         numbers = dict(zip(rest[::2], map(float, rest[1::2])))
-        if not done:
+        if not parameters:
             continue
         if kind == 'RandomResizedCrop':
             box = [int(numbers[key]) for key in ('top', 'left', 'height', 'width')]
@@ -63,20 +63,20 @@ def redone(image: torch.Tensor, steps: list[tuple[str, bool]]) -> torch.Tensor:
 def test_view_follows_from_the_stated_parameters(side):
     cfg = config(*SIDES[side])
     dataset, preprocessor = DATASETS.build(cfg.train_dataloader.dataset), MODELS.build(cfg.model.data_preprocessor)
-    heard, chosen = [listen(dataset.views), listen(preprocessor.views or [])], list(range(24))
+    records, chosen = [listen(dataset.views), listen(preprocessor.views or [])], list(range(24))
     views = augmented(dataset, preprocessor, chosen)
-    told = {words.split()[0]: set() for step in REST for words in [step['type']]}
+    seen_words = {words.split()[0]: set() for step in REST for words in [step['type']]}
     for number, view in enumerate(views):
         for place in chosen:
-            steps, box = steps_of(heard, number, place)
+            steps, box = steps_of(records, number, place)
             off = redone(dataset.raw(place), steps) - view[place] / 255
             # Parameters on the page have two decimals, so pixels near the threshold may or may not
             # be solarized.
             assert off.abs().quantile(0.9) < 0.03, steps
-            for words, done in steps[1:]:
-                told[words.split()[0]].add(done)
+            for words, parameters in steps[1:]:
+                seen_words[words.split()[0]].add(parameters)
             assert box.keys() == {'left', 'top', 'width', 'height'} and box['left'] + box['width'] < 100.01
-    assert all(applied == {True, False} for applied in told.values())
+    assert all(applied == {True, False} for applied in seen_words.values())
 
 
 def test_command_shows_views_of_a_folder(tmp_path, run_tool, capsys):

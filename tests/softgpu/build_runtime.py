@@ -50,11 +50,13 @@ def software_gpu() -> Path:
 
 def build(folder: Path) -> None:
     """Write the libraries to a folder."""
-    wanted = _names('--undefined-only', *(SITE / 'torch/lib').glob('lib*.so'))
+    undefined = _names('--undefined-only', *(SITE / 'torch/lib').glob('lib*.so'))
     for soname, source, pattern, idle in LIBRARIES:
         library, sources = folder / soname, [folder / f'{soname}.c']
-        known = set() if source is None else set(re.findall(r'^[\w *]*?(\w+)\(', (HERE / source).read_text(), re.M))
-        names = sorted(name for name in wanted if re.match(pattern, name) and name not in known)
+        implemented = (
+            set() if source is None else set(re.findall(r'^[\w *]*?(\w+)\(', (HERE / source).read_text(), re.M))
+        )
+        names = sorted(name for name in undefined if re.match(pattern, name) and name not in implemented)
         stubs = [(IDLE if re.match(idle, name) else MISSING).format(name=name) for name in names]
         sources[0].write_text('\n'.join(['#include <stdio.h>', *stubs]))
         if source is not None:

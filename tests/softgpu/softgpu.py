@@ -69,8 +69,8 @@ class Numbers(TorchDispatchMode):
         if any(one.__name__ == 'FakeTensor' for one in types):
             return func(*args, **kwargs)  # Tensors without numbers need no computation
         kind, name = func.overloadpacket, func.overloadpacket.__name__
-        given = tree_leaves((args, kwargs))
-        if not any(map(on_cuda, given)) or func.namespace not in ('aten', 'fsdp') or kind in PLAIN or is_view(func):
+        leaves = tree_leaves((args, kwargs))
+        if not any(map(on_cuda, leaves)) or func.namespace not in ('aten', 'fsdp') or kind in PLAIN or is_view(func):
             return func(*args, **kwargs)
         global launches
         launches += 1
@@ -90,8 +90,8 @@ class Numbers(TorchDispatchMode):
             wait()
         if name in SIZED or masked or name in LIBRARIES:
             return on_host(func, args, kwargs)
-        found = func(*args, **kwargs)
-        return fill(found, func(*tree_map(host, args), **tree_map(host, kwargs)))
+        result = func(*args, **kwargs)
+        return fill(result, func(*tree_map(host, args), **tree_map(host, kwargs)))
 
 
 def work() -> dict[str, int]:
@@ -141,14 +141,14 @@ def host(leaf: Any) -> Any:
 
 
 def device(number: Tensor) -> Tensor:
-    found = torch.empty_strided(number.size(), number.stride(), dtype=number.dtype, device='cuda')
-    alias(found).copy_(number)
-    return found
+    result = torch.empty_strided(number.size(), number.stride(), dtype=number.dtype, device='cuda')
+    alias(result).copy_(number)
+    return result
 
 
-def fill(found: Any, right: Any) -> Any:
+def fill(result: Any, right: Any) -> Any:
     """Return the CUDA results after the CPU's numbers were written to them."""
-    results, structure = tree_flatten(found)
+    results, structure = tree_flatten(result)
     filled = []
     for one, number in zip(results, tree_leaves(right)):
         # The device has allocated this gradient, but the CPU has not computed it because nobody
@@ -157,9 +157,9 @@ def fill(found: Any, right: Any) -> Any:
             filled.append(None)
             continue
         if isinstance(one, Tensor) and one.shape == number.shape and one.dtype == number.dtype:
-            there = alias(one) if one.device.type == 'cuda' else one
-            if there.data_ptr() != number.data_ptr():
-                there.copy_(number)
+            memory = alias(one) if one.device.type == 'cuda' else one
+            if memory.data_ptr() != number.data_ptr():
+                memory.copy_(number)
         elif isinstance(one, Tensor):
             one = device(number)
         else:
@@ -173,12 +173,12 @@ def on_host(func, args, kwargs):
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and leaf.device.type == 'cpu' and leaf.ndim:
             raise RuntimeError(f'Expected all tensors to be on the same device, but got one on the CPU in {func}')
-    given = {leaf.data_ptr(): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+    tensors = {leaf.data_ptr(): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
 
     def back(number: Any) -> Any:
         if not isinstance(number, Tensor):
             return number
-        same = given.get(number.data_ptr())
+        same = tensors.get(number.data_ptr())
         return same if same is not None and same.shape == number.shape else device(number)
 
     return tree_map(back, func(*tree_map(host, args), **tree_map(host, kwargs)))
@@ -192,9 +192,9 @@ def copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 def convert(func, args, kwargs):
     """Copy a tensor to another device or dtype."""
-    found = func(*args, **kwargs)
-    host(found).copy_(host(args[0]))
-    return found
+    result = func(*args, **kwargs)
+    host(result).copy_(host(args[0]))
+    return result
 
 
 def on_cuda_only(function: Callable) -> Callable:
@@ -216,8 +216,8 @@ def cudnn_batch_norm(func, args, kwargs):
 @on_cuda_only
 def cudnn_batch_norm_backward(func, args, kwargs):
     x, grad, weight, mean, var, saved_mean, saved_invstd, eps, _ = map(host, args)
-    given = (wider(grad), wider(x), weight, mean, var, saved_mean, saved_invstd, True, eps, [True] * 3)
-    of_x, *of_parameters = aten.native_batch_norm_backward.default(*given)
+    arguments = (wider(grad), wider(x), weight, mean, var, saved_mean, saved_invstd, True, eps, [True] * 3)
+    of_x, *of_parameters = aten.native_batch_norm_backward.default(*arguments)
     return device(of_x.to(x.dtype)), *map(device, of_parameters)
 
 
@@ -225,9 +225,9 @@ def as_ours(func, args, kwargs):
     """Run a kernel of synchronized batch norm, with the numbers of our kernel for CPUs."""
     from mmairl.models.sync_norm import CPUKernels
 
-    found, there = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}
-    right = getattr(CPUKernels, func.overloadpacket.__name__)(*map(host, args), **there)
-    return found if right is None else fill(found, right)
+    result, on_cpu = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}
+    right = getattr(CPUKernels, func.overloadpacket.__name__)(*map(host, args), **on_cpu)
+    return result if right is None else fill(result, right)
 
 
 KERNELS = ('stats', 'gather_stats_with_counts', 'elemt', 'backward_reduce', 'backward_elemt')

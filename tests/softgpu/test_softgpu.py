@@ -64,10 +64,10 @@ def result(tmp_path_factory) -> Callable[..., dict]:
         def result(case: str, device: str = 'cuda', processes: int = 1) -> dict:
             if REAL and torch.cuda.device_count() < processes:
                 pytest.skip(f'{processes} processes require as many GPUs')
-            found = outcome(case, device, processes)
-            if isinstance(found, AssertionError):
-                raise found
-            return found
+            saved = outcome(case, device, processes)
+            if isinstance(saved, AssertionError):
+                raise saved
+            return saved
 
         yield result
 
@@ -101,8 +101,8 @@ def test_two_gpus_equal_one_cpu_process(result, case):
 @pytest.mark.slow
 @pytest.mark.parametrize('case', ['float16', 'zero2_float16'])
 def test_float16_overflow_skips_the_step(result, case):
-    found = result(case)
-    assert found['skipped'] and found['losses'].isfinite().all()
+    outcome = result(case)
+    assert outcome['skipped'] and outcome['losses'].isfinite().all()
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_resumed_run_equals_the_uninterrupted_one(result):
 def test_evaluation_equals_the_cpu(result):
     one, other = dict(result('evaluated')), dict(result('evaluated', 'cpu'))
     torch.testing.assert_close(one.pop('features'), other.pop('features'), rtol=1e-4, atol=1e-5)
-    assert one.pop('waits') <= 2, 'mean and std are copied once, and batches are not waited for'
+    assert one.pop('waits') <= 2, 'only the copies of mean and std may wait, once each'
     assert other.pop('waits') == 0
     assert one == other
 
@@ -134,14 +134,14 @@ def test_planted_defect_is_found(result, kind):
     waits = kind in ('wait', 'host_scalar')
     if REAL and not waits:
         pytest.skip('only the software GPU counts and follows streams')
-    planted = result(f'planted_{kind}')
+    outcome = result(f'planted_{kind}')
     if waits:
-        assert 'called a synchronizing CUDA operation' in planted['error']
+        assert 'called a synchronizing CUDA operation' in outcome['error']
     elif kind == 'stream':
-        assert planted['error'].startswith('CUDASanitizerErrors')
+        assert outcome['error'].startswith('CUDASanitizerErrors')
     else:
         counted, least = ('launches', 500) if kind == 'storm' else ('pageable to device', 1)
-        assert planted['work'][counted] >= result('views_on_device')['work'][counted] + least
+        assert outcome['work'][counted] >= result('views_on_device')['work'][counted] + least
 
 
 @pytest.mark.skipif(REAL, reason='only the software GPU counts operations')

@@ -28,8 +28,8 @@ def recorded(name: str, scores: Iterable[float | None], start: dict | None = STA
 
     A score of None stands for a missing run.
     """
-    done = [(seed, float(value)) for seed, value in enumerate(scores) if value is not None]
-    runs = [dict(seed=seed, state='done', scores={'knn': value}, start=start) for seed, value in done]
+    finished = [(seed, float(value)) for seed, value in enumerate(scores) if value is not None]
+    runs = [dict(seed=seed, state='done', scores={'knn': value}, start=start) for seed, value in finished]
     return dict(name=name, runs=runs, **more)
 
 

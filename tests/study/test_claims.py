@@ -87,7 +87,7 @@ def test_each_form_gives_each_verdict(form):
     assert verdict_on(test, dict(other=1.0))[0] == 'not run'
 
 
-def test_collapse_is_judged_by_the_number_of_runs():
+def test_collapse_claim_compares_numbers_of_runs():
     test = '{form: collapse, of: [a], scores: [linear]}'
     collapsed = dict(a=10, b=60, c=60, null=10.0)
     assert verdict_on(test, collapsed)[0] == 'supported'
@@ -113,7 +113,7 @@ def two_scores(points):
         (1, 5, 30.0, 'inconclusive'),
     ],
 )
-def test_regression_verdicts(slope, gap, spread, expected):
+def test_regression_claim_gets_each_verdict(slope, gap, spread, expected):
     groups = {name: [f'{name} {i}' for i in range(6)] for name in ('one', 'two')}
     noise = np.random.default_rng(0).normal(size=12) * spread
     points = {}
@@ -121,11 +121,11 @@ def test_regression_verdicts(slope, gap, spread, expected):
         x = float(place % 6)
         points[name] = (x, float(slope * x + gap * (place < 6) + noise[place]))
     test = dict(form='regression', x='linear', y='voc07_ap50', groups=groups, ranking=['one', 'two'])
-    found = judged(yaml.dump(test), two_scores(points))
-    assert found['verdict'] == expected
+    entry = judged(yaml.dump(test), two_scores(points))
+    assert entry['verdict'] == expected
     names = ['slope of voc07_ap50 over linear', 'one − two, voc07_ap50 at equal linear']
-    assert [part['name'] for part in found['parts']] == names
-    assert all(part['low'] < part['measured'] < part['high'] for part in found['parts'])
+    assert [part['name'] for part in entry['parts']] == names
+    assert all(part['low'] < part['measured'] < part['high'] for part in entry['parts'])
 
 
 def test_regression_without_one_group_is_not_run():
@@ -137,15 +137,17 @@ def test_regression_without_one_group_is_not_run():
 
 def test_regression_on_one_stand_in_is_inconclusive():
     test = dict(form='regression', x='linear', y='linear@cifar100_r50', groups=dict(rows=['a', 'b', 'c', 'd']))
-    found = verdict_on(yaml.dump(test), dict(a=10, b=20, c=30, d=41), scale='demo', score='knn')
-    assert found == ('inconclusive', 'one stand-in for both scores')
+    verdict = verdict_on(yaml.dump(test), dict(a=10, b=20, c=30, d=41), scale='demo', score='knn')
+    assert verdict == ('inconclusive', 'one stand-in for both scores')
 
 
 def test_configs_claim_is_decided_without_runs():
     test = '{form: configs, of: [a, b], only_in: [model]}'
     assert verdict_on(test, {})[0] == 'supported'
     assert verdict_on(test.replace('[model]', '[data]'), {})[0] == 'contradicted'
-    assert judged(test, StudyRuns(record({}), 'in1k'))['verdict'] == 'not run', 'the configs are unknown'
+    assert judged(test, StudyRuns(record({}), 'in1k'))['verdict'] == 'not run', (
+        'without known configs, the claim must not be judged'
+    )
 
 
 def test_nonsignificant_difference_is_not_similarity():
@@ -159,13 +161,13 @@ def test_collapsed_runs_make_claims_inconclusive():
 
 def test_small_scale_names_its_stand_in():
     test = DIFFERENCE.replace('[linear]', '[linear, voc07_ap50]')
-    found = judged(test, StudyRuns(record(dict(a=60, b=50), score='knn'), 'demo'))
-    assert found['verdict'] == 'supported' and found['stand_ins'] == {'linear': 'knn'}
+    entry = judged(test, StudyRuns(record(dict(a=60, b=50), score='knn'), 'demo'))
+    assert entry['verdict'] == 'supported' and entry['stand_ins'] == {'linear': 'knn'}
 
 
 def test_seeds_needed_decide_when_the_estimate_stays():
-    found = judged(DIFFERENCE, StudyRuns(record(dict(a=60, b=58), noise=3.0, seeds=3), 'in1k'))
-    assert found['verdict'] == 'inconclusive' and 3 < found['seeds_needed'] < 200
+    entry = judged(DIFFERENCE, StudyRuns(record(dict(a=60, b=58), noise=3.0, seeds=3), 'in1k'))
+    assert entry['verdict'] == 'inconclusive' and 3 < entry['seeds_needed'] < 200
 
 
 def test_record_has_published_and_measured_effects():
@@ -175,7 +177,7 @@ def test_record_has_published_and_measured_effects():
 
 
 @pytest.mark.parametrize('seeds', [1, 4])
-def test_record_has_the_interval_of_the_tested_contrast(seeds):
+def test_record_has_interval_of_the_tested_contrast(seeds):
     study = record(dict(a=60, b=50), seeds=seeds)
     test = '{form: rival, row: a, numbers: {linear: 58}, of: MoCo}'
     (part,) = judged(test, StudyRuns(study, 'in1k'))['parts']
@@ -189,10 +191,10 @@ def test_record_has_the_interval_of_the_tested_contrast(seeds):
 
 
 def test_small_scale_does_not_test_published_numbers():
-    found = verdict_on(
+    verdict = verdict_on(
         '{form: rival, row: a, numbers: {linear: 58}, of: MoCo}', dict(a=10, b=50), scale='demo', score='knn'
     )
-    assert found[0] == 'not run'
+    assert verdict[0] == 'not run'
 
 
 def test_record_has_no_interval_if_runs_collapsed():
@@ -295,12 +297,12 @@ def test_stated_support_agrees_with_printed_numbers(study):
 
 
 def test_collapse_concerns_accuracies_only():
-    found = record(dict(a=0.1, b=-0.4), score='norms')
-    found['metrics'] = [dict(key='norms', unit='')]
+    study = record(dict(a=0.1, b=-0.4), score='norms')
+    study['metrics'] = [dict(key='norms', unit='')]
     test = '{form: property, larger: a, than: b, scores: [norms]}'
-    assert judged(test, StudyRuns(found, 'in1k'))['verdict'] == 'supported'
+    assert judged(test, StudyRuns(study, 'in1k'))['verdict'] == 'supported'
 
 
 def test_record_of_unknown_margins_is_plain_json():
-    found = judged(EQUIVALENCE, StudyRuns(record(dict(a=1, b=1), score='other'), 'cifar'))
-    assert json.loads(json.dumps(found, allow_nan=False))['verdict'] == 'not run'
+    entry = judged(EQUIVALENCE, StudyRuns(record(dict(a=1, b=1), score='other'), 'cifar'))
+    assert json.loads(json.dumps(entry, allow_nan=False))['verdict'] == 'not run'

@@ -87,10 +87,10 @@ def test_facts_cannot_add_lines_to_the_form(tmp_path):
 
 
 def test_stated_factors_are_compared(tmp_path, ours):
-    own = training_factors(ours['ours'])
-    assert compare_stated(row(tmp_path, own), OURS, ours) == ([], [])
+    factors = training_factors(ours['ours'])
+    assert compare_stated(row(tmp_path, factors), OURS, ours) == ([], [])
     differing, unknown = compare_stated(row(tmp_path, {'loss': 'InfoNCE', 'epochs': 200}), OURS, ours)
-    assert differing == ['loss'] and set(unknown) == own.keys() - {'loss', 'epochs'}
+    assert differing == ['loss'] and set(unknown) == factors.keys() - {'loss', 'epochs'}
     with pytest.raises(UserError, match="'lose' is not a factor"):
         compare_stated(row(tmp_path, {'lose': 'InfoNCE'}), OURS, ours)
 
@@ -114,11 +114,11 @@ def test_plain_timm_file_fills_a_wrapped_row(tmp_path):
     torch.save({name.removeprefix('timm_model.'): value for name, value in weights.items()}, path)
     folder = tmp_path / 'run'
     write_config(cfg, folder / 'asked' / 'config.yaml')
-    asked = Asked(0, external=str(path))
-    create_weights(cfg, asked, folder)
-    left = read_backbone(last_checkpoint(folder), network=weights).weights
-    assert all(torch.equal(left[name], value) for name, value in weights.items())
-    assert not difference(origin(asked, folder), read_json(folder / 'trained.json', Trained).made)
+    request = Asked(0, external=str(path))
+    create_weights(cfg, request, folder)
+    loaded = read_backbone(last_checkpoint(folder), network=weights).weights
+    assert all(torch.equal(loaded[name], value) for name, value in weights.items())
+    assert not difference(origin(request, folder), read_json(folder / 'trained.json', Trained).made)
     rows = [Row('x', '', weights={0: str(path), 1: str(last_checkpoint(folder))})]
     with raises_code('same-model'):
         require_distinct_models(rows, {'x': cfg})
@@ -205,8 +205,8 @@ def test_checkpoint_that_does_not_fit_is_an_error(tmp_path, ours):
 def test_external_row_cannot_become_a_trained_one(tmp_path, ours):
     torch.save(resnet50().state_dict(), tmp_path / 'a.ckpt')
     how = ({**ours, 'theirs': ours['ours']}, [0], ['knn'], tmp_path)
-    (_, given) = prepare_runs(Study(title='t', rows=(OURS, row(tmp_path))), *how)
-    write_json(given.folder / 'trained.json', {})
+    (_, run) = prepare_runs(Study(title='t', rows=(OURS, row(tmp_path))), *how)
+    write_json(run.folder / 'trained.json', {})
     theirs = Row('theirs', 'byol_r50_200e.py', against='ours')
     with raises_code('other-config'):
         prepare_runs(Study(title='t', rows=(OURS, theirs)), *how)
@@ -230,15 +230,15 @@ def test_compare_measures_checkpoints_and_continues(tmp_path, monkeypatch):
             for index in range(count):
                 Image.new('RGB', (40, 40), colour).save(folder / f'{index}.png')
     paths = [lightning(tmp_path / f'{seed}.ckpt', seed) for seed in range(4)]
-    said = []
-    how = dict(data=tmp_path / 'images', tasks=['knn'], out=tmp_path / 'out', jobs=1, say=said.append)
+    lines = []
+    how = dict(data=tmp_path / 'images', tasks=['knn'], out=tmp_path / 'out', jobs=1, say=lines.append)
     judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     (compared,) = judged.record['comparisons'].values()
     assert f'(n = 2) 0.0 {compared[0]["verdict"]}' in judged._repr_html_()
     assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not one factor' in str(judged)
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
-    assert said[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
+    assert lines[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
     assert 'has not run' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
     assert 'paired_images' not in judged.record
     single = mmairl.compare({'a': paths[:1], 'b': paths[2:3]}, **how)
@@ -246,9 +246,9 @@ def test_compare_measures_checkpoints_and_continues(tmp_path, monkeypatch):
     assert 'two checkpoints, image by image' in single.page.read_text()
     lightning(paths[3], 9)
     mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
-    assert any('b, seed 1 is measured again' in line for line in said)
+    assert any('b, seed 1 is measured again' in line for line in lines)
     torch.save(dict(optimizer=dict(state={})), tmp_path / 'bad.pth')
-    kept = (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns
+    written_at = (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns
     for networks, more, code in (
         ({'a': paths}, {}, 'too-few-networks'), (paths, {}, 'too-few-networks'),
         ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'no-backbone'),
@@ -256,7 +256,7 @@ def test_compare_measures_checkpoints_and_continues(tmp_path, monkeypatch):
     ):  # fmt: skip
         with raises_code(code):
             mmairl.compare(networks, **{**how, **more})
-    assert (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns == kept
+    assert (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns == written_at
 
 
 def test_undeclared_stated_factor_is_an_error(tmp_path, ours, monkeypatch):
@@ -271,9 +271,9 @@ def test_undeclared_stated_factor_is_an_error(tmp_path, ours, monkeypatch):
     assert describe(runs[1], tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
     monkeypatch.setattr(Run, 'stale_reason', '')
     record = collect(study, configs, read_scale('demo'), runs, tmp_path)
-    told = {check['check']: check for check in record['fairness']['hidden']}
-    assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']
-    assert told['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
+    checks = {check['check']: check for check in record['fairness']['hidden']}
+    assert checks['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not checks['epochs']['equal']
+    assert checks['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
     text = write_study_page(record, tmp_path / 'page.html').read_text()
     assert f'Its author states its factors in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
@@ -296,6 +296,6 @@ def test_release_study_measures_files_in_its_format(tmp_path, monkeypatch, run_t
     run_tool('tools/study.py', home() / 'configs/studies/release.yaml', '--scale', 'half', '--tasks', 'norms')
     record = read_json(tmp_path / 'work_dirs/studies/release_half/study.json', dict)
     scores = {row['name']: [run.get('scores') for run in row['runs']] for row in record['rows'] if not row['untrained']}
-    assert all(found[0]['norms'] is not None for found in scores.values())
+    assert all(scores_of_row[0]['norms'] is not None for scores_of_row in scores.values())
     assert scores['BYOL, NormRescale by MoCo v2'][0] == pytest.approx(scores['MoCo v2'][0], abs=1e-4)
     assert [claim['verdict'] for claim in record['claims']] == ['not run']

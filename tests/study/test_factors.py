@@ -49,11 +49,11 @@ def test_no_logit_is_clamped(cfg):
 @pytest.mark.parametrize('settings', [dict(type='LARS'), dict(type='LARS', inside=False), dict(type='SGD')], ids=str)
 def test_rate_is_inside_the_momentum_buffer_as_stated(cfg, settings):
     weight = torch.nn.Parameter(torch.ones(3))
-    made = OPTIMIZERS.build(dict(params=[weight], lr=1.0, momentum=0.9, **settings))
+    optimizer = OPTIMIZERS.build(dict(params=[weight], lr=1.0, momentum=0.9, **settings))
     weight.grad = torch.ones(3)
-    made.step()
-    before, made.param_groups[0]['lr'] = weight.detach().clone(), 0.0
-    made.step()
+    optimizer.step()
+    before, optimizer.param_groups[0]['lr'] = weight.detach().clone(), 0.0
+    optimizer.step()
     cfg = cfg.copy()
     cfg.optim_wrapper.optimizer = dict(lr=1.0, **settings)
     where = 'outside' if weight.equal(before) else 'inside'
@@ -66,8 +66,8 @@ def test_features_are_the_students_pooled(cfg, tmp_path):
     state = {prefix + key: value for prefix, net in parts.items() for key, value in net.state_dict().items()}
     torch.save(dict(state_dict=state), tmp_path / 'both.pth')
     images = torch.randn(2, 3, 28, 28)
-    found = pooled(load_backbone(cfg, tmp_path / 'both.pth')(images))
-    assert found.equal(student(images)[-1].mean(dim=(2, 3)))
+    features = pooled(load_backbone(cfg, tmp_path / 'both.pth')(images))
+    assert features.equal(student(images)[-1].mean(dim=(2, 3)))
     assert hidden_factors(cfg)['features'] == "the student's, pooled after the backbone"
 
 

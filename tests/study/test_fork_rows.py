@@ -128,8 +128,8 @@ def test_branch_of_another_trunk_is_an_error(finished, tmp_path):
     late = finished[1]['late']
     (trunk.folder / 'epoch_4.pth').replace(trunk.folder / 'epoch_3.pth')
     late = replace(late, folder=tmp_path / 'out' / late.folder.relative_to(finished[0].out))
-    asked = json.loads((late.folder / 'asked.json').read_text())
-    assert asked['fork']['trunk'] == str(trunk.folder.absolute())
+    request = json.loads((late.folder / 'asked.json').read_text())
+    assert request['fork']['trunk'] == str(trunk.folder.absolute())
     with raises_code('trunk-changed'):
         complete_run(late.folder)
 

@@ -42,7 +42,7 @@ SAYS = 'print({!r}); raise SystemExit({})'
 KILLS_ITSELF = 'import os; os.kill(os.getpid(), {:d})'
 
 
-@pytest.mark.parametrize('scripts, told, log', [
+@pytest.mark.parametrize('scripts, report, log', [
     ([SAYS.format('one', 0), SAYS.format('two', 3), SAYS.format('three', 0)], 'failed: two', 'one\ntwo\n'),
     ([SAYS.format('one', 0), SAYS.format('three', 0)], 'done', 'one\nthree\n'),
     ([SAYS.format('one', 75), SAYS.format('two', 0)], 'stopped', 'one\n'),
@@ -50,13 +50,13 @@ KILLS_ITSELF = 'import os; os.kill(os.getpid(), {:d})'
     ([KILLS_ITSELF.format(signal.SIGTERM)], 'stopped', ''),
     ([KILLS_ITSELF.format(signal.SIGKILL)], 'failed: exit code -9', ''),
 ])  # fmt: skip
-def test_commands_run_in_order_until_one_fails(tmp_path, monkeypatch, scripts, told, log):
+def test_commands_run_in_order_until_one_fails(tmp_path, monkeypatch, scripts, report, log):
     (tmp_path / 'failed.txt').write_text('before')
     monkeypatch.setattr(local_pool, 'commands', lambda run, devices: list(map(python, scripts)))
     reported = []
     execute([run_in(tmp_path)], 1, 1, lambda run, what: reported.append(what))
-    assert reported == ['running', told] and (tmp_path / 'log.txt').read_text() == log
-    assert told != 'done' or not (tmp_path / 'failed.txt').exists()
+    assert reported == ['running', report] and (tmp_path / 'log.txt').read_text() == log
+    assert report != 'done' or not (tmp_path / 'failed.txt').exists()
 
 
 @pytest.mark.parametrize('listed, expected', [
@@ -91,18 +91,18 @@ def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
     scripts = {good: python(slow, good.folder), deaf: python(unheard, deaf.folder)}
     monkeypatch.setattr(local_pool, 'commands', lambda run, devices: [scripts[run]])
     monkeypatch.setattr('mmairl.signals.GRACE', 4)
-    told = []
+    reports = []
 
     def interrupt(run: Run, what: str) -> None:
-        told.append((run, what))
-        if told == [(good, 'running'), (deaf, 'running')]:
+        reports.append((run, what))
+        if reports == [(good, 'running'), (deaf, 'running')]:
             wait_for(lambda: all((one.folder / 'training').is_file() for one in (good, deaf)))
             time.sleep(0.5)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         execute([good, deaf], 2, 1, interrupt)
-    assert (good.folder / 'saved').read_text() == 'SIGTERM' and told[2:] == [
+    assert (good.folder / 'saved').read_text() == 'SIGTERM' and reports[2:] == [
         (good, 'stopping'),
         (deaf, 'stopping'),
     ]

@@ -44,7 +44,7 @@ STUDIES = sorted(path for folder in FOLDERS for path in (ROOT / folder / 'studie
 
 LEFT_OUT = re.compile(r"'(.+)' is left out: at the scale \w+, its runs would equal those of '(.+)'")
 ITEMS = [(paper['paper'], item) for paper in coverage() for item in paper['items']]
-read = cache(load_config)
+read_config = cache(load_config)
 TREE = dict(entity=('n00021939', 'other'), n00021939=('round', 'frame', 'triangle', 'plus', 'star'))
 TREE |= dict(round=('disc', 'ring', 'square'), other=('crescent', 'bar', 'ell', 'heart', 'arrow'))
 
@@ -52,7 +52,7 @@ TREE |= dict(round=('disc', 'ring', 'square'), other=('crescent', 'bar', 'ell', 
 @pytest.fixture
 def quick(monkeypatch):
     """Read each config file only once for all tests."""
-    monkeypatch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read(path)))
+    monkeypatch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read_config(path)))
 
 
 def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -> None:
@@ -75,7 +75,7 @@ def test_every_study_plans_at_every_scale(quick, path, names):
     for name in names:
         scale = scales.read_scale(name)
         try:
-            here, configs, left_out = at_scale(study, scale, scale.tasks)
+            scaled, configs, left_out = at_scale(study, scale, scale.tasks)
         except UserError as error:
             rejected = {('byol_wide', 'demo'): 'nothing-to-compare'}
             if study.unscaled and name != 'in1k':
@@ -83,14 +83,14 @@ def test_every_study_plans_at_every_scale(quick, path, names):
             assert error.code == rejected[path.stem, name]
             continue
         require_equal_rows(study, scale, left_out)
-        compared = compare_configs(here, configs)
+        compared = compare_configs(scaled, configs)
         require_fair(compared)
         changes = {entry['row']: entry['found'] for entry in compared}
-        rows = [row for row in here.rows if not row.untrained]
-        assert len(changes) == len(rows) - 1, 'each row but the first is compared with one'
-        assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row that changes nothing'
+        rows = [row for row in scaled.rows if not row.untrained]
+        assert len(changes) == len(rows) - 1, 'each row except the first must be compared with another row'
+        assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row changes nothing'
         added = [kind for kind in scale.floor if kind == 'random' or name != 'in1k']
-        assert [row.untrained for row in here.rows[len(rows) :]] == added
+        assert [row.untrained for row in scaled.rows[len(rows) :]] == added
         # The width of the projector must fit the features of its backbone.
         if name == 'cifar' and path.stem == 'byol_wide':
             MODELS.build(configs['ResNet-50 (4x)'].model)([torch.zeros(2, 3, 32, 32)] * 2, None, mode='loss')
@@ -111,17 +111,17 @@ def test_published_number_belongs_to_one_model(quick):
             assert networks.setdefault(name, network) == network, f'{study.name}: {name} belongs to another network'
             table, _, key = name.rpartition('/')
             for column, value in published.row(name if table else key).items():
-                first, there = numbers.setdefault((network, column), (value, name))
-                keys = {key, f'{column} of {key}', there.rpartition('/')[2], f'{column} of {there.rpartition("/")[2]}'}
-                assert value == first or keys & {*notes(name), *notes(there)}, f'{name} has {value}, {there} {first}'
+                first, other = numbers.setdefault((network, column), (value, name))
+                keys = {key, f'{column} of {key}', other.rpartition('/')[2], f'{column} of {other.rpartition("/")[2]}'}
+                assert value == first or keys & {*notes(name), *notes(other)}, f'{name} has {value}, {other} {first}'
 
 
 def notes(name: str) -> dict[str, str]:
-    table, said = published.tables(), {}
+    table, texts = published.tables(), {}
     for part in name.rpartition('/')[0].split('.'):
         table = table[part]
-        said |= table.get('notes', {}) if isinstance(table, dict) else {}
-    return said
+        texts |= table.get('notes', {}) if isinstance(table, dict) else {}
+    return texts
 
 
 def test_every_item_of_the_papers_is_covered():
@@ -132,13 +132,13 @@ def test_every_item_of_the_papers_is_covered():
         for command in (words for line in item.get('commands', ()) for words in commands(line)):
             check_command(command, set())
     of_papers = {name for _, item in ITEMS for name in item.get('studies', ())}
-    own = """
+    text = """
         aligned byol_to_dino byol_to_simsiam crossover_tuned details explain_byol_release
         explain_lightly explain_sololearn fork_prediction gray judge_example judge_lightly judge_sololearn
         ladder_forks lars_norms longer_lars methods mocov2plus_to_simclr msbreg_centroid
         near_and_far optimizer_mismatch rate_floor reference_curves release
     """
-    assert ready - of_papers == set(own.split())
+    assert ready - of_papers == set(text.split())
 
 
 def test_pages_of_studies_are_up_to_date():
@@ -149,16 +149,18 @@ def test_pages_of_studies_are_up_to_date():
 def test_study_lists_assumptions_of_rows_and_tasks():
     cfgs = {name: load_config(f'mmairl::{name}_r50_200e.py') for name in ('mocov2plus', 'byol_lars')}
     alone, tasks = assumptions(cfgs), assumptions(cfgs, ['knn', 'finetune@cifar10_lt100_r50'])
-    (said,) = tasks.keys() - alone.keys()
-    assert 'long-tailed' in said and tasks[said] == list(cfgs)
-    assert [names for said, names in alone.items() if '4096' in said and 'LARS' in said] == [['byol_lars']]
+    (assumption,) = tasks.keys() - alone.keys()
+    assert 'long-tailed' in assumption and tasks[assumption] == list(cfgs)
+    assert [names for assumption, names in alone.items() if '4096' in assumption and 'LARS' in assumption] == [
+        ['byol_lars']
+    ]
 
 
 def test_predictor_has_its_own_rate_under_lars():
     row = rows_of('byol_predictor')['predictor at 10 times the rate']
     network = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in ('backbone', 'predictor')})
-    own = dict(paramwise_cfg=row.options['optim_wrapper.paramwise_cfg'])
-    wrapper = build_optim_wrapper(network, dict(type='OptimWrapper', optimizer=dict(type='LARS', lr=0.1), **own))
+    options = dict(paramwise_cfg=row.options['optim_wrapper.paramwise_cfg'])
+    wrapper = build_optim_wrapper(network, dict(type='OptimWrapper', optimizer=dict(type='LARS', lr=0.1), **options))
     warm_up = WarmUpLR(wrapper, end=5)
     for _ in range(5):
         warm_up.step()
@@ -170,11 +172,11 @@ def test_regression_band_is_that_of_the_mean():
     across, values = (0.0, 1.0, 2.0, 3.0), (1.0, 3.0, 2.0, 5.0)
     points = dict(zip('abcd', zip(across, values)))
     along, middle, low, high = with_fits(points, dict(one='abcd', few='ab'))['fit of one']
-    found = stats.linregress(across, values)
-    ends = [found.intercept, found.intercept + 3 * found.slope]
+    fit = stats.linregress(across, values)
+    ends = [fit.intercept, fit.intercept + 3 * fit.slope]
     assert along[0] == 0 and middle[[0, -1]].tolist() == pytest.approx(ends)
-    reach = stats.t.ppf(0.975, 2) * found.intercept_stderr  # This is the standard error at x = 0
-    assert (low[0], high[0]) == pytest.approx((found.intercept - reach, found.intercept + reach))
+    reach = stats.t.ppf(0.975, 2) * fit.intercept_stderr  # This is the standard error at x = 0
+    assert (low[0], high[0]) == pytest.approx((fit.intercept - reach, fit.intercept + reach))
 
 
 def test_uniformity_is_the_mean_over_pairs():
@@ -207,14 +209,14 @@ def first_rows(path: Path, folder: Path) -> Path:
         (folder / path.name).write_text(yaml.safe_dump(described, sort_keys=False))
         return folder / path.name
     chosen = [*study.rows[:3], *[row for row in study.rows if row.others][:1]]
-    kept, more = set(), {row.name for row in chosen} | {name for look in study.look for name in look.rows}
+    chosen_names, more = set(), {row.name for row in chosen} | {name for look in study.look for name in look.rows}
     while more:
-        kept |= more
-        needed = [(row.against, *row.others.values()) for row in study.rows if row.name in kept]
-        more = {name for names in needed for name in names} - kept - {None}
+        chosen_names |= more
+        needed = [(row.against, *row.others.values()) for row in study.rows if row.name in chosen_names]
+        more = {name for names in needed for name in names} - chosen_names - {None}
     above = {row.name: row.against for row in study.rows}
-    rows = [dict(row, against=above[row['name']]) for row in described['rows'] if row['name'] in kept]
-    testable = {claim.name for claim in study.claims if kept.issuperset(claim.test.rows)}
+    rows = [dict(row, against=above[row['name']]) for row in described['rows'] if row['name'] in chosen_names]
+    testable = {claim.name for claim in study.claims if chosen_names.issuperset(claim.test.rows)}
     claims = [claim for claim in described.get('claims', ()) if claim['name'] in testable]
     (folder / path.name).write_text(yaml.safe_dump({**described, 'rows': rows, 'claims': claims}))
     return folder / path.name

@@ -63,7 +63,7 @@ def test_small_scales_run_at_least_three_seeds(tmp_path):
     for scale in map(read_scale, ('demo', 'quarter', 'half')):
         assert seeds_at(scale, one_seed) == (0, 1, 2)
         assert seeds_at(scale, four_seeds) == (4, 5, 6, 7)
-        assert seeds_at(scale, external) == (0,), 'external checkpoints have no other seeds'
+        assert seeds_at(scale, external) == (0,), 'external checkpoints must have no other seeds'
     assert seeds_at(read_scale('in1k'), one_seed) == (7,)
     assert prepare_study(written(tmp_path, seeds=[7]), 'demo', out=tmp_path).study.seeds == (0, 1, 2)
 
@@ -82,9 +82,9 @@ def test_small_config_is_left_as_it_is(tmp_path):
     rows = (dict(config=SHAPES), dict(config=SHAPES, options={'model.symmetric': False}, declares=['model.symmetric']))
     study = read_study(written(tmp_path, *rows))
     _, configs, _ = at_scale(study, read_scale('demo'), ['knn'])
-    own = load_config(f'configs/{SHAPES}')
-    assert configs['one'].to_dict() == own.to_dict()
-    assert cost(configs['one'], read_scale('demo')).epochs == own.train_cfg.max_epochs
+    small = load_config(f'configs/{SHAPES}')
+    assert configs['one'].to_dict() == small.to_dict()
+    assert cost(configs['one'], read_scale('demo')).epochs == small.train_cfg.max_epochs
 
 
 def test_undeclared_small_config_is_an_error():
@@ -111,13 +111,13 @@ def test_lars_without_trust_has_the_rate_of_sgd():
 
 
 def test_plan_reads_each_config_once(monkeypatch):
-    read = []
-    monkeypatch.setattr(scales, 'load_config', lambda path: read.append(Path(path).name) or load_config(path))
+    names = []
+    monkeypatch.setattr(scales, 'load_config', lambda path: names.append(Path(path).name) or load_config(path))
     study = read_study(ROOT / 'configs/studies/attribution.yaml')
     # A second plan reads the files again, since they may have changed in the meantime.
     for plans in (1, 2):
         at_scale(study, read_scale('in100'), ['knn'])
-        assert read == ['mocov2_r50_200e.py'] * plans
+        assert names == ['mocov2_r50_200e.py'] * plans
 
 
 def test_rows_of_one_config_do_not_share_changes():

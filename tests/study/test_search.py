@@ -45,32 +45,32 @@ def test_rows_share_points_relative_to_their_values(tmp_path):
     study = read_study(written(tmp_path, search=SEARCH))
     configs = resolved(study, 'demo')
     rates = [own_value(configs[name], RATE['key']) for name in ('one', 'two')]
-    own = 1 - own_value(configs['one'], TEACHER['key'])
+    distance = 1 - own_value(configs['one'], TEACHER['key'])
     assert study.seeds == (0, 1)
     for number in study.seeds:
         one, two = (trial_options(study.search, row, configs[row.name], number, 5) for row in study.rows)
-        assert one[0] == two[0] == {}, 'the first trial is the row as published'
-        for here, there in zip(one[1:], two[1:]):
-            factor = here[RATE['key']] / rates[0]
+        assert one[0] == two[0] == {}, 'the first trial must be the row as published'
+        for point, other_point in zip(one[1:], two[1:]):
+            factor = point[RATE['key']] / rates[0]
             assert 1 / 8 <= factor <= 8
-            assert factor == pytest.approx(there[RATE['key']] / rates[1])
-            assert 0.5 <= (1 - here[TEACHER['key']]) / own <= 2
-            assert here[TEACHER['key']] == there[TEACHER['key']]
+            assert factor == pytest.approx(other_point[RATE['key']] / rates[1])
+            assert 0.5 <= (1 - point[TEACHER['key']]) / distance <= 2
+            assert point[TEACHER['key']] == other_point[TEACHER['key']]
     assert sobol_points(2, 0, 5) != sobol_points(2, 1, 5)
     assert sobol_points(2, 0, 5)[:4] == sobol_points(2, 0, 9)[:4]
 
 
 def test_row_dimension_keeps_the_shared_points(tmp_path):
     plain = read_study(written(tmp_path, search=SEARCH))
-    own = dict(search=dict(t=TEMPERATURE))
-    declared = dict(own, declares=['optim_wrapper', 'model.head'])
+    dimensions = dict(search=dict(t=TEMPERATURE))
+    declared = dict(dimensions, declares=['optim_wrapper', 'model.head'])
     study = read_study(written(tmp_path, {}, declared, search=SEARCH))
     configs = resolved(study, 'demo')
     without, with_it = (trial_options(one.search, one.rows[1], configs['two'], 0, 5) for one in (plain, study))
     for few, more in zip(without[1:], with_it[1:]):
         assert more.pop(TEMPERATURE['key']) in TEMPERATURE['values'] and more == few
     require_fair(compare_configs(study, configs))
-    undeclared = read_study(written(tmp_path, {}, own, search=SEARCH))
+    undeclared = read_study(written(tmp_path, {}, dimensions, search=SEARCH))
     with raises_code('undeclared-search'):
         compare_configs(undeclared, configs)
 
@@ -78,7 +78,7 @@ def test_row_dimension_keeps_the_shared_points(tmp_path):
 def test_budget_is_counted_in_flops(tmp_path):
     declared = dict(declares=['model', 'default_hooks', 'optim_wrapper'])
     costs = flops(resolved(read_study(written(tmp_path, dict(config='mocov2_r50_200e.py'), declared)), 'demo'))
-    assert 1.9 < costs['two'] / costs['one'] < 2.2, 'both directions of the loss'
+    assert 1.9 < costs['two'] / costs['one'] < 2.2, 'a loss in both directions must cost about twice as much'
     assert trials_for(5, costs) == {'one': 5, 'two': 2}
     assert trials_for(1, costs) == {'one': 1, 'two': 1}
 
@@ -151,15 +151,15 @@ def trained(monkeypatch) -> list[tuple[Path, float, int]]:
     calls = []
     scores = {'0': 50.0, '1': 60.0, '2': 55.0, '3': 90.0}
 
-    def train(cfg, asked, folder, launcher):
-        calls.append((folder, cfg.optim_wrapper.optimizer.lr, asked.seed))
+    def train(cfg, request, folder, launcher):
+        calls.append((folder, cfg.optim_wrapper.optimizer.lr, request.seed))
         torch.save(dict(state_dict={}), folder / 'epoch_1.pth')
         write_text(folder / 'last_checkpoint', 'elsewhere/epoch_1.pth')
-        made = reuse.origin(asked, folder)
-        write_json(folder / 'trained.json', Trained(seconds=9.0, steps=4, made=made))
+        origin = reuse.origin(request, folder)
+        write_json(folder / 'trained.json', Trained(seconds=9.0, steps=4, made=origin))
 
-    def result(cfg, folder, asked, measured):
-        return RunResult(scores=measured, labels={'knn': 'k'}, made=reuse.origin(asked, folder))
+    def result(cfg, folder, request, measured):
+        return RunResult(scores=measured, labels={'knn': 'k'}, made=reuse.origin(request, folder))
 
     monkeypatch.setattr(worker, 'train_row', train)
     monkeypatch.setattr(worker, 'measure', lambda task, folder, *_: scores.get(folder.name, 70.0))
@@ -181,7 +181,7 @@ def test_trials_keep_published_runs_and_see_no_tests(searched):
     assert [run.seed for run in winners] == [0, 0, 1, 1] and not winners[0].ready
     assert winners[0].needs == tuple(run.folder for run in trials[:4] if run.row.name == 'one')
     lines = [line.split('\t') for line in plain_commands(runs, 1)]
-    assert len({name for name, *_ in lines}) == len(runs), 'each job has its own name'
+    assert len({name for name, *_ in lines}) == len(runs), 'each job must have its own name'
     after = {name: needs for name, needs, _ in lines if needs != '-'}
     assert after['one_seed_0'] == 'one_seed_1000_trial_0,one_seed_1000_trial_1'
     assert len(after) == len(winners)
@@ -191,9 +191,9 @@ def test_best_trial_is_retrained_from_a_fresh_seed(searched, trained, monkeypatc
     study, configs, scale, runs, _, out = searched
     train = worker.train_row
 
-    def diverging(cfg, asked, folder, launcher):
-        train(cfg, asked, folder, launcher)
-        if asked.trial is not None and folder.name == '0' and 'two' in str(folder):
+    def diverging(cfg, request, folder, launcher):
+        train(cfg, request, folder, launcher)
+        if request.trial is not None and folder.name == '0' and 'two' in str(folder):
             raise Diverged('3 steps had a loss that is not finite')
 
     monkeypatch.setattr(worker, 'train_row', diverging)
@@ -220,31 +220,35 @@ def test_best_trial_is_retrained_from_a_fresh_seed(searched, trained, monkeypatc
 
 def planted_trials(values: dict[str, list], scores: list[float]) -> list[dict]:
     """Return the described runs of a finished search of one row. The first trial is the row as published."""
-    done = dict(state='done', seed=FIRST)
-    trials = [dict(done, folder='0/0', trial={}, scores=dict(knn=scores[0]))]
+    base = dict(state='done', seed=FIRST)
+    trials = [dict(base, folder='0/0', trial={}, scores=dict(knn=scores[0]))]
     for at, score in enumerate(scores[1:]):
         options = {key: column[at] for key, column in values.items()}
-        trials.append(dict(done, folder=f'0/{at + 1}', trial=options, scores=dict(knn=score)))
+        trials.append(dict(base, folder=f'0/{at + 1}', trial=options, scores=dict(knn=score)))
     return trials
 
 
 @pytest.mark.parametrize(('factor', 'end'), [(0.5, 'high'), (2, 'low')])
 def test_edges_name_the_end_of_the_range(searched, factor, end):
     study, configs, *_ = searched
-    own = own_value(configs['one'], TEACHER['key'])
+    momentum = own_value(configs['one'], TEACHER['key'])
     rate = own_value(configs['one'], RATE['key'])
-    values = {TEACHER['key']: [1 - (1 - own) * factor], RATE['key']: [rate]}
+    values = {TEACHER['key']: [1 - (1 - momentum) * factor], RATE['key']: [rate]}
     trials = planted_trials(values, [40.0, 60.0])
-    found = search_record(study, configs, (0,), dict(one=trials, two=[]))
-    assert [(edge['dimension'], edge['end']) for edge in found['edges']] == [('teacher', end)]
+    record = search_record(study, configs, (0,), dict(one=trials, two=[]))
+    assert [(edge['dimension'], edge['end']) for edge in record['edges']] == [('teacher', end)]
 
 
 def test_chosen_trials_are_marked_once_a_search_ended(searched):
     study, configs, *_ = searched
     trials = planted_trials({RATE['key']: [own_value(configs['one'], RATE['key'])]}, [60.0, 60.0])
-    found = search_record(study, configs, (0,), dict(one=trials, two=trials[:1]))
-    assert [trial['chosen'] for trial in found['rows']['one']] == [True, False], 'the first of two'
-    assert [trial['chosen'] for trial in found['rows']['two']] == [False], 'it has not ended'
+    record = search_record(study, configs, (0,), dict(one=trials, two=trials[:1]))
+    assert [trial['chosen'] for trial in record['rows']['one']] == [True, False], (
+        'only the first of two equal trials must be marked'
+    )
+    assert [trial['chosen'] for trial in record['rows']['two']] == [False], (
+        'a search that has not ended must have no chosen trial'
+    )
 
 
 def test_winner_as_published_is_not_trained_twice(searched, trained, tmp_path, monkeypatch):
@@ -259,17 +263,17 @@ def test_winner_as_published_is_not_trained_twice(searched, trained, tmp_path, m
     write_text(published / 'job.sh', 'job 1')
     write_text(winner / 'job.sh', 'job 2')
     worker.complete_run(winner)
-    assert (winner / 'job.sh').read_text() == 'job 2', 'files of jobs are not copied'
+    assert (winner / 'job.sh').read_text() == 'job 2', 'files of jobs must not be copied'
     assert winner not in {folder for folder, *_ in trained}
     assert reuse.last_checkpoint(winner).read_bytes()
     record = read_json(winner / 'trained.json', Trained)
-    made = reuse.origin(runs['one_seed_0'].asked, winner)
-    assert (record.seconds, record.steps, record.made) == (0.0, 4, made)
+    origin = reuse.origin(runs['one_seed_0'].asked, winner)
+    assert (record.seconds, record.steps, record.made) == (0.0, 4, origin)
     assert read_json(published / 'trained.json', Trained).made == {}
     (winner / 'trained.json').unlink()
     (published / 'result.json').unlink()
     worker.complete_run(winner)
-    assert winner in {folder for folder, *_ in trained}, 'the published run is not finished'
+    assert winner in {folder for folder, *_ in trained}, 'a winner must be trained if its published run is not finished'
 
 
 def test_untrained_row_is_in_both_tracks(searched, tmp_path):
@@ -372,7 +376,7 @@ def test_trial_that_fails_twice_equally_is_the_worst(searched, tmp_path):
         fail_trial(second, words)
     result = RunResult(scores={'knn': 50.0}, labels={'knn': 'k-NN'})
     write_json(first.folder / 'result.json', result)
-    assert settle_failed_trials(prepare_runs(*planned)) == [], 'the last two errors differ'
+    assert settle_failed_trials(prepare_runs(*planned)) == [], 'trials must be repeated if their last two errors differ'
     fail_trial(second, OUT_OF_MEMORY.format(2.75))
     runs = prepare_runs(*planned)
     assert second.done and OUT_OF_MEMORY.format(2.75) in second.result.diverged
@@ -415,21 +419,23 @@ def test_search_ends_when_a_trial_fails_again(searched, tmp_path, monkeypatch):
 
 def test_trials_of_listed_values_do_not_repeat(tmp_path):
     key = TEMPERATURE['key']
-    own = own_value(resolved(read_study(written(tmp_path)), 'demo')['one'], key)
-    listed = dict(temperature=dict(key=key, values=[own, 0.123, 0.456, 0.456]))
+    value = own_value(resolved(read_study(written(tmp_path)), 'demo')['one'], key)
+    listed = dict(temperature=dict(key=key, values=[value, 0.123, 0.456, 0.456]))
     study = read_study(written(tmp_path, search={**SEARCH, 'budget': 9, 'dimensions': listed}))
     configs = resolved(study, 'demo')
     for number in range(8):
         options = trial_options(study.search, study.rows[0], configs['one'], number, 9)
-        values = [trial.get(key, own) for trial in options]
-        assert values[0] == own and sorted(values[1:]) == [0.123, 0.456]
+        values = [trial.get(key, value) for trial in options]
+        assert values[0] == value and sorted(values[1:]) == [0.123, 0.456]
     assert trial_counts(study, configs) == dict(one=3, two=3)
     planned = plan_runs(study, configs, (0,), ('knn',), tmp_path)
     assert sum(run.part == 'trial' for run in planned) == 6
     crossed = dict(SEARCH, budget=5, dimensions=dict(rate=RATE, **listed))
     study = read_study(written(tmp_path, search=crossed))
     options = trial_options(study.search, study.rows[0], configs['one'], 0, 5)
-    assert len(options) == 5 and all(RATE['key'] in trial for trial in options[1:]), 'values repeat at other rates'
+    assert len(options) == 5 and all(RATE['key'] in trial for trial in options[1:]), (
+        'values may repeat only at other rates'
+    )
 
 
 def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
@@ -438,7 +444,7 @@ def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
     planned = plan_runs(study, configs, (0,), ('knn',), tmp_path)
     assert each == dict(one=4, two=4)
     assert all(sum(run.row.name == name for run in planned) == 4 for name in each)
-    assert begin(tmp_path / 'a', study, (0, 1), 35, sum(each.values())).most == 4, '32 runs'
+    assert begin(tmp_path / 'a', study, (0, 1), 35, sum(each.values())).most == 4, 'the budget must be 32 runs'
     with pytest.raises(UserError, match='at least --most 16'):
         begin(tmp_path / 'b', study, (0, 1), 12, sum(each.values()))
     assert runs_of_each(replace(study, search=None), configs) == dict(one=1, two=1)
@@ -470,9 +476,9 @@ def part_of_test(data: dict) -> dict:
 )
 def test_search_on_test_images_is_an_error(tmp_path, changes, code):
     scale = leaking(tmp_path, **changes)
-    for asked, task in ((dict(search=SEARCH), 'knn'), (dict(tune=dict(finetune=TUNE)), 'finetune')):
+    for change, task in ((dict(search=SEARCH), 'knn'), (dict(tune=dict(finetune=TUNE)), 'finetune')):
         with raises_code(code):
-            at_scale(read_study(written(tmp_path, **asked)), scale, [task])
+            at_scale(read_study(written(tmp_path, **change)), scale, [task])
     # Without a search, the study chooses nothing.
     at_scale(read_study(written(tmp_path)), scale, ['knn'])
 
@@ -498,23 +504,23 @@ def test_trial_compares_its_images_with_test_images(tmp_path, monkeypatch):
 
 
 def test_task_is_tuned_on_equal_points_for_all_rows(tmp_path):
-    asked = dict(tune=dict(finetune=TUNE))
-    study = read_study(written(tmp_path, tasks=dict(demo=['knn', 'finetune']), **asked))
+    changes = dict(tune=dict(finetune=TUNE))
+    study = read_study(written(tmp_path, tasks=dict(demo=['knn', 'finetune']), **changes))
     configs = resolved(study, 'demo')
     runs = prepare_runs(study, configs, (0, 1), ('knn', 'finetune'), tmp_path / 'out')
     first, second, other, _ = (read_json(run.folder / 'asked.json', Asked).tuned['finetune'] for run in runs)
     assert first == second != other and first[0] == {} and len(first) == 3
     torch.save(resnet18().state_dict(), tmp_path / 'a.pth')
     external = dict(weights={0: str(tmp_path / 'a.pth')})
-    study = read_study(written(tmp_path, {}, external, seeds=[0], **asked))
+    study = read_study(written(tmp_path, {}, external, seeds=[0], **changes))
     theirs = plan_runs(study, resolved(study, 'demo'), (0,), ('finetune',), tmp_path)[1]
     assert theirs.asked.external and theirs.asked.tuned['finetune'] == first
     _, settings = measure.task_settings('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == first
     recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')))
     assert [dict(trial) for trial in recipe.trials] == [dict(trial) for trial in first]
-    own = recipe.optim_wrapper.optimizer.lr
-    assert all(own / 8 <= trial[RATE['key']] <= own * 8 for trial in first[1:])
+    base_rate = recipe.optim_wrapper.optimizer.lr
+    assert all(base_rate / 8 <= trial[RATE['key']] <= base_rate * 8 for trial in first[1:])
 
 
 def test_task_without_images_to_choose_is_not_tuned(tmp_path):

@@ -60,8 +60,8 @@ def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reas
         wait_for((tmp_path / 'ready').is_file)
         process.send_signal(number)
         time.sleep(0.2)  # bash would lose one of two simultaneous signals
-    said, _ = process.communicate(timeout=600)
-    assert (process.returncode, said) == expected
+    output, _ = process.communicate(timeout=600)
+    assert (process.returncode, output) == expected
     assert (tmp_path / 'saved').is_file() == ('saved' in command)
 
 
@@ -116,9 +116,9 @@ def test_state_of_a_run_is_read_from_its_folder(tmp_path):
     # The clock of the node is ahead of ours.
     os.utime(run.folder / 'log.txt', (time.time() + 100,) * 2)
     with FileLock(run.folder / '.lock_0'):
-        what, said = status(run)
+        what, output = status(run)
         on_page = describe(run, tmp_path)
-    assert what == 'running' and said.startswith('training 12%  loss 3.2  0:10:00 left (0:00:00 ago)')
+    assert what == 'running' and output.startswith('training 12%  loss 3.2  0:10:00 left (0:00:00 ago)')
     assert on_page['state'] == what and on_page['error'].startswith('training 12%')
     (run.folder / 'failed.txt').write_text('error: the disk is full\n')
     assert status(run) == ('failed', 'error: the disk is full')

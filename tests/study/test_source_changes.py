@@ -118,16 +118,18 @@ def stored(run: Run) -> list[Path]:
 def test_changed_method_is_trained_again_and_kept(planned):
     before = planned()[1].result.scores
     (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
-    base, own, half = planned()
-    assert [run.done for run in (base, own, half)] == [True, False, True]
-    assert status(own) == ('stale', 'the source of outside_helper')
-    assert unfinished([base, own, half]) == [own, half], 'half uses the weights of own'
-    assert describe(own, planned.out)['state'] == 'replaced'
+    base, trained_run, half = planned()
+    assert [run.done for run in (base, trained_run, half)] == [True, False, True]
+    assert status(trained_run) == ('stale', 'the source of outside_helper')
+    assert unfinished([base, trained_run, half]) == [trained_run, half], (
+        "row 'half' must be unfinished, because it uses weights of row 'own'"
+    )
+    assert describe(trained_run, planned.out)['state'] == 'replaced'
     assert 'own, seed 0: its checkpoint, data, settings or source changed later' in markdown(planned.record())
     planned(prepare_runs)
-    kept = own.folder.with_name('seed_0_set_aside_1')
-    assert not (own.folder / 'trained.json').exists()
-    assert json.loads((kept / 'result.json').read_text())['scores'] == before
+    old_folder = trained_run.folder.with_name('seed_0_set_aside_1')
+    assert not (trained_run.folder / 'trained.json').exists()
+    assert json.loads((old_folder / 'result.json').read_text())['scores'] == before
     planned.finish(planned())
     assert not (planned()[1].folder / 'seed_0_set_aside_2').exists()
 
@@ -139,24 +141,24 @@ def test_comment_or_unused_module_changes_nothing(planned):
 
 
 def test_half_trained_run_of_other_source_is_stale(planned):
-    own = planned()[1]
+    trained_run = planned()[1]
     for name in ('result.json', 'trained.json'):
-        (own.folder / name).unlink()
+        (trained_run.folder / name).unlink()
     (planned.folder / 'outside_method.py').write_text('import outside_helper\nvalue = 2\n')
     assert status(planned()[1]) == ('stale', 'the source of outside_method')
     with raises_code('source-changed'):
-        worker.complete_run(own.folder)  # This is what a requeued job does
+        worker.complete_run(trained_run.folder)  # This is what a requeued job does
 
 
 def test_running_run_is_not_set_aside(planned):
     (planned.folder / 'outside_method.py').write_text('value = 2\n')
-    own = planned()[1]
-    with FileLock(own.folder / '.lock_0'):
+    trained_run = planned()[1]
+    with FileLock(trained_run.folder / '.lock_0'):
         with raises_code('source-changed-while-running'):
             planned(prepare_runs)
         with raises_code('remeasure-running'):
-            measure_again([own])
-    assert own.folder.is_dir() and own.result
+            measure_again([trained_run])
+    assert trained_run.folder.is_dir() and trained_run.result
 
 
 def test_corrected_protocol_is_measured_again(planned, tmp_path, monkeypatch):
@@ -181,7 +183,7 @@ def test_scores_are_replaced_by_remeasure(planned):
         path.write_text(json.dumps({**content, 'scores': {'k-NN, k = 20': -1.0}}))
         (run.folder / 'result.json').unlink()
     planned.finish(runs)
-    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score is used'
+    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score must be used'
     measure_again(planned())
     assert not any(run.result or stored(run) for run in runs)
     planned.finish(runs)
@@ -219,10 +221,10 @@ def test_results_of_earlier_versions_are_labeled(planned):
     for run in runs:
         (run.folder / 'result.json').unlink()
         worker.complete_run(run.folder)
-    assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing is measured again'
+    assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing must be measured again'
     assert not any(is_verified(run.result.identities['knn']) for run in planned())
     (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
-    assert planned(prepare_runs)[1].done, 'its source is unknown'
+    assert planned(prepare_runs)[1].done, 'a run with an unknown source must count as finished'
     measure_again(planned())
     planned.finish(planned())
     assert [describe(run, planned.out).get('unverified') for run in planned()] == [None, ['training'], None]
@@ -231,9 +233,9 @@ def test_results_of_earlier_versions_are_labeled(planned):
 def test_earlier_result_of_other_weights_is_stale(planned):
     for run in planned():
         as_earlier(run)
-    _, own, half = planned()
-    leave_weights(own.folder, seed=9)
-    assert own.stale_reason == 'checkpoint' and half.stale_reason.startswith('weights: of (')
+    _, trained_run, half = planned()
+    leave_weights(trained_run.folder, seed=9)
+    assert trained_run.stale_reason == 'checkpoint' and half.stale_reason.startswith('weights: of (')
 
 
 def test_checkpoint_that_is_saved_again_is_the_same(planned):

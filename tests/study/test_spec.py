@@ -70,8 +70,8 @@ def test_smaller_scale_keeps_factors_and_adds_none():
     full, small = (compare_configs(*at('ladder', scale)) for scale in ('in1k', 'demo'))
     for one, other in zip(full, small):
         parts = [
-            {'views' if 'views' in key else '.'.join(key.split('.')[:2]) for key in found['found']}
-            for found in (one, other)
+            {'views' if 'views' in key else '.'.join(key.split('.')[:2]) for key in entry['found']}
+            for entry in (one, other)
         ]
         assert parts[0] == parts[1]
 
@@ -118,7 +118,7 @@ def test_published_numbers_are_the_papers():
     rescaled = printed('normrescale', 'NormRescale by BYOL (SGD)')
     assert dict(zip(columns, [76.6, 48.1, 51.6, 82.1, 56.7, 62.9])).items() <= rescaled.items()
     assert printed('byol_target', 'momentum 0.99') == {'top1': 72.5}
-    assert printed('byol_variants', 'SimCLR') == {'top1': 69.4}, 'flags of a published row are not scores'
+    assert printed('byol_variants', 'SimCLR') == {'top1': 69.4}, 'flags of a published row must not count as scores'
     assert 'asymmetric' not in printed('asymmetry', 'MoCo v2+')
 
 
@@ -126,7 +126,7 @@ TWO_KEYS = {'total_batch_size': 512, 'model.head.temperature': 0.1}
 
 
 @pytest.mark.parametrize(
-    'second, found',
+    'second, keys',
     [
         (dict(options=TWO_KEYS), 'model.head.temperature, total_batch_size'),
         (dict(options={'custom_hooks': [{'type': 'EMAHook'}]}), 'custom_hooks'),
@@ -135,9 +135,9 @@ TWO_KEYS = {'total_batch_size': 512, 'model.head.temperature': 0.1}
         (dict(declares=['optim']), 'optim_wrapper'),  # A declared prefix must consist of whole keys
     ],
 )
-def test_undeclared_difference_is_an_error(tmp_path, second, found):
+def test_undeclared_difference_is_an_error(tmp_path, second, keys):
     study = read_study(written(tmp_path, {}, second))
-    with pytest.raises(UserError, match=rf"'two' differs from 'one' in undeclared keys \({found}"):
+    with pytest.raises(UserError, match=rf"'two' differs from 'one' in undeclared keys \({keys}"):
         require_fair(compare_configs(study, resolved(study)))
 
 
@@ -190,10 +190,10 @@ def test_attribution_ends_are_rows_of_the_ladder(tmp_path):
     """At full size, these rows differ from the ladder's rows only in the width of the projector, which is the same in all
     of them.
     """
-    found = yaml.safe_load((STUDIES / 'attribution.yaml').read_text())
+    content = yaml.safe_load((STUDIES / 'attribution.yaml').read_text())
     assert read_study(STUDIES / 'attribution.yaml').design.resolution == 5
-    del found['cross']['fraction']
-    (tmp_path / 'whole.yaml').write_text(yaml.safe_dump(found, sort_keys=False))
+    del content['cross']['fraction']
+    (tmp_path / 'whole.yaml').write_text(yaml.safe_dump(content, sort_keys=False))
     rows, ladder = read_study(tmp_path / 'whole.yaml').rows, read_study(STUDIES / 'ladder.yaml').rows
     for scale, widths in (('in1k', ['model.projector.hidden_channels', 'model.projector.out_channels']), ('demo', [])):
         ends = [resolve(row, read_scale(scale)) for row in (rows[0], ladder[0], rows[-1], ladder[5])]

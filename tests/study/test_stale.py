@@ -84,19 +84,19 @@ def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
 
     Checkpoints are planted instead of trained.
     """
-    folder, read = tmp_path_factory.mktemp('stale'), cache(load_config)
+    folder, read_config = tmp_path_factory.mktemp('stale'), cache(load_config)
     register()
 
     def plan(study: dict = STUDY, scale: dict = SCALE, act: Callable[..., list[Run]] = plan_runs) -> list[Run]:
         for name, content in (('toy', scale), ('study', study)):
             (folder / f'{name}.yaml').write_text(yaml.safe_dump(content))
-        asked, size = read_study(folder / 'study.yaml'), read_scale(str(folder / 'toy.yaml'))
-        tasks = asked.tasks.get(size.name) or size.tasks
-        here, configs, _ = at_scale(asked, size, tasks)
-        return act(here, configs, seeds_at(size, here), tasks, folder / 'out')
+        read_again, size = read_study(folder / 'study.yaml'), read_scale(str(folder / 'toy.yaml'))
+        tasks = read_again.tasks.get(size.name) or size.tasks
+        scaled, configs, _ = at_scale(read_again, size, tasks)
+        return act(scaled, configs, seeds_at(size, scaled), tasks, folder / 'out')
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read(path)))
+        patch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read_config(path)))
         base, *others = plan(act=prepare_runs)
         leave_weights(base.folder, seed=0)
         for run in (base, *others):
@@ -117,8 +117,8 @@ def leave_weights(folder: Path, seed: int) -> None:
 
 def edits():
     for field, value in STUDY_EDITS.items():
-        wanted = dict(cross=dict(rows=[]), primary=dict(tasks={'toy': ['knn']})).get(field, {})
-        yield f'{field} of study', {**STUDY, **wanted, field: value}, SCALE
+        changes = dict(cross=dict(rows=[]), primary=dict(tasks={'toy': ['knn']})).get(field, {})
+        yield f'{field} of study', {**STUDY, **changes, field: value}, SCALE
     for field, (name, value) in ROW_EDITS.items():
         rows = [{**row, field: value} if row['name'] == name else row for row in STUDY['rows']]
         search = dict(search=dict(budget=2, dimensions=dict(t=dict(RATE, key='model.head.temperature'))))
@@ -130,8 +130,8 @@ def edits():
 def test_each_field_is_edited():
     # Other files, such as test_external.py, test these fields.
     elsewhere = {'weights', 'trained', 'claims', 'fork'}
-    for kind, made in ((Study, STUDY_EDITS), (Row, ROW_EDITS), (Scale, SCALE_EDITS)):
-        assert made.keys() == set(kind.__struct_fields__) - elsewhere
+    for kind, edited in ((Study, STUDY_EDITS), (Row, ROW_EDITS), (Scale, SCALE_EDITS)):
+        assert edited.keys() == set(kind.__struct_fields__) - elsewhere
 
 
 @pytest.mark.parametrize('edit', edits(), ids=lambda edit: edit[0])
@@ -155,7 +155,7 @@ def test_replaced_weights_make_dependent_rows_stale(planned):
     after = read_backbone(str(others[2].folder / 'derived.pth')).weights
     assert not torch.equal(before['conv1.weight'], after['conv1.weight'])
     (base.folder / 'iter_8.pth').rename(base.folder / 'gone')
-    assert all(run.done for run in planned()), 'removed weights count as unchanged'
+    assert all(run.done for run in planned()), 'removed weights must count as unchanged'
     (base.folder / 'iter_8.pth').write_bytes(b'damaged')
     assert 'unknown: ' in others[1].stale_reason and not base.done
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')

@@ -131,7 +131,7 @@ def test_record_states_the_origin_of_each_number(out):
     assert [row['changed'] != [] for row in trained] == [False, True, False, True, False]
     starts = [row['runs'][0]['start'] for row in record['rows'][:3]]
     assert starts[0] == starts[1] == starts[2] and all(starts[0].values())
-    assert any('projector' in said for said in record['assumptions'])
+    assert any('projector' in assumption for assumption in record['assumptions'])
     fairness = record['fairness']
     unequal = [check['check'] for check in fairness['after'] if not check['equal'] and check['check'] != 'code']
     assert unequal == ['images seen', 'optimizer steps']
@@ -166,9 +166,9 @@ def test_rescaled_weights_have_fresh_statistics(out):
 def test_rescaling_requires_a_finished_run(tmp_path):
     (tmp_path / 'source').mkdir()
     source = str(tmp_path / 'source')
-    for asked in (Asked(0, rescaled=Rescaled(source, constant=0.1)), Asked(0, along=Along(source, '1/2'))):
+    for request in (Asked(0, rescaled=Rescaled(source, constant=0.1)), Asked(0, along=Along(source, '1/2'))):
         with raises_code('source-not-finished'):
-            create_weights(Config(), asked, tmp_path)
+            create_weights(Config(), request, tmp_path)
 
 
 def test_locked_run_asks_for_another_start(tmp_path, monkeypatch, capsys):
@@ -186,23 +186,26 @@ def test_first_process_creates_derived_weights(tmp_path, monkeypatch):
     (tmp_path / 'asked').mkdir()
     (tmp_path / 'asked/config.yaml').write_text('randomness: {seed: 0}')
     (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, 'along': dict(of='a', part='1/2')}))
-    made = []
-    monkeypatch.setattr(worker, 'create_weights', lambda *_: made.append('derived'))
-    monkeypatch.setattr(worker, 'start_processes', lambda launcher: made.append(f'met by {launcher}'))
+    calls = []
+    monkeypatch.setattr(worker, 'create_weights', lambda *_: calls.append('derived'))
+    monkeypatch.setattr(worker, 'start_processes', lambda launcher: calls.append(f'met by {launcher}'))
     for rank in '01':
         monkeypatch.setenv('RANK', rank)
         with pytest.raises(UserError, match='last_checkpoint'):
             worker.complete_run(tmp_path, 'pytorch')
-    assert made == ['derived', 'met by pytorch', 'met by pytorch']
+    assert calls == ['derived', 'met by pytorch', 'met by pytorch']
 
 
 def test_further_score_is_next_to_its_published_one(tmp_path):
     run = run_in(tmp_path / 'row')
-    found = dict(scores=dict(linear=70.0), labels=dict(linear='top-1'), checkpoint='gone.pth')
-    found['further'] = {'linear top-5': 90.0, 'linear other': 1.0}
-    (run.folder / 'result.json').write_text(json.dumps(found))
-    shown = describe(run, tmp_path, ['linear', 'linear top-5'])
-    assert shown['scores'] == {'linear': 70.0, 'linear top-5': 90.0} and shown['labels']['linear top-5'] == 'top-5'
+    result = dict(scores=dict(linear=70.0), labels=dict(linear='top-1'), checkpoint='gone.pth')
+    result['further'] = {'linear top-5': 90.0, 'linear other': 1.0}
+    (run.folder / 'result.json').write_text(json.dumps(result))
+    description = describe(run, tmp_path, ['linear', 'linear top-5'])
+    assert (
+        description['scores'] == {'linear': 70.0, 'linear top-5': 90.0}
+        and description['labels']['linear top-5'] == 'top-5'
+    )
 
 
 def test_replaced_checkpoint_or_data_hides_a_score(out, tmp_path):
@@ -214,9 +217,9 @@ def test_replaced_checkpoint_or_data_hides_a_score(out, tmp_path):
         Image.fromarray(pixels).save(kind / f'{number}.png')
     view = [dict(type='CenterCrop', size=16)]
     data = dict(type='ImageFolder', root=str(images), views=[view])
-    asked = load_config(str(folder / 'asked/config.yaml'))
-    asked.evaluation = dict(train=data, test=data)
-    write_config(asked, folder / 'asked/config.yaml')
+    cfg = load_config(str(folder / 'asked/config.yaml'))
+    cfg.evaluation = dict(train=data, test=data)
+    write_config(cfg, folder / 'asked/config.yaml')
     run = replace(run_in(folder), asked=read_json(folder / 'asked.json', Asked))
     assert not run.done and 'knn: data.t' in describe(run, tmp_path)['error']
 
@@ -259,16 +262,16 @@ def test_killed_or_stopped_study_resumes(tmp_path, number):
     command = written(tmp_path, {**STUDY, 'seeds': [0], 'rows': STUDY['rows'][:2]}, TRAINED)
     folder = tmp_path / 'out/runs/lars/seed_0'
     process = interrupted(command, folder, number)
-    _, said = process.communicate(timeout=600)
+    _, errors = process.communicate(timeout=600)
     if number != signal.SIGKILL:
         assert process.returncode == 75
-        assert said == f'stopped by {signal.Signals(number).name}; run the same command to resume\n'
+        assert errors == f'stopped by {signal.Signals(number).name}; run the same command to resume\n'
         saved = int(Path((folder / 'last_checkpoint').read_text()).stem.removeprefix('iter_'))
         assert saved < 40 and not (folder / 'trained.json').exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('out/runs/*/*/result.json')}
     assert [path.parent.parent.name for path in before] == ['sgd']
-    done = run(command)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process_again = run(command)
+    assert process_again.returncode == 0, process_again.stdout + process_again.stderr
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     record = json.loads((tmp_path / 'out/study.json').read_text())
     assert [[run['state'] for run in row['runs']] for row in record['rows']] == [['done']] * 2
@@ -289,8 +292,8 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
         per_run = ['--per-run', str(nodes)]
         commands[name] = [*written(folder, {**STUDY, 'seeds': [0]}, TRAINED), *per_run]
     one_thread = {**ENVIRONMENT, 'SLURM_CPUS_PER_TASK': '1'}
-    here = subprocess.run(commands['here'], env=one_thread, cwd=ROOT, capture_output=True, text=True)
-    assert here.returncode == 0, here.stdout + here.stderr
+    local = subprocess.run(commands['here'], env=one_thread, cwd=ROOT, capture_output=True, text=True)
+    assert local.returncode == 0, local.stdout + local.stderr
     (profile := tmp_path / 'site.yaml').write_text(
         f'partition: {"all" if nodes > 1 else "cpu"}\nper_node: 1\ncpus: 1\ngres: none\n'
         'environment: [export MASTER_ADDR=127.0.0.1]\n'  # These nodes have no host names
@@ -298,14 +301,16 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
     runs = folders['slurm'] / 'out/runs'
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
-        known = {**slurm.environment, 'PYTHONPATH': str(ROOT)}
-        said = subprocess.check_output([*commands['slurm'], '--cluster', str(profile)], env=known, cwd=ROOT, text=True)
+        variables = {**slurm.environment, 'PYTHONPATH': str(ROOT)}
+        output = subprocess.check_output(
+            [*commands['slurm'], '--cluster', str(profile)], env=variables, cwd=ROOT, text=True
+        )
         numbers = {path.parent.parent.name: path.read_text().strip() for path in runs.glob('*/*/job.txt')}
-        slurm.wait_for(lambda: list((runs / 'sgd').rglob('scalars.json')), 300, said)
+        slurm.wait_for(lambda: list((runs / 'sgd').rglob('scalars.json')), 300, output)
         slurm('scontrol', 'requeue', numbers['sgd'])
         ends = {name: slurm.ends(number, 500) for name, number in numbers.items()}
-        assert ends == {name: ('COMPLETED', int(name == 'sgd')) for name in numbers} and len(ends) == 3, said
-    assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'it was resumed'
+        assert ends == {name: ('COMPLETED', int(name == 'sgd')) for name in numbers} and len(ends) == 3, output
+    assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'the run must have been resumed'
     # Locks and folders are left out.
     before = {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')}
     assert run([*commands['slurm'], '--status']).stdout.endswith('3 done\n')
@@ -314,7 +319,7 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
     assert {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')} == before
     for folder in runs.glob('*/seed_0'):
         same = folders['here'] / folder.relative_to(folders['slurm'])
-        found, wanted = (json.loads((path / 'result.json').read_text()) for path in (folder, same))
-        assert found['scores'] == wanted['scores']
-        one, other = (read_backbone(str(path / wanted['checkpoint'])).weights for path in (folder, same))
+        by_slurm, by_pool = (json.loads((path / 'result.json').read_text()) for path in (folder, same))
+        assert by_slurm['scores'] == by_pool['scores']
+        one, other = (read_backbone(str(path / by_pool['checkpoint'])).weights for path in (folder, same))
         assert all(torch.equal(value, other[key]) for key, value in one.items()), folder

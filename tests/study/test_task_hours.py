@@ -75,8 +75,8 @@ def test_external_and_tuned_tasks_are_counted():
     (plain,), (tuned,) = (task_hours(cfg, ['finetune'], scale, trials).values() for trials in ({}, {'finetune': 6}))
     assert tuned == pytest.approx(7 * plain)
     study = Study(title='', rows=(Row('a', ''), Row('b', '', untrained='pixels')), tune={})
-    found, unknown = hours_of_tasks(study, {'a': cfg}, ['finetune', 'voc0712'], scale, {'a': 3, 'b': 1})
-    assert found == {'finetune': pytest.approx(3 * plain)} and unknown == {'voc0712'}
+    hours_by_task, unknown = hours_of_tasks(study, {'a': cfg}, ['finetune', 'voc0712'], scale, {'a': 3, 'b': 1})
+    assert hours_by_task == {'finetune': pytest.approx(3 * plain)} and unknown == {'voc0712'}
 
 
 def test_plan_lists_missing_data_of_all_tasks(tmp_path):

@@ -40,8 +40,8 @@ def test_reverse_huber_equals_its_formula():
     truth[0, 0, :3] = 0
     errors = [abs(d - t) for d, t in zip(depth.ravel(), truth.ravel()) if t > 0]
     c = max(errors) / 5
-    wanted = np.mean([e if e <= c else (e * e + c * c) / (2 * c) for e in errors])
-    assert reverse_huber(torch.tensor(depth), torch.tensor(truth)).item() == pytest.approx(wanted)
+    expected = np.mean([e if e <= c else (e * e + c * c) / (2 * c) for e in errors])
+    assert reverse_huber(torch.tensor(depth), torch.tensor(truth)).item() == pytest.approx(expected)
     nothing = torch.ones(1, 1, 2, 2, requires_grad=True)
     loss = reverse_huber(nothing, torch.zeros(1, 1, 2, 2))
     loss.backward()

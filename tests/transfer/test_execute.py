@@ -64,10 +64,10 @@ def test_start_is_written_once_for_any_checkpoint(tmp_path):
     os.rename(moco, tmp_path / 'moved.pth')
     assert write_start(str(tmp_path / 'moved.pth'), 'teacher', None, place) == (start, 18)
     rescaled = dataclasses.replace(place, work_dir=tmp_path / 'rescaled')
-    found = read_backbone(write_start(str(tmp_path / 'moved.pth'), 'teacher', anchor, rescaled)[0])
-    torch.testing.assert_close(found.weights['conv1.weight'], state['conv1.weight'])
-    torch.testing.assert_close(found.weights['bn1.running_var'], grown['bn1.running_var'])
-    assert found.origin['normrescale'] == anchor and found.origin['part'] == 'teacher'
+    backbone = read_backbone(write_start(str(tmp_path / 'moved.pth'), 'teacher', anchor, rescaled)[0])
+    torch.testing.assert_close(backbone.weights['conv1.weight'], state['conv1.weight'])
+    torch.testing.assert_close(backbone.weights['bn1.running_var'], grown['bn1.running_var'])
+    assert backbone.origin['normrescale'] == anchor and backbone.origin['part'] == 'teacher'
 
 
 def test_detector_that_finds_nothing_scores_zero(tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_detector_that_finds_nothing_scores_zero(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkeypatch):
-    shutil.copytree(data / 'voc', own := tmp_path / 'data/VOCdevkit')
+    shutil.copytree(data / 'voc', root := tmp_path / 'data/VOCdevkit')
     cfg = small('voc07_c4_r18_9k', data, pretrained, tmp_path / 'unused')
     cfg.total_batch_size = 2
     cfg.default_hooks.checkpoint = load_config('mmairl::transfer/voc07_c4_r18_9k.py').default_hooks.checkpoint
@@ -93,11 +93,11 @@ def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkey
     start, depth = write_start(str(pretrained), 'student', None, place)
     scores = run_task('voc07', start, depth, place)
     assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
-    found = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
-    assert found.resume and Path(found.path).name == 'iter_2.pth', 'an interrupted run would go on'
+    run_start = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
+    assert run_start.resume and Path(run_start.path).name == 'iter_2.pth', 'an interrupted run must be able to continue'
     monkeypatch.setattr(transfer_run, '_run', lambda *_: pytest.fail('ran again'))
     assert run_task('voc07', start, depth, place) == scores
-    next((own / 'VOC2007/Annotations').iterdir()).unlink()
+    next((root / 'VOC2007/Annotations').iterdir()).unlink()
     with raises_code('other-result', match='differs in data'):
         run_task('voc07', start, depth, place)
 

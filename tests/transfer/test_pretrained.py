@@ -33,10 +33,10 @@ def weights() -> dict[str, Tensor]:
     """Return the weights of a pre-training checkpoint of mmairl, with student and teacher."""
     backbone = Part()
     backbone.layer4 = Part(stem=False)
-    found = {'projector.w': torch.ones(3)}
+    state = {'projector.w': torch.ones(3)}
     for whose in ('backbone.', 'teacher.backbone.'):
-        found |= {f'{whose}{k}': 0.1 * torch.randn_like(v.float()) for k, v in backbone.state_dict().items()}
-    return found
+        state |= {f'{whose}{k}': 0.1 * torch.randn_like(v.float()) for k, v in backbone.state_dict().items()}
+    return state
 
 
 @pytest.fixture

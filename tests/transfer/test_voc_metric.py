@@ -10,7 +10,7 @@ from mmairl.transfer.voc_metric import VOCDetectionMetric
 CLASSES = ('bus', 'car', 'boat')
 
 
-def sample(truth: list, found: list) -> dict:
+def sample(truth: list, detections: list) -> dict:
     """Return a sample of mmdet.
 
     An entry of `truth` is (label, box, difficult); an entry of `found` is (label, box, score).
@@ -22,7 +22,7 @@ def sample(truth: list, found: list) -> dict:
         return dict(bboxes=boxes, labels=labels, scores=scores)
 
     split = ([row for row in truth if row[2] == difficult] for difficult in (False, True))
-    return dict(zip(('gt_instances', 'ignored_instances', 'pred_instances'), map(instances, (*split, found))))
+    return dict(zip(('gt_instances', 'ignored_instances', 'pred_instances'), map(instances, (*split, detections))))
 
 
 def measured(samples: list[dict], **options) -> dict[str, float]:
@@ -37,10 +37,10 @@ def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> f
 
     In the order of scores, each detection claims its best box, which can be claimed only once.
     """
-    wanted = sum(row[0] == label and not row[2] for truth, _ in images for row in truth)
-    if not wanted:
+    count = sum(row[0] == label and not row[2] for truth, _ in images for row in truth)
+    if not count:
         return None
-    rows = [(row[2], at, row[1]) for at, (_, found) in enumerate(images) for row in found if row[0] == label]
+    rows = [(row[2], at, row[1]) for at, (_, detections) in enumerate(images) for row in detections if row[0] == label]
     ranked = sorted(rows, key=lambda row: -row[0])
     claimed, right, wrong, curve = set(), 0, 0, []
     for _, at, box in ranked:
@@ -54,7 +54,7 @@ def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> f
             claimed.add((at, best))
         else:
             wrong += 1
-        curve.append((right / wanted, right / (right + wrong)))
+        curve.append((right / count, right / (right + wrong)))
     # The protocol uses level * 0.1 instead of level / 10. Therefore, a recall of 3/10 does not
     # reach level 3, which is 0.30000000000000004.
     return sum(max((p for r, p in curve if r >= level * 0.1), default=0) for level in range(11)) / 11
@@ -74,23 +74,23 @@ def random_images(seed: int, count: int, digits: int) -> list[tuple[list, list]]
         near = [(label, tuple(np.array(at) + generator.integers(-4, 5, 4))) for label, at, _ in truth]
         spurious = [(int(generator.integers(3)), tuple(box())) for _ in range(2)]
         scores = generator.random(6).round(digits).astype(np.float32).tolist()
-        found = [(*row, score) for row, score in zip(near + near[:1] + spurious, scores)]
-        images.append((truth, found))
+        detections = [(*row, score) for row, score in zip(near + near[:1] + spurious, scores)]
+        images.append((truth, detections))
     return images
 
 
 @pytest.mark.parametrize('seed,digits', [(0, 9), (1, 9), (0, 1)], ids=str)
 def test_ap_equals_a_plain_implementation(seed: int, digits: int) -> None:
     images = random_images(seed, 40, digits)
-    found = measured([sample(*image) for image in images])
+    results = measured([sample(*image) for image in images])
     at = {
         threshold: np.mean([ap for label in range(3) if (ap := plain_ap(images, label, threshold / 100)) is not None])
         for threshold in range(50, 100, 5)
     }
-    assert found['pascal_voc/AP50'] == pytest.approx(at[50], abs=1e-6)
-    assert found['pascal_voc/AP75'] == pytest.approx(at[75], abs=1e-6)
-    assert found['pascal_voc/AP'] == pytest.approx(np.mean(list(at.values())), abs=1e-6)
-    assert 0.1 < found['pascal_voc/AP'] < found['pascal_voc/AP50'] < 1
+    assert results['pascal_voc/AP50'] == pytest.approx(at[50], abs=1e-6)
+    assert results['pascal_voc/AP75'] == pytest.approx(at[75], abs=1e-6)
+    assert results['pascal_voc/AP'] == pytest.approx(np.mean(list(at.values())), abs=1e-6)
+    assert 0.1 < results['pascal_voc/AP'] < results['pascal_voc/AP50'] < 1
 
 
 def test_known_detections_have_their_ap() -> None:
@@ -99,8 +99,8 @@ def test_known_detections_have_their_ap() -> None:
     One of two objects gives six of eleven points. Without a detection, the AP is 0.
     """
     box, other = (0, 0, 9, 9), (20, 20, 39, 39)
-    found = measured([sample([(0, box, False)], [(0, (0, 0, 9, 7), 0.9)])])
-    assert found == pytest.approx({'pascal_voc/AP': 0.7, 'pascal_voc/AP50': 1.0, 'pascal_voc/AP75': 1.0})
+    results = measured([sample([(0, box, False)], [(0, (0, 0, 9, 7), 0.9)])])
+    assert results == pytest.approx({'pascal_voc/AP': 0.7, 'pascal_voc/AP50': 1.0, 'pascal_voc/AP75': 1.0})
     half = measured([sample([(0, box, False), (0, other, False)], [(0, box, 0.9)])])
     assert half['pascal_voc/AP'] == pytest.approx(6 / 11)
     assert measured([sample([(0, box, False)], [])])['pascal_voc/AP'] == 0
@@ -117,6 +117,6 @@ def test_detectron2_rounding_changes_the_ap() -> None:
     just_half = [(0, (0, 0, 9, 4.04), 0.9)]
     # The overlap is 49.6 of 100 pixels, or 50 when rounded.
     shifted = [(0, (0, 0, 9, 3.96), 0.9)]
-    for found, plain, rounded in ((just_half, 1, 1), (shifted, 0, 1)):
-        assert measured([sample(truth, found)])['pascal_voc/AP50'] == plain
-        assert measured([sample(truth, found)], detectron2_rounding=True)['pascal_voc/AP50'] == rounded
+    for detections, plain, rounded in ((just_half, 1, 1), (shifted, 0, 1)):
+        assert measured([sample(truth, detections)])['pascal_voc/AP50'] == plain
+        assert measured([sample(truth, detections)], detectron2_rounding=True)['pascal_voc/AP50'] == rounded

@@ -170,12 +170,12 @@ def test_shard_replaced_while_it_is_copied_is_an_error(site, monkeypatch, tmp_pa
     monkeypatch.setattr(remote, 'BLOCK', 1024)
     url = f'{site.url}/a.tar'
     stamp = remote.stamp_of(url)
-    read = remote.part
+    read_part = remote.part
 
     def replaced_midway(url: str, stamp: remote.Stamp, start: int, size: int) -> bytes:
         if start == 2048:
             site.replace(shard(90))
-        return read(url, stamp, start, size)
+        return read_part(url, stamp, start, size)
 
     monkeypatch.setattr(remote, 'part', replaced_midway)
     (tmp_path / 'copy').touch()
@@ -201,7 +201,7 @@ def test_temporary_http_fault_is_retried(fault, folder, site, clock):
     data = Shards(f'{site.url}{folder}/a.tar')
     site.answers = [fault] * 12
     assert int(data.raw(1)[0, 0, 0]) == 200
-    assert [pause for pause in clock.slept if pause > 0.1], 'pauses grow'
+    assert [pause for pause in clock.slept if pause > 0.1], 'retries must pause'
     site.answers = [fault] * 1000
     began = clock.now
     with raises_code('no-answer', str(fault) if isinstance(fault, int) else None) as raised:
@@ -223,15 +223,15 @@ def test_refusal_is_explained_at_once(status, code, site, clock):
     assert not clock.slept
 
 
-def test_server_that_is_away_is_retried_at_any_time(site, clock, monkeypatch):
+def test_unreachable_server_is_retried_at_any_time(site, clock, monkeypatch):
     site.closes_connections = True
     data = Shards(f'{site.url}/a.tar')
     data.raw(0)
     site.stop()
-    for read in (lambda: data.raw(1), lambda: Shards(f'{site.url}/a.tar')):
+    for attempt in (lambda: data.raw(1), lambda: Shards(f'{site.url}/a.tar')):
         began = clock.now
         with raises_code('no-answer'):
-            read()
+            attempt()
         assert clock.now - began > 60
     monkeypatch.setattr(clock, 'sleep', lambda _: site.serve(site.server.server_address))
     assert int(data.raw(1)[0, 0, 0]) == 200

@@ -53,7 +53,7 @@ def test_momentum_at_first_middle_and_last_step(toy_config, first_step):
 
 
 @pytest.mark.parametrize('wrong', [dict(schedule='linear'), dict(base=1.5)])
-def test_wrong_setting_raises(wrong):
+def test_wrong_momentum_setting_raises(wrong):
     with raises_code('bad-momentum'):
         MomentumHook(**wrong)
 

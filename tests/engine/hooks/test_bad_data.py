@@ -86,7 +86,7 @@ def test_non_finite_gradients_are_skipped_and_counted(toy_config, name, on_gpu, 
     (model, momenta), (next_model, next_momenta) = states[:2]
     assert (resuming.differing(model, next_model, 'model') == []) != on_gpu
     assert (resuming.differing(momenta, next_momenta, 'momenta') == []) == (fused or not on_gpu), (
-        'the fused step is skipped'
+        'only a fused step must leave the momenta unchanged'
     )
     assert noted(runner)['iteration'] == 2 and noted(runner)['indices'] == list(range(8, 16))
 

@@ -22,9 +22,9 @@ def trained(cfg) -> tuple:
 
 
 def measured(runner) -> dict[str, list[float]]:
-    found = runner.message_hub.log_scalars
+    scalars = runner.message_hub.log_scalars
     prefix = 'health/'
-    return {name.removeprefix(prefix): value.data[0].tolist() for name, value in found.items() if prefix in name}
+    return {name.removeprefix(prefix): value.data[0].tolist() for name, value in scalars.items() if prefix in name}
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def test_gradient_norms_exclude_the_loss_scale(scale, fused):
     scaler = torch.amp.GradScaler('cpu', init_scale=scale)
     scaler.scale(loss).backward()
     scaler.step(optimizer)
-    found = recorder.weight_metrics()
+    metrics = recorder.weight_metrics()
     for name in parts:
         change = torch.cat([p.detach().flatten() for p in parts[name]]) - before[name]
-        assert found[f'gradient_norm_{name}'] == pytest.approx(gradients[name].norm().item())
-        assert found[f'weight_norm_{name}'] == pytest.approx(before[name].norm().item())
-        assert found[f'update_ratio_{name}'] == pytest.approx((change.norm() / before[name].norm()).item())
-    assert found['gradient_norm'] == pytest.approx(torch.cat(list(gradients.values())).norm().item())
-    assert found['update_ratio'] == max(found[f'update_ratio_{name}'] for name in parts)
-    assert not any('fc' in name for name in found), 'frozen parts are not reported'
+        assert metrics[f'gradient_norm_{name}'] == pytest.approx(gradients[name].norm().item())
+        assert metrics[f'weight_norm_{name}'] == pytest.approx(before[name].norm().item())
+        assert metrics[f'update_ratio_{name}'] == pytest.approx((change.norm() / before[name].norm()).item())
+    assert metrics['gradient_norm'] == pytest.approx(torch.cat(list(gradients.values())).norm().item())
+    assert metrics['update_ratio'] == max(metrics[f'update_ratio_{name}'] for name in parts)
+    assert not any('fc' in name for name in metrics), 'frozen parts must not be reported'
 
 
 CASES = {
@@ -70,25 +70,25 @@ def test_hooks_leave_training_bitwise_equal(toy_config, tmp_path, case):
     """Weights, teacher, statistics, queue and random state all stay equal."""
     options = dict(case, steps=4, width=8, **{'default_hooks.checkpoint': None})
     plain = {'default_hooks.health': None, 'default_hooks.non_finite': None}
-    _, without, drawn = trained(toy_config(**options, **plain, work_dir=str(tmp_path / 'a')))
+    _, without, random_state = trained(toy_config(**options, **plain, work_dir=str(tmp_path / 'a')))
     runner, with_it, drawn_too = trained(toy_config(**options, work_dir=str(tmp_path / 'b'), custom_hooks=[HOOK]))
     assert without.keys() == with_it.keys() and all(torch.equal(without[key], with_it[key]) for key in without)
-    assert torch.equal(drawn, drawn_too)
-    found = measured(runner)
-    assert len(found['spread_key']) == 4 // case.get('optim_wrapper.accumulative_counts', 1)
-    assert {'positive', 'negative', 'gradient_norm_layer1', 'update_ratio', 'data_share'} <= found.keys()
-    assert ('teacher_distance' in found) == (runner.model.teacher is not None)
-    assert ('queue_drift' in found) == (runner.model.queue is not None)
-    assert all(torch.isfinite(torch.tensor(values)).all() for values in found.values())
+    assert torch.equal(random_state, drawn_too)
+    quantities = measured(runner)
+    assert len(quantities['spread_key']) == 4 // case.get('optim_wrapper.accumulative_counts', 1)
+    assert {'positive', 'negative', 'gradient_norm_layer1', 'update_ratio', 'data_share'} <= quantities.keys()
+    assert ('teacher_distance' in quantities) == (runner.model.teacher is not None)
+    assert ('queue_drift' in quantities) == (runner.model.queue is not None)
+    assert all(torch.isfinite(torch.tensor(values)).all() for values in quantities.values())
 
 
 def test_classifier_has_no_embedding_quantities(toy_config):
     runner, *_ = trained(
         toy_config('supervised/supervised_r50_100e.py', steps=2, batch=16, width=8, custom_hooks=[HOOK])
     )
-    found = measured(runner)
-    assert {'rank_features', 'gradient_norm_fc', 'weight_norm_layer4'} <= found.keys()
-    assert not {'spread_key', 'positive', 'teacher_distance', 'queue_steps'} & found.keys()
+    quantities = measured(runner)
+    assert {'rank_features', 'gradient_norm_fc', 'weight_norm_layer4'} <= quantities.keys()
+    assert not {'spread_key', 'positive', 'teacher_distance', 'queue_steps'} & quantities.keys()
 
 
 def test_queue_age_is_its_length_over_keys_of_a_step(toy_config):
@@ -97,13 +97,13 @@ def test_queue_age_is_its_length_over_keys_of_a_step(toy_config):
     )
     cfg.default_hooks.momentum = dict(type='MomentumHook', base=0.9, schedule='constant')
     runner, *_ = trained(cfg)
-    found = measured(runner)
+    quantities = measured(runner)
     # Each step enqueues 4 + 4 of the 40 keys.
-    assert found['queue_steps'][-1] == 5
-    assert found['queue_epochs'][-1] == pytest.approx(40 / 32)
+    assert quantities['queue_steps'][-1] == 5
+    assert quantities['queue_epochs'][-1] == pytest.approx(40 / 32)
     # The first measurement comes before the step enqueues its own keys.
-    assert found['queue_filled'] == [0.0, 8 / 40]
-    assert found['queue_drift'][-1] == pytest.approx(5 * (1 - 0.9))
+    assert quantities['queue_filled'] == [0.0, 8 / 40]
+    assert quantities['queue_drift'][-1] == pytest.approx(5 * (1 - 0.9))
 
 
 def test_quantity_warns_again_only_after_recovery(caplog):
@@ -120,7 +120,7 @@ def test_quantity_warns_again_only_after_recovery(caplog):
 def test_support_set_has_no_age_in_epochs(toy_config, monkeypatch):
     monkeypatch.setattr(ContrastiveHead, 'queue_role', 'support')
     runner, *_ = trained(toy_config(steps=2, batch=8, width=8, custom_hooks=[HOOK]))
-    found = measured(runner)
-    assert 'queue_steps' in found
-    assert 'queue_epochs' not in found
-    assert len(found['head_instance_accuracy']) == 2
+    quantities = measured(runner)
+    assert 'queue_steps' in quantities
+    assert 'queue_epochs' not in quantities
+    assert len(quantities['head_instance_accuracy']) == 2

@@ -51,12 +51,12 @@ def test_statistics_are_the_mean_over_batches(norm, monkeypatch):
 
 
 @pytest.mark.parametrize('by_epoch, measured', [(True, [5, 11]), (False, [1, 3, 5, 7, 9, 11])])
-def test_it_is_due_where_the_loop_evaluates(by_epoch, measured):
+def test_statistics_are_measured_before_evaluation(by_epoch, measured):
     """Train two epochs of six iterations. Validate after each epoch, or after every second iteration."""
     loop = EpochBasedTrainLoop.__new__(EpochBasedTrainLoop) if by_epoch else SimpleNamespace()
     loop.val_interval, loop.dataloader = (1 if by_epoch else 2), range(6)
-    hook, found = PreciseBNHook(), []
-    hook.measure = lambda runner: found.append(runner.iter)
+    hook, iterations = PreciseBNHook(), []
+    hook.measure = lambda runner: iterations.append(runner.iter)
     for iteration in range(12):
         hook.after_train_iter(SimpleNamespace(train_loop=loop, val_loop=object(), iter=iteration, max_iters=12))
-    assert found == measured
+    assert iterations == measured

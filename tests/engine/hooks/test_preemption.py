@@ -43,9 +43,9 @@ def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys):
     early = Listener(lambda number: pytest.fail('a second signal must not end the clean-up'))
     signalled = [dict(type='SignalAt', iteration=2, number=signal.SIGINT)]
     cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signalled, **{'optim_wrapper.accumulative_counts': 3})
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_error:
         one_sentence_errors(partial(run.train, cfg))()
-    assert left.value.code == AGAIN
+    assert exit_error.value.code == AGAIN
     work_dir = Path(cfg.work_dir)
     message = f'stopped by SIGINT after 3 iterations and saved {work_dir}/iter_3.pth; resume with --resume'
     assert message in capsys.readouterr().err
@@ -94,9 +94,9 @@ def test_signal_to_any_command_cleans_up_and_exits_75(capsys, number):
             os.kill(os.getpid(), signal.SIGTERM)
             cleaned.append(True)
 
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_error:
         one_sentence_errors(main)()
-    assert left.value.code == AGAIN and cleaned
+    assert exit_error.value.code == AGAIN and cleaned
     assert capsys.readouterr().err == f'stopped by {number.name}; run the same command to resume\n'
 
 
@@ -121,8 +121,8 @@ main()
 def test_signaled_rank_exits_without_waiting(tmp_path):
     """The other ranks may be in a collective that this rank never reaches, for example in an evaluation."""
     command = [sys.executable, '-c', SIGNALED_RANK, tmp_path / 'meeting']
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == AGAIN and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert process.returncode == AGAIN and not process.stdout and 'stopped by SIGUSR2' in process.stderr, process.stderr
 
 
 # With these arguments, each command gets as far as its imports.
@@ -157,8 +157,8 @@ def test_signal_before_work_starts_exits_75(tmp_path, command):
     words = ['-m', command]
     if command in COMMANDS:
         words = [str(TOOLS / f'{command}.py'), *COMMANDS[command].split()]
-    done = subprocess.run([sys.executable, *words], env={**os.environ, 'PYTHONPATH': path}, capture_output=True)
-    assert done.returncode == AGAIN, done.stderr
+    process = subprocess.run([sys.executable, *words], env={**os.environ, 'PYTHONPATH': path}, capture_output=True)
+    assert process.returncode == AGAIN, process.stderr
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_progress_is_lines_in_files_and_bars_on_ttys(watched, monkeypatch, capsy
     # After 3, 6 and 9 steps of 12 s each, the remaining times are (20 - 3) * 12 s, (20 - 6) * 12 s
     # and (20 - 9) * 12 s.
     times = ('0:00:07', '0:00:06', '0:00:04') if watched else ('0:03:24', '0:02:48', '0:02:12')
-    lines = [f'{share}  loss 6.250  {left} left' for share, left in zip(('57%', '65%', '72%'), times)]
+    lines = [f'{share}  loss 6.250  {time_left} left' for share, time_left in zip(('57%', '65%', '72%'), times)]
     bars = [f'{"█" * full:░<12} {line}'[:49].ljust(49) + '\r' for full, line in zip((6, 7, 8), lines)]
     assert capsys.readouterr().out == ''.join(bars if watched else [f'training {line}\n' for line in lines])
 

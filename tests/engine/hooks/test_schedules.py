@@ -15,7 +15,7 @@ from mmairl.registry import HOOKS
     'curve, values',
     [('linear', (4, 5, 6, 6)), ('cosine', (4, 5, 6, 6)), ('step', (4, 4, 6, 6))],
 )
-def test_it_goes_from_start_to_end_and_stays(curve, values):
+def test_schedule_goes_from_start_to_end_and_stays(curve, values):
     assert [value_at(share, 4, 6, until=0.5, curve=curve) for share in (0, 0.25, 0.5, 1)] == pytest.approx(values)
     quarter = {'linear': 4.5, 'cosine': 5 - math.cos(math.pi / 4), 'step': 4}[curve]
     assert value_at(0.125, 4, 6, 0.5, curve) == pytest.approx(quarter)

@@ -74,12 +74,12 @@ def test_every_form_of_parameters_trains_the_same(kind, form):
 def test_names_stay_with_their_parameters(kind):
     model = network()
     optimizer = build(kind, model.named_parameters())
-    found = {}
+    names_by_kind = {}
     for group in optimizer.param_groups:
-        found.update(zip(group['param_names'], group['params'], strict=True))
-    assert found == dict(model.named_parameters())
+        names_by_kind.update(zip(group['param_names'], group['params'], strict=True))
+    assert names_by_kind == dict(model.named_parameters())
     names = [name for group in optimizer.state_dict()['param_groups'] for name in group['param_names']]
-    assert sorted(names) == sorted(found)
+    assert sorted(names) == sorted(names_by_kind)
 
 
 def test_closure_has_gradients_and_its_loss_returns(kind):
@@ -131,7 +131,7 @@ COPIES = {
 
 @pytest.mark.parametrize('way', COPIES)
 @pytest.mark.parametrize('steps', [0, 3])
-def test_copy_trains_on_as_the_original(kind, way, steps):
+def test_copied_optimizer_trains_as_the_original(kind, way, steps):
     model = network()
     optimizer = build(kind, model.parameters())
     train(model, optimizer, steps)
@@ -151,7 +151,7 @@ def transposed(tensor: Tensor) -> Tensor:
     'layouts', [(transposed, Tensor.clone), (Tensor.clone, transposed)], ids=['weights', 'gradients']
 )
 def test_strides_change_no_weight(kind, layouts):
-    found = []
+    results = []
     for weight_layout, gradient_layout in (layouts, (Tensor.clone, Tensor.clone)):
         generator = torch.Generator().manual_seed(0)
         shapes = [(4, 6), (4,)]
@@ -161,8 +161,8 @@ def test_strides_change_no_weight(kind, layouts):
             for param in params:
                 param.grad = gradient_layout(torch.randn(param.shape, generator=generator).double())
             optimizer.step()
-        found.append(torch.cat([param.detach().flatten() for param in params]))
-    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+        results.append(torch.cat([param.detach().flatten() for param in params]))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
 
 
 def test_parameters_without_gradients_stay(kind):

@@ -66,9 +66,9 @@ def expected_of(seed: int, dtype: torch.dtype, inside: bool = True) -> list[floa
 def test_twenty_steps_equal_the_scalar_rule(dtype, tolerance, inside, seed):
     params, idle = [nn.Parameter(p.to(dtype)) for p in tensors(seed)], nn.Parameter(torch.ones(2, 2))
     steps(LARS([*params, idle], lr=1.0, inside=inside, **HYPER), params, seed)
-    found = torch.cat([param.detach().flatten() for param in params])
+    values = torch.cat([param.detach().flatten() for param in params])
     expected = torch.tensor(expected_of(seed, dtype, inside), dtype=dtype)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(values, expected, rtol=tolerance, atol=tolerance)
     assert torch.equal(idle, torch.ones(2, 2))
 
 
@@ -109,12 +109,12 @@ def test_parts_of_the_model_have_separate_rates(kind):
     cfg = dict(type=kind, optimizer=dict(type='LARS', lr=0.3), paramwise_cfg=rates)
     student = Student()
     optimizer = build_optim_wrapper(student, cfg).optimizer
-    found = {param: (group['lr'], group['adapt']) for group in optimizer.param_groups for param in group['params']}
-    assert found[student.mlp[0].weight] == (3.0, True) and found[student.mlp[1].weight] == (3.0, False)
-    assert found[student.backbone[0].weight] == (0.3, True) and student.teacher.weight not in found
+    rate_of = {param: (group['lr'], group['adapt']) for group in optimizer.param_groups for param in group['params']}
+    assert rate_of[student.mlp[0].weight] == (3.0, True) and rate_of[student.mlp[1].weight] == (3.0, False)
+    assert rate_of[student.backbone[0].weight] == (0.3, True) and student.teacher.weight not in rate_of
 
 
-def test_group_that_sets_adapt_stays_whole():
+def test_group_that_sets_adapt_is_not_split():
     student = Student()
     options = dict(adapt=False, weight_decay=0.5)
     optimizer = LARS([dict(params=student.mlp.parameters(), **options), dict(params=student.backbone[0].weight)], lr=1)
@@ -165,7 +165,7 @@ def test_state_dict_of_an_older_version_resumes(version):
 
 
 @pytest.mark.parametrize('exclude', [True, False])
-def test_without_trust_it_is_sgd_with_the_exclusions(exclude):
+def test_lars_without_trust_is_sgd_with_exclusions(exclude):
     ours = [nn.Parameter(value) for value in tensors(0)]
     reference = [nn.Parameter(value.clone()) for value in tensors(0)]
     options = dict(lr=0.3, momentum=0.9, weight_decay=0.05)

@@ -31,8 +31,8 @@ def test_rate_is_linear_then_cosine(epochs, warm_up, epoch_length):
     settings = Config.fromfile(CONFIGS / '_base_/schedules/sgd_200e.py').param_scheduler
     settings[0].end = settings[1].begin = warm_up
     lrs, until, total = [0.12, 1.8], warm_up * epoch_length, epochs * epoch_length
-    for step, found in enumerate(rates(settings, lrs, epochs, epoch_length)):
-        for lr, rate in zip(lrs, found):
+    for step, measured in enumerate(rates(settings, lrs, epochs, epoch_length)):
+        for lr, rate in zip(lrs, measured):
             cosine = lr * (1 + math.cos(math.pi * (step - until) / (total - until))) / 2
             expected = 1e-6 + (lr - 1e-6) * step / until if step < until else cosine
             assert rate == pytest.approx(expected, rel=1e-9, abs=1e-15)

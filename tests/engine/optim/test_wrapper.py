@@ -132,9 +132,9 @@ def test_loaded_momentum_has_the_layout_of_its_weight():
             wrapper.update_params(conv(images).square().mean())
         return dict(weights=conv.state_dict(), optimizer=wrapper.state_dict()), conv.weight.detach().clone()
 
-    begun, _ = run(None, torch.contiguous_format, fused=False)
-    _, plain = run(copy.deepcopy(begun), torch.contiguous_format, fused=False)
-    _, fused = run(copy.deepcopy(begun), torch.channels_last, fused=True)
+    first_state, _ = run(None, torch.contiguous_format, fused=False)
+    _, plain = run(copy.deepcopy(first_state), torch.contiguous_format, fused=False)
+    _, fused = run(copy.deepcopy(first_state), torch.channels_last, fused=True)
     torch.testing.assert_close(fused, plain, rtol=0, atol=1e-6)
 
 

@@ -47,8 +47,8 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
 @pytest.mark.parametrize('case,strategy', sharding.EQUAL['deepspeed'])
 def test_five_steps_equal_those_of_ddp(two, case, strategy):
     """The cases include accumulation, clipping (vit, float16), skipped steps and mixed precision."""
-    found, _ = two
-    sharding.assert_equal(found[f'{case}/{strategy}'], found[f'{case}/None'])
+    outcomes, _ = two
+    sharding.assert_equal(outcomes[f'{case}/{strategy}'], outcomes[f'{case}/None'])
 
 
 @needs_deepspeed
@@ -76,9 +76,9 @@ def test_nothing_is_compiled(two):
 @needs_deepspeed
 def test_one_process_resumes_checkpoint_of_two(two, tmp_path):
     path = two[1] / 'whole' / 'iter_6.pth'
-    found, saved = sharding.resume_alone('mocov2plus', path, tmp_path, 'deepspeed1'), load_checkpoint(path)
+    resumed, saved = sharding.resume_alone('mocov2plus', path, tmp_path, 'deepspeed1'), load_checkpoint(path)
     for part in ('state_dict', 'optimizer', 'param_schedulers'):
-        assert differing(saved[part], found[part], part) == []
+        assert differing(saved[part], resumed[part], part) == []
 
 
 @needs_deepspeed
@@ -86,13 +86,13 @@ def test_one_process_resumes_checkpoint_of_two(two, tmp_path):
 def test_consolidated_folder_has_float32_weights(two, tmp_path, stage):
     folder = two[1] / f'stage{stage}' / 'epoch_1.pth'
     consolidate(folder, tmp_path / 'weights.pth')
-    found = sharding.load(tmp_path / 'weights.pth')
+    content = sharding.load(tmp_path / 'weights.pth')
     expected = sharding.load(two[1] / f'stage{stage}.pth')
-    assert found['meta'] == dict(epoch=1)
-    assert found['state_dict'].pop('1.count').tolist() == [1.0] * 3
-    assert found['state_dict'].keys() == expected.keys()
+    assert content['meta'] == dict(epoch=1)
+    assert content['state_dict'].pop('1.count').tolist() == [1.0] * 3
+    assert content['state_dict'].keys() == expected.keys()
     for key, value in expected.items():
-        assert torch.equal(found['state_dict'][key], value), key
+        assert torch.equal(content['state_dict'][key], value), key
     next(folder.glob('*rank_1*optim_states.pt')).unlink()
     with raises_code('bad-folder'):
         consolidate(folder, tmp_path / 'weights.pth')
@@ -102,14 +102,14 @@ def test_consolidated_folder_has_float32_weights(two, tmp_path, stage):
 def test_run_recovers_from_a_killed_process(two, tmp_path):
     path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
     command = [sys.executable, '-m', 'mmairl.engine.launcher', '--nproc_per_node=2', '--max-restarts=1']
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, sharding.__file__, tmp_path],
         env={**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'},
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     resuming.assert_the_same_run(two[1] / 'whole' / 'iter_6.pth', tmp_path / 'iter_6.pth')
 
 

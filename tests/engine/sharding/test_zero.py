@@ -25,11 +25,11 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize('case,strategy', sharding.EQUAL['zero'])
 def test_five_steps_equal_those_of_ddp(two, case, strategy):
-    found, _ = two
-    sharding.assert_equal(found[f'{case}/{strategy}'], found[f'{case}/None'])
-    assert found[f'{case}/{strategy}']['skipped'] == (case == 'poisoned')
+    outcomes, _ = two
+    sharding.assert_equal(outcomes[f'{case}/{strategy}'], outcomes[f'{case}/None'])
+    assert outcomes[f'{case}/{strategy}']['skipped'] == (case == 'poisoned')
     if case == 'mocov2plus_lars':
-        health = found[f'{case}/{strategy}']['health']
+        health = outcomes[f'{case}/{strategy}']['health']
         assert {'health/gradient_norm', 'health/teacher_distance'} < health.keys()
 
 
@@ -41,24 +41,24 @@ def test_overflow_in_one_process_skips_step_in_both(two):
 @pytest.mark.slow
 def test_stage_1_exchanges_gradients_once_per_step(two):
     once, each_batch = two[0]['exchanges']
-    assert 0 < 5 * once == 3 * each_batch, 'five batches in three steps'
+    assert 0 < 5 * once == 3 * each_batch, 'five batches must be exchanged in three steps'
 
 
 @pytest.mark.slow
 def test_resumed_run_equals_uninterrupted_run(two):
     whole, interrupted = (two[1] / part / 'iter_6.pth' for part in ('whole', 'interrupted'))
     resuming.assert_the_same_run(whole, interrupted)
-    kept = sorted(path.name for path in interrupted.parent.glob('*.pth'))
-    assert kept == ['iter_4.pth', 'iter_6.pth'], 'max_keep_ckpts'
+    names = sorted(path.name for path in interrupted.parent.glob('*.pth'))
+    assert names == ['iter_4.pth', 'iter_6.pth'], 'max_keep_ckpts'
 
 
 @pytest.mark.slow
 def test_bf16_keeps_and_averages_weights_in_float32(two):
-    found = two[0]['bf16']
-    assert found['losses'].isfinite().all()
-    assert {value.dtype for value in found['state_dict'].values()} == {torch.float32, torch.int64}
+    outcome = two[0]['bf16']
+    assert outcome['losses'].isfinite().all()
+    assert {value.dtype for value in outcome['state_dict'].values()} == {torch.float32, torch.int64}
     for part in ('backbone.', 'teacher.backbone.'):
-        kernels = [value for key, value in found['state_dict'].items() if key.startswith(part) and value.ndim == 4]
+        kernels = [value for key, value in outcome['state_dict'].items() if key.startswith(part) and value.ndim == 4]
         assert not any(torch.equal(kernel, kernel.bfloat16().float()) for kernel in kernels)
 
 
@@ -70,18 +70,18 @@ def whole(two) -> Path:
 @pytest.mark.slow
 def test_consolidated_file_holds_only_weights(whole, tmp_path):
     message = consolidate(whole.parent, tmp_path / 'weights.pth')
-    found, saved = sharding.load(tmp_path / 'weights.pth'), load_checkpoint(whole)
+    content, saved = sharding.load(tmp_path / 'weights.pth'), load_checkpoint(whole)
     assert f'{len(saved["state_dict"])} tensors of iter_6.pth' in message
-    assert set(found) == {'meta', 'state_dict'}
-    assert differing(saved['state_dict'], found['state_dict'], '') == []
+    assert set(content) == {'meta', 'state_dict'}
+    assert differing(saved['state_dict'], content['state_dict'], '') == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('strategy', ['zero3_offload', None])
 def test_one_process_resumes_checkpoint_of_two(whole, tmp_path, strategy):
-    found, saved = sharding.resume_alone('mocov2plus_lars', whole, tmp_path, strategy), load_checkpoint(whole)
+    resumed, saved = sharding.resume_alone('mocov2plus_lars', whole, tmp_path, strategy), load_checkpoint(whole)
     for part in ('state_dict', 'optimizer', 'param_schedulers'):
-        assert differing(saved[part], found[part], f'{strategy}.{part}') == []
+        assert differing(saved[part], resumed[part], f'{strategy}.{part}') == []
 
 
 @pytest.mark.slow

@@ -31,18 +31,18 @@ def step(name: str) -> dict[str, torch.Tensor]:
     torch.manual_seed(3)
     head = HEADS[name]().double()
     views = torch.randn(4, ROWS, WIDTH, dtype=torch.float64)
-    own = views.unflatten(1, (get_world_size(), -1))[:, get_rank()]
-    q = {view: own[view].clone().requires_grad_() for view in (0, 1)}
+    share = views.unflatten(1, (get_world_size(), -1))[:, get_rank()]
+    q = {view: share[view].clone().requires_grad_() for view in (0, 1)}
     # The seeds differ between processes, yet LeJEPA must use the slices of the first process in all
     # of them.
     torch.manual_seed(5 + get_rank())
-    loss = head(q, {view: own[2 + view] for view in (0, 1)}, None)['loss']
+    loss = head(q, {view: share[2 + view] for view in (0, 1)}, None)['loss']
     loss.backward()
-    found = {f'q{view}': gather(z.grad) / get_world_size() for view, z in q.items()}
+    gradients = {f'q{view}': gather(z.grad) / get_world_size() for view, z in q.items()}
     shared = {'loss': loss.detach(), **{key: weight.grad for key, weight in head.named_parameters()}}
     for value in shared.values():
         all_reduce(value, 'mean')
-    return found | shared | dict(head.named_buffers())
+    return gradients | shared | dict(head.named_buffers())
 
 
 if __name__ == '__main__':

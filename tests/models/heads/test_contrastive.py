@@ -14,8 +14,8 @@ from mmairl.models.heads import ContrastiveHead, InfoNCEHead, RegressionHead
 
 def test_instance_accuracy_counts_closest_positives():
     axes = torch.eye(3)
-    found = ContrastiveHead(0.2)({0: 5 * axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
-    assert found['instance_accuracy'] == 0.5
+    results = ContrastiveHead(0.2)({0: 5 * axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
+    assert results['instance_accuracy'] == 0.5
     with raises_code('no-queue'):
         ContrastiveHead(0.2)({0: axes}, {1: axes}, None)
 

@@ -28,10 +28,10 @@ def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, 
     monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
-    wanted = concatenated(*leaves, negatives, 0.2)
-    found, nearer = info_nce(*(leaf.to(dtype) for leaf in leaves), negatives.to(dtype), 0.2)
-    torch.testing.assert_close(found.double(), wanted, atol=tolerance, rtol=tolerance)
-    slopes = [torch.autograd.grad(loss.double() @ weights, leaves) for loss in (found, wanted)]
+    expected = concatenated(*leaves, negatives, 0.2)
+    losses, nearer = info_nce(*(leaf.to(dtype) for leaf in leaves), negatives.to(dtype), 0.2)
+    torch.testing.assert_close(losses.double(), expected, atol=tolerance, rtol=tolerance)
+    slopes = [torch.autograd.grad(loss.double() @ weights, leaves) for loss in (losses, expected)]
     for got, want in zip(*slopes):
         torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance)
     assert nearer.tolist() == [all(a @ b > a @ n for n in negatives) for a, b in zip(*leaves)]
@@ -39,23 +39,23 @@ def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, 
 
 def test_autocast_narrows_only_the_products():
     """4 queries and 600 000 negatives have more logits than fit into a chunk."""
-    dtype, kept = torch.bfloat16, []
+    dtype, sizes = torch.bfloat16, []
     q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
-    keep = torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one)
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda one: sizes.append(one.numel()) or one, lambda one: one)
     narrow = negatives.float()
     with torch.autocast('cpu', dtype), Seen() as seen, keep:
         loss, _ = info_nce(q, k, narrow, 0.2)
         loss.sum().backward()
     assert loss.dtype == q.grad.dtype == torch.float32
-    assert seen.cast == negatives.numel(), 'negatives are cast once'
+    assert seen.cast == negatives.numel(), 'negatives must be cast exactly once'
     assert seen.products == {dtype} and seen.widest * 4 <= module.CHUNK < negatives.shape[0] * 4
-    assert max(kept) == 4 * 8, 'a mean for each query'
+    assert max(sizes) == 4 * 8, 'autograd may keep at most one mean for each query'
     exact = q.detach().double().requires_grad_()
-    wanted = concatenated(exact, k.double(), negatives, 0.2)
-    wanted.sum().backward()
+    expected = concatenated(exact, k.double(), negatives, 0.2)
+    expected.sum().backward()
     # This is the rounding error of one logit, whose vectors have norm 1 before the division by 0.2.
     rounding = torch.finfo(dtype).eps / 0.2
-    torch.testing.assert_close(loss.double(), wanted, atol=rounding, rtol=0)
+    torch.testing.assert_close(loss.double(), expected, atol=rounding, rtol=0)
     torch.testing.assert_close(q.grad.double(), exact.grad, atol=2 * rounding, rtol=0)
 
 

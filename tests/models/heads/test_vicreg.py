@@ -15,5 +15,5 @@ def test_vicreg_equals_loops_over_the_formula():
         for i in range(5):
             for j in set(range(5)) - {i}:
                 expected = expected + ((centered[:, i] @ centered[:, j]) / 5) ** 2 / 5
-    found = VICRegHead()({0: a}, {1: b}, None)['loss']
-    assert_same(found, expected, [a, b], 1e-10)
+    loss = VICRegHead()({0: a}, {1: b}, None)['loss']
+    assert_same(loss, expected, [a, b], 1e-10)

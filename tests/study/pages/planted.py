@@ -51,7 +51,7 @@ def row(name: str, runs: list[Record], on: str | None = None, **changes: Any) ->
 
 def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **changes: Any) -> Record:
     printed = dict.fromkeys(key for row in rows for key in row['published'])
-    found = dict(
+    record = dict(
         name='ladder',
         title='One factor at a time',
         question='Which details make the difference?',
@@ -65,10 +65,10 @@ def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **cha
         fairness={},
         reading='First.\n\nSecond.',
     )
-    scores = [metric['key'] for metric in found['metrics']]
-    found['comparisons'] = {key: [asdict(one) for one in compare_scores(found, key, 1.0)] for key in scores}
-    found['intervals'] = {key: mean_intervals(found, key) for key in scores}
-    return {**found, **changes}
+    scores = [metric['key'] for metric in record['metrics']]
+    record['comparisons'] = {key: [asdict(one) for one in compare_scores(record, key, 1.0)] for key in scores}
+    record['intervals'] = {key: mean_intervals(record, key) for key in scores}
+    return {**record, **changes}
 
 
 def scored(name: str, place: int, level: float, on: str | None = None, **changes: Any) -> Record:
@@ -123,27 +123,27 @@ def one_seed() -> Record:
 
 def confounded() -> Record:
     """The largest effect is that of a row that also differs in an undeclared setting."""
-    found = steps(('base', 0, 0), ('+ predictor', 12.0, 0.9), ('+ symmetric loss', 3.0, 0.6), ('+ crop', 0.2, 0.3))
-    found['fairness']['before'][0]['undeclared'] = ['optim_wrapper.optimizer.lr']
-    return found
+    record = steps(('base', 0, 0), ('+ predictor', 12.0, 0.9), ('+ symmetric loss', 3.0, 0.6), ('+ crop', 0.2, 0.3))
+    record['fairness']['before'][0]['undeclared'] = ['optim_wrapper.optimizer.lr']
+    return record
 
 
 def collapsed() -> Record:
     """Two runs of a row have collapsed, and the next row builds on this row."""
-    found = steps(('base', 0, 0), ('BYOL loss', -1.0, 1.0), ('+ large batch', 8.6, 1.0), ('+ crop', 2.0, 0.4))
-    for one in found['rows'][1]['runs'][:2]:
+    record = steps(('base', 0, 0), ('BYOL loss', -1.0, 1.0), ('+ large batch', 8.6, 1.0), ('+ crop', 2.0, 0.4))
+    for one in record['rows'][1]['runs'][:2]:
         one['scores']['k-nn'] = 5.0
-    return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
+    return study(record['rows'], ('k-NN',), seeds=record['seeds'], fairness=record['fairness'])
 
 
 def unfinished() -> Record:
     """Some runs have failed, are running, or have not started."""
-    found = steps(('base', 0, 0), ('+ predictor', 6.0, 0.5), ('+ symmetric loss', 2.0, 0.8))
-    last = found['rows'][-1]['runs']
+    record = steps(('base', 0, 0), ('+ predictor', 6.0, 0.5), ('+ symmetric loss', 2.0, 0.8))
+    last = record['rows'][-1]['runs']
     last[4] = dict(seed=4, state='failed', error='the loss became NaN at step 310', folder='runs/2/seed_4')
     last[3] = dict(seed=3, state='running', error='training 12 %', folder='runs/2/seed_3')
     del last[2]
-    return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
+    return study(record['rows'], ('k-NN',), seeds=record['seeds'], fairness=record['fairness'])
 
 
 def sequential() -> Record:
@@ -154,21 +154,21 @@ def sequential() -> Record:
 
 def costly() -> Record:
     """A ladder with published scores and costs. The symmetric loss doubles the compute."""
-    found = steps(
+    record = steps(
         ('MoCo v2', 0, 0),
         ('+ SyncBN', 0.6, 1.5),
         ('+ symmetric loss', 8.2, 0.9),
         ('+ complex augmentation', 0.4, 2.0),
     )
     names = ('mocov2', 'plus_syncbn', 'plus_symmetric_loss', 'plus_complex_augmentation')
-    for one, name in zip(found['rows'], names):
+    for one, name in zip(record['rows'], names):
         one['published'] = PUBLISHED[name]
-    keys = dict.fromkeys(key for one in found['rows'] for key in one['published'])
-    rows = {row['name']: dict(images=1e5, flops=1e15, device_seconds=120.0) for row in found['rows']}
+    keys = dict.fromkeys(key for one in record['rows'] for key in one['published'])
+    rows = {row['name']: dict(images=1e5, flops=1e15, device_seconds=120.0) for row in record['rows']}
     rows['+ symmetric loss']['flops'] = 2e15
     rows['+ complex augmentation']['flops'] = 2e15
     published = [dict(key=key, label=key) for key in keys]
-    return found | dict(published_metrics=published, cost=dict(rows=rows, equal={}))
+    return record | dict(published_metrics=published, cost=dict(rows=rows, equal={}))
 
 
 def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int = 4) -> Record:
@@ -179,24 +179,24 @@ def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int
         for second in (0, 1):
             level = 40 + effects[0] * first + effects[1] * second + effects[2] * first * second
             scores = level + draw.normal(0, 0.3, runs)
-            made = [run(s, f'runs/{first}{second}', **{'k-nn': float(v)}) for s, v in enumerate(scores)]
+            runs_of_row = [run(s, f'runs/{first}{second}', **{'k-nn': float(v)}) for s, v in enumerate(scores)]
             name = f'{("one way", "symmetric")[first]}, {("no predictor", "predictor")[second]}'
-            rows.append(row(name, made, rows[0]['name'] if rows else None))
+            rows.append(row(name, runs_of_row, rows[0]['name'] if rows else None))
     levels = {one['name']: (number // 2, number % 2) for number, one in enumerate(rows)}
     design = Design(('symmetric loss', 'predictor'), levels)
-    found = study(rows, ('k-NN',), seeds=list(range(runs)), fairness=fair(rows))
-    found['design'] = dict(asdict(design), words=design.words)
-    found['attribution'] = {'k-nn': attribute(found, 'k-nn', 1.0)}
-    return found
+    record = study(rows, ('k-NN',), seeds=list(range(runs)), fairness=fair(rows))
+    record['design'] = dict(asdict(design), words=design.words)
+    record['attribution'] = {'k-nn': attribute(record, 'k-nn', 1.0)}
+    return record
 
 
 def external() -> Record:
     """Checkpoints of other authors, who do not state all factors."""
-    found = steps(('ours', 0, 0), ('theirs', 3.0, 0.4), seeds=3)
-    for one in found['rows']:
+    record = steps(('ours', 0, 0), ('theirs', 3.0, 0.4), seeds=3)
+    for one in record['rows']:
         one['given'] = True
-    found['fairness']['before'][0] |= dict(unknown=['optimizer', 'batch size'])
-    return found
+    record['fairness']['before'][0] |= dict(unknown=['optimizer', 'batch size'])
+    return record
 
 
 def ladder() -> Record:
@@ -243,8 +243,8 @@ def tiny(**values: tuple[float, ...]) -> Record:
 def effect(name: str, verdict: str, estimate: float | None, half: float | None = None, aliases=()) -> Record:
     low, high = (None, None) if half is None else (estimate - half, estimate + half)
     factors = tuple(name.split(' × '))
-    own = dict(name=name, factors=factors, asked=len(factors) == 1, aliases=aliases)
-    return dict(own, verdict=verdict, estimate=estimate, low=low, high=high)
+    entry = dict(name=name, factors=factors, asked=len(factors) == 1, aliases=aliases)
+    return dict(entry, verdict=verdict, estimate=estimate, low=low, high=high)
 
 
 def crossed() -> Record:
@@ -260,7 +260,7 @@ def crossed() -> Record:
         dict(factor=name, estimate=value, low=value - 2, high=value + 2)
         for name, value in (('predictor', 0.2), ('momentum', 8.0))
     ]
-    found = dict(
+    attribution = dict(
         margin=1.0,
         runs=23,
         blocks=True,
@@ -270,7 +270,11 @@ def crossed() -> Record:
         alone=['a, seed 1'],
         gain=dict(factor='all factors', estimate=8.2, low=None, high=None),
     )
-    record = {**ladder(), 'design': dict(words='a half-fraction of resolution III'), 'attribution': {'k-nn': found}}
+    record = {
+        **ladder(),
+        'design': dict(words='a half-fraction of resolution III'),
+        'attribution': {'k-nn': attribution},
+    }
     record['fairness']['before'][0]['undeclared'] = []
     return record
 
@@ -280,15 +284,15 @@ def rescaled() -> Record:
 
     There are curves of many rows, and verdicts that an earlier version wrote.
     """
-    found = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
+    record = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     sources = (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)
-    for row, made in zip(found['rows'], sources):
+    for row, origin in zip(record['rows'], sources):
         row['untrained'] = None
         for one in row['runs']:
-            one['made'] = made
+            one['made'] = origin
     # This run is a copy of the published one, which cost nothing.
-    found['rows'][1]['runs'][1]['seconds'] = 0.0
-    for comparison in found['comparisons']['k-nn']:
+    record['rows'][1]['runs'][1]['seconds'] = 0.0
+    for comparison in record['comparisons']['k-nn']:
         comparison.update(verdict='runs collapsed: no verdict by the mean', share=0.4)
     trials = [trial(0, number, number, 50.0) for number in range(4)]
     names = ('SGD', 'LARS', *(f'LARS, rescaled by {n}' for n in range(9)))
@@ -304,39 +308,39 @@ def rescaled() -> Record:
         forgiving={},
         edges=[],
     )
-    published = dict(rows=[dict(row, runs=[]) for row in found['rows']], comparisons=found['comparisons'])
-    return {**found, 'search': search, 'as_published': published}
+    published = dict(rows=[dict(row, runs=[]) for row in record['rows']], comparisons=record['comparisons'])
+    return {**record, 'search': search, 'as_published': published}
 
 
 def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> Record:
-    own = dict(search=search, trial=number, folder=f'trials/{search}/{number}', state='done', seconds=9.0)
-    return dict(own, values=dict(rate=rate), score=score, diverged=diverged)
+    entry = dict(search=search, trial=number, folder=f'trials/{search}/{number}', state='done', seconds=9.0)
+    return dict(entry, values=dict(rate=rate), score=score, diverged=diverged)
 
 
 def tuned() -> Record:
     """Winners of two searches with equal budgets. One winner is better."""
-    found = steps(('SGD', 0, 0), ('LARS', 9.0, 0.5), seeds=3)
+    record = steps(('SGD', 0, 0), ('LARS', 9.0, 0.5), seeds=3)
     trials = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0) | dict(chosen=True)]
-    for one in found['rows']:
+    for one in record['rows']:
         one['untrained'] = None
     search = rescaled()['search'] | dict(counts=dict(SGD=2, LARS=0), rows=dict(SGD=trials, LARS=[]))
-    published = dict(rows=[dict(row, runs=[]) for row in found['rows']], comparisons={})
-    return found | dict(search=search, as_published=published)
+    published = dict(rows=[dict(row, runs=[]) for row in record['rows']], comparisons={})
+    return record | dict(search=search, as_published=published)
 
 
 def forked() -> Record:
     """A trunk and two rows that branch off halfway: an A/A fork with a negligible change of the decay, and one with
     another temperature.
     """
-    found = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
-    for one, decay, temperature in zip(found['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):
+    record = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
+    for one, decay, temperature in zip(record['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):
         one['changed'] = ['temperature' if one['name'] == 'warmer' else 'decay']
         for branch in one['runs']:
             branch['config_text'] = f'decay: {decay!r}\ntemperature: {temperature}\n'
-    for one in found['rows'][1:]:
+    for one in record['rows'][1:]:
         one['fork'] = dict(of='trunk', at=0.5, epoch=6)
         one['on'] = 'trunk'
     noise = np.array([1.0, -1.0, 0.5, -0.5, 0.0]) / np.std([1.0, -1.0, 0.5, -0.5, 0.0], ddof=1)
-    for trunk, warmer, value in zip(found['rows'][0]['runs'], found['rows'][2]['runs'], noise):
+    for trunk, warmer, value in zip(record['rows'][0]['runs'], record['rows'][2]['runs'], noise):
         warmer['scores']['k-nn'] = trunk['scores']['k-nn'] - 2 + 0.5 * value
-    return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
+    return study(record['rows'], ('k-NN',), seeds=record['seeds'], fairness=record['fairness'])

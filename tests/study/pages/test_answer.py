@@ -48,8 +48,8 @@ def plain(lines) -> str:
 
 @pytest.mark.parametrize('name', HEADLINES)
 def test_headline_states_the_answer(name):
-    found = getattr(planted, name)()
-    assert plain(answer(found)[:1]).startswith(HEADLINES[name])
+    record = getattr(planted, name)()
+    assert plain(answer(record)[:1]).startswith(HEADLINES[name])
 
 
 def test_headline_has_interval_total_and_paper():
@@ -64,34 +64,34 @@ def test_total_is_the_difference_of_shown_means():
     assert figure.total.size == f'{last - first:+.1f}'
 
 
-def test_confounded_effect_is_never_the_headline():
-    found = confounded()
-    assert '“+ predictor” is confounded. It also changes optim_wrapper.optimizer.lr' in plain(problems(found))
-    assert '2 rows build on it' in plain(problems(found))
-    assert '“+ predictor” has a larger effect (+12.0), but it is confounded.' in plain(answer(found))
-    first = next_steps(found)[0]
+def test_confounded_effect_is_not_in_the_headline():
+    record = confounded()
+    assert '“+ predictor” is confounded. It also changes optim_wrapper.optimizer.lr' in plain(problems(record))
+    assert '2 rows build on it' in plain(problems(record))
+    assert '“+ predictor” has a larger effect (+12.0), but it is confounded.' in plain(answer(record))
+    first = next_steps(record)[0]
     assert 'optim_wrapper.optimizer.lr' in plain([first.title])
     assert first.cost.startswith('15 runs')
 
 
 def test_collapsed_runs_name_their_comparisons():
-    found = collapsed()
+    record = collapsed()
     expected = '2 of 5 runs of “BYOL loss” collapsed, so the means of “BYOL loss” and “+ large batch” are not compared.'
-    assert plain(problems(found)) == expected
-    assert '2 are not tested (collapsed runs)' in plain(answer(found))
-    assert next_steps(found)[0].command == 'mmairl report health runs/1/seed_0'
+    assert plain(problems(record)) == expected
+    assert '2 are not tested (collapsed runs)' in plain(answer(record))
+    assert next_steps(record)[0].command == 'mmairl report health runs/1/seed_0'
 
 
-def test_all_collapsed_has_no_effect_size():
-    found = collapsed()
-    rows = study(found['rows'][:2], ('k-NN',), seeds=found['seeds'])
+def test_collapsed_comparisons_have_no_effect_size():
+    record = collapsed()
+    rows = study(record['rows'][:2], ('k-NN',), seeds=record['seeds'])
     assert plain(answer(rows)) == 'No comparison is tested: 1 is not tested (collapsed runs).'
 
 
-def test_one_seed_suggests_three():
-    found = one_seed()
-    assert 'All comparisons rest on one seed' in plain(problems(found))
-    step = next_steps(found)[0]
+def test_study_of_one_seed_suggests_three_seeds():
+    record = one_seed()
+    assert 'All comparisons rest on one seed' in plain(problems(record))
+    step = next_steps(record)[0]
     assert step.command.endswith('--seeds 0 1 2')
     assert step.cost == '6 runs, 12 min'
 
@@ -116,11 +116,11 @@ def test_sequential_study_is_continued_by_its_plan():
     assert 'covers all planned analyses. So far, 2 analyses are finished.' in plain(answer(sequential()))
 
 
-def test_nothing_open_is_stated():
+def test_page_states_that_no_comparison_is_open():
     assert plain([next_steps(two_factors())[0].title]) == 'Nothing left to do at this scale'
 
 
-def test_difference_in_collapses_is_a_verb():
+def test_headline_counts_differences_in_collapses():
     text = plain(answer(crossed()))
     assert 'Of 3 effects, 1 differs in how many runs collapse.' in text
 
@@ -133,19 +133,19 @@ def test_external_rows_are_not_one_factor():
     assert 'Their authors do not state optimizer and batch size' in plain(problems(external()))
 
 
-def test_command_of_the_record_is_used():
-    found = one_decided() | dict(command=['mmairl', 'study', 'my study.yaml', '--out', 'x'])
-    assert command(found, '--collect') == "mmairl study 'my study.yaml' --out x --collect"
-    assert command(found | dict(name='')) == ''
+def test_next_step_uses_the_recorded_command():
+    record = one_decided() | dict(command=['mmairl', 'study', 'my study.yaml', '--out', 'x'])
+    assert command(record, '--collect') == "mmairl study 'my study.yaml' --out x --collect"
+    assert command(record | dict(name='')) == ''
 
 
 def test_unequal_checks_are_a_problem():
-    found = one_decided()
-    found['fairness']['after'][1].update(equal=False)
-    assert 'The rows differ in code.' in plain(problems(found))
+    record = one_decided()
+    record['fairness']['after'][1].update(equal=False)
+    assert 'The rows differ in code.' in plain(problems(record))
 
 
 @pytest.mark.parametrize('effect', [0.0, math.pi])
-def test_two_rows_have_no_total(effect):
+def test_study_of_two_rows_has_no_total(effect):
     text = plain(answer(steps(('base', 0, 0), ('other', effect, 0.1))))
     assert 'together' not in text

@@ -40,20 +40,20 @@ def test_page_has_every_claim_and_every_reason(tmp_path):
 
 def test_finished_study_has_verdicts_next_to_effects(tmp_path):
     finished_ladder(tmp_path, gain=4.0)
-    found = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
-    entry = found['configurations_improve_linear']
+    entries = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
+    entry = entries['configurations_improve_linear']
     assert entry.measured['half']['verdict'] == 'supported'
     assert effects(entry.measured['half'], 'measured') == '+16.0' and effects(entry.published, 'published') == '+4.8'
-    assert found['each_configuration_improves_linear'].measured['half']['verdict'] == 'supported'
-    assert 'supported' in claims_summary(list(found.values()))
+    assert entries['each_configuration_improves_linear'].measured['half']['verdict'] == 'supported'
+    assert 'supported' in claims_summary(list(entries.values()))
     page = write_claims_page(tmp_path, tmp_path / 'claims.html').read_text()
     assert 'knn instead of linear' in page
 
 
 def test_tested_claim_has_interval_seeds_and_margin(tmp_path):
     finished_ladder(tmp_path, gain=4.0)
-    found = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
-    [part] = found['configurations_improve_linear'].measured['half']['parts']
+    entries = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
+    [part] = entries['configurations_improve_linear'].measured['half']['parts']
     assert part['low'] < 16.0 < part['high'] and part['seeds'] == SEEDS
     assert claimed_effects([part]) == 'above 0'
     assert claimed_effects([dict(part, margin=3.5), dict(part, least=-2.0)]) == 'within ±3.5, above −2'
@@ -94,10 +94,10 @@ def test_study_page_says_how_many_seeds_decide(tmp_path):
     assert f'about {needed[0]} seeds per row would decide it' in fill('part_claims.html', study=record)
 
 
-def test_opposite_results_contradict(tmp_path):
+def test_opposite_result_contradicts_the_claim(tmp_path):
     finished_ladder(tmp_path, gain=-4.0)
-    found = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
-    assert found['configurations_improve_linear'].measured['half']['verdict'] == 'contradicted'
+    entries = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
+    assert entries['configurations_improve_linear'].measured['half']['verdict'] == 'contradicted'
 
 
 def test_unreadable_records_are_left_out(tmp_path):

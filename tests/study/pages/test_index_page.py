@@ -94,7 +94,7 @@ def test_unreadable_study_json_is_listed(tmp_path):
 
 
 @pytest.mark.parametrize('rows', [10, 40])
-def test_work_is_linear_in_rows(monkeypatch, rows):
+def test_table_reads_the_numbers_of_a_row_once(monkeypatch, rows):
     """Each row has ten runs, and all rows build on the first one."""
     calls = []
     numbers = Column.numbers

@@ -69,7 +69,7 @@ def section() -> str:
         'The same scores choose the best trial, so they are optimistic.',
     ],
 )
-def test_section_states(section, text):
+def test_section_states_scores_and_failed_trials(section, text):
     assert text in text_of(section)
 
 

@@ -33,8 +33,10 @@ from mmairl.study.pages.words import BLANK, duration
 def pages(tmp_path_factory):
     """Return two studies, each with its page."""
     folder = tmp_path_factory.mktemp('pages')
-    made = [make() for make in (ladder, drawn_as_lines)]
-    return [(data, write_study_page(data, folder / f'{n}' / 'index.html').read_text()) for n, data in enumerate(made)]
+    records = [make() for make in (ladder, drawn_as_lines)]
+    return [
+        (data, write_study_page(data, folder / f'{n}' / 'index.html').read_text()) for n, data in enumerate(records)
+    ]
 
 
 @pytest.fixture
@@ -84,32 +86,32 @@ def test_difference_is_that_of_the_shown_digits(one, two, change):
 
 
 def test_unpublished_numbers_stay_blank():
-    found = ladder()
-    place = [column.key for column in columns(found)].index('in1k')
-    cells = [(line.cells[place].value, line.cells[place].change) for line in table_lines(found)]
+    record = ladder()
+    place = [column.key for column in columns(record)].index('in1k')
+    cells = [(line.cells[place].value, line.cells[place].change) for line in table_lines(record)]
     assert cells == [('67.2', ''), (BLANK, ''), ('72.0', BLANK), ('72.4', '+0.4')]
 
 
-def test_gap_needs_a_measured_and_a_published_score():
+def test_gap_requires_measured_and_published_scores():
     assert [column.kind for column in columns(ladder())] == ['measured'] * 2 + ['published'] * 3
     scores = [run(s, in1k=70.0 + s) for s in range(3)]
-    found = study([row(name, scores, published=PUBLISHED[name]) for name in ('mocov2', 'plus_syncbn')], ('in1k',))
-    assert [column.kind for column in columns(found)][:4] == ['measured', 'published', 'gap', 'published']
-    assert [line.cells[2].value for line in table_lines(found)] == ['+3.8', BLANK]
+    record = study([row(name, scores, published=PUBLISHED[name]) for name in ('mocov2', 'plus_syncbn')], ('in1k',))
+    assert [column.kind for column in columns(record)][:4] == ['measured', 'published', 'gap', 'published']
+    assert [line.cells[2].value for line in table_lines(record)] == ['+3.8', BLANK]
 
 
 def with_problems() -> dict:
-    found = study([scored(name, place, 66.0) for place, name in enumerate('abcd')])
-    found['rows'][1]['runs'].pop(1)
-    found['rows'][3]['runs'][2].update(state='failed', error='the loss became\nnan at step 310')
-    found['rows'][0]['runs'][0]['scores']['k-nn'] = math.nan
-    del found['rows'][1]['runs'][1]['scores']['linear']
-    found['rows'][2]['runs'] = found['rows'][2]['runs'][:1]
-    found['rows'][3]['runs'][0].update(state='waiting')
-    found['rows'][3]['runs'][1].update(state='running', error='training 12%')
-    found['rows'][2]['runs'][0]['left_out'] = {'linear': {'unreadable test images': 24}}
-    found['rows_left_out'] = ["'e' is left out: at the scale demo, its runs would equal those of 'd'"]
-    return found
+    record = study([scored(name, place, 66.0) for place, name in enumerate('abcd')])
+    record['rows'][1]['runs'].pop(1)
+    record['rows'][3]['runs'][2].update(state='failed', error='the loss became\nnan at step 310')
+    record['rows'][0]['runs'][0]['scores']['k-nn'] = math.nan
+    del record['rows'][1]['runs'][1]['scores']['linear']
+    record['rows'][2]['runs'] = record['rows'][2]['runs'][:1]
+    record['rows'][3]['runs'][0].update(state='waiting')
+    record['rows'][3]['runs'][1].update(state='running', error='training 12%')
+    record['rows'][2]['runs'][0]['left_out'] = {'linear': {'unreadable test images': 24}}
+    record['rows_left_out'] = ["'e' is left out: at the scale demo, its runs would equal those of 'd'"]
+    return record
 
 
 @pytest.mark.parametrize(
@@ -132,34 +134,34 @@ def test_problem_of_a_run_is_next_to_its_row(planted_page, sentence):
 
 @pytest.mark.parametrize('score', [250.0, 1e308, -1.0])
 def test_impossible_percentage_is_a_problem(score):
-    found = with_problems()
-    found['rows'][0]['runs'][0]['scores']['k-nn'] = score
-    assert row_problems(found, found['rows'][0]) == [f'seed 0: k-NN is {score:g}']
+    record = with_problems()
+    record['rows'][0]['runs'][0]['scores']['k-nn'] = score
+    assert row_problems(record, record['rows'][0]) == [f'seed 0: k-NN is {score:g}']
 
 
 def test_means_exclude_unfinished_and_nonfinite_runs():
-    found = with_problems()
-    cells = [line.cells[0] for line in table_lines(found)]
+    record = with_problems()
+    cells = [line.cells[0] for line in table_lines(record)]
     assert [cell.n for cell in cells] == [2, 2, 1, 0]
     assert cells[2].spread == ''
     assert 'nan' not in cells[0].value
-    assert "- 'e' is left out" in markdown(found)
+    assert "- 'e' is left out" in markdown(record)
 
 
 def test_study_without_a_run_has_a_page(page):
-    found = {**ladder(), 'metrics': [], 'comparisons': {}, 'fairness': {}}
-    for one in found['rows']:
+    record = {**ladder(), 'metrics': [], 'comparisons': {}, 'fairness': {}}
+    for one in record['rows']:
         one['runs'] = []
-    text = text_of(page(found))
+    text = text_of(page(record))
     assert text.count('seeds 0, 1, 2: has not run') == 4  # Each of the four rows has this line
     assert 'No score is measured yet; 0 of 12 runs are finished.' in text
     assert 'The fairness of this study was not checked.' in text
 
 
-def test_page_is_sound_and_lists_every_run(pages):
-    for found, text in pages:
+def test_page_is_well_formed_and_lists_every_run(pages):
+    for record, text in pages:
         outline = sound(text)
-        runs = {f'run-{i}-{j}' for i, row in enumerate(found['rows']) for j in range(len(row['runs']))}
+        runs = {f'run-{i}-{j}' for i, row in enumerate(record['rows']) for j in range(len(row['runs']))}
         assert runs == {name for name in outline.ids if re.fullmatch(r'run-\d+-\d+', name)}
         outside = [ref for ref in outline.references if not ref.startswith(('#', 'data:'))]
         assert outside
@@ -173,10 +175,10 @@ def test_problems_and_answer_come_before_evidence(pages):
     assert places == sorted(places)
 
 
-def test_tables_have_the_numbers_of_each_other(pages):
-    for found, _ in pages:
-        in_markdown = [numbers(line) for line in markdown(found).splitlines() if line.startswith('|')][2:]
-        in_latex = [numbers(line) for line in body_rows(latex(found))]
+def test_latex_and_markdown_have_equal_numbers(pages):
+    for record, _ in pages:
+        in_markdown = [numbers(line) for line in markdown(record).splitlines() if line.startswith('|')][2:]
+        in_latex = [numbers(line) for line in body_rows(latex(record))]
         assert in_markdown == in_latex
         assert all(len(row) >= 4 for row in in_latex)
 
@@ -191,17 +193,17 @@ def test_run_states_its_origin(pages):
 
 
 def test_curves_and_settings_include_the_base_row(page):
-    found = ladder()
+    record = ladder()
     for place, rate in enumerate((0.5, 0.25)):
-        found['rows'][place]['runs'][0]['config_text'] = (
+        record['rows'][place]['runs'][0]['config_text'] = (
             f'model: {{type: A}}\noptim:\n  lr: {rate}\n  betas: !!python/tuple [0.9, 0.99]\nwork_dir: {place}\n'
         )
-        found['rows'][place]['runs'][0]['curves']['loss'] = [[20, 40], [6.0, 3.0 + place]]
-    text = page(found)
+        record['rows'][place]['runs'][0]['curves']['loss'] = [[20, 40], [6.0, 3.0 + place]]
+    text = page(record)
     losses = [chart for chart in charts(text) if chart['title'] == 'loss'][1]['series']
-    own = {line['name']: line['y'] for line in losses}
-    assert own['seed 0'] == [6, 4]
-    assert own['base, seed 0'] == [6, 3]
+    curves_by_name = {line['name']: line['y'] for line in losses}
+    assert curves_by_name['seed 0'] == [6, 4]
+    assert curves_by_name['base, seed 0'] == [6, 3]
     assert 'base 0.5 this row 0.25' in text_of(section(text, 'row-1'))
 
 
@@ -211,9 +213,9 @@ def test_equal_curves_are_drawn_once(pages):
 
 
 def test_effects_have_interval_verdict_and_marks(pages):
-    found, text = pages[0]
+    record, text = pages[0]
     effects = section(text, 'effects')
-    symmetric = found['comparisons']['k-nn'][1]
+    symmetric = record['comparisons']['k-nn'][1]
     low, high = (f'{symmetric[end]:+.1f}'.replace('-', '−') for end in ('low', 'high'))
     assert f'+5.8 {low} to {high} inconclusive not significant after correction (Holm); 2 of 3 seeds' in text_of(
         effects
@@ -252,10 +254,10 @@ HOSTILE = '<script>alert(1)</script> & "x" \' $y_1$ 100% #{}~^\\ | _a_ **b** `c`
 
 
 def hostile_ladder() -> dict:
-    found = ladder()
-    found['title'] = found['question'] = found['reading'] = found['scale']['text'] = HOSTILE
-    found['metrics'][0]['label'] = found['metrics'][0]['unit'] = found['published_metrics'][0]['label'] = HOSTILE
-    second, fairness = found['rows'][1], found['fairness']
+    record = ladder()
+    record['title'] = record['question'] = record['reading'] = record['scale']['text'] = HOSTILE
+    record['metrics'][0]['label'] = record['metrics'][0]['unit'] = record['published_metrics'][0]['label'] = HOSTILE
+    second, fairness = record['rows'][1], record['fairness']
     second['factor'] = second['config'] = second['group'] = HOSTILE
     second['runs'][0].update(
         state='failed', error=HOSTILE, folder='//evil.example/<x>"', config_text=HOSTILE, git=HOSTILE
@@ -264,11 +266,11 @@ def hostile_ladder() -> dict:
     fairness['before'][0].update(found=[HOSTILE], undeclared=[HOSTILE])
     fairness['after'][1]['values'] = fairness['hidden'][1]['values'] = {HOSTILE: HOSTILE, 'b': 'c'}
     for name in ('row', 'on'):
-        for family in found['comparisons'].values():
+        for family in record['comparisons'].values():
             for pair in family:
                 pair[name] = HOSTILE if pair[name] == second['name'] else pair[name]
-    fairness['before'][0]['row'] = found['rows'][2]['on'] = second['name'] = HOSTILE
-    return found
+    fairness['before'][0]['row'] = record['rows'][2]['on'] = second['name'] = HOSTILE
+    return record
 
 
 def test_hostile_names_stay_text_on_the_page(page):
@@ -341,16 +343,16 @@ def test_design_is_described_in_methods(planted_page):
 
 
 def costed() -> dict:
-    found = tiny(cheap=(50.0, 52.0), dear=(60.0, 61.0), same=(60.0, 62.0))
+    record = tiny(cheap=(50.0, 52.0), dear=(60.0, 61.0), same=(60.0, 62.0))
     rows = dict(
         cheap=dict(images=1200, flops=2.5e15, device_seconds=7300.0),
         dear=dict(images=1200, flops=5e15, device_seconds=None),
         same=dict(images=None, flops=None, device_seconds=None),
     )
     equal = dict(row='dear', on='cheap', ratio=2.0, flops=2.5e15)
-    known = dict(probes=0.0, images=1.234, effect_seeds=0.5, effect_images=0.7)
-    noise = [dict(known, row='cheap', seeds=1.41), dict(known, row='dear', seeds=None, probes=2.0, images=None)]
-    return found | dict(noise={'k-nn': noise}, cost=dict(rows=rows, equal={'k-nn': [equal]}))
+    errors = dict(probes=0.0, images=1.234, effect_seeds=0.5, effect_images=0.7)
+    noise = [dict(errors, row='cheap', seeds=1.41), dict(errors, row='dear', seeds=None, probes=2.0, images=None)]
+    return record | dict(noise={'k-nn': noise}, cost=dict(rows=rows, equal={'k-nn': [equal]}))
 
 
 def test_noise_lists_each_source(page):
@@ -360,25 +362,25 @@ def test_noise_lists_each_source(page):
 
 
 def test_cost_lists_rows_and_pairs(page):
-    found = costed()
-    text = text_of(section(page(found), 'cost'))
+    record = costed()
+    text = text_of(section(page(record), 'cost'))
     assert 'cheap 1,200 2.5 PFLOP 1.00 × 2.0 h' in text
     assert 'dear 1,200 5 PFLOP 2.00 × —' in text
     assert 'same — — — —' in text
     assert 'dear costs 2.00 times as much as cheap.' in text
-    found['cost']['equal']['k-nn'][0].update(scores=[55.0, 51.0], estimate=4.0, low=1.0, high=7.0)
-    text = text_of(section(page(found), 'cost'))
+    record['cost']['equal']['k-nn'][0].update(scores=[55.0, 51.0], estimate=4.0, low=1.0, high=7.0)
+    text = text_of(section(page(record), 'cost'))
     assert 'dear cheap 2.5 PFLOP 55.0 51.0 +4.0 +1.0 to +7.0' in text
     assert 'No checkpoints' not in text
 
 
 def test_equal_costs_are_stated(page):
-    found = costed()
-    rows = found['cost']['rows']
+    record = costed()
+    rows = record['cost']['rows']
     rows['dear']['flops'] = 2.5e15
     rows['same'] = rows['cheap']
-    found['cost']['equal'] = {'k-nn': []}
-    assert 'all rows cost the same within 1 %' in text_of(section(page(found), 'cost'))
+    record['cost']['equal'] = {'k-nn': []}
+    assert 'all rows cost the same within 1 %' in text_of(section(page(record), 'cost'))
 
 
 def test_rescaled_rows_count_no_training(page):

@@ -27,8 +27,8 @@ def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **o
     return dict(rows=rows, seeds=list(range(len(scores[0]))), design=asdict(design))
 
 
-def estimates(found: list[dict]) -> list[float | None]:
-    return [entry['estimate'] for entry in found]
+def estimates(entries: list[dict]) -> list[float | None]:
+    return [entry['estimate'] for entry in entries]
 
 
 def planted(levels: tuple[int, ...]) -> float:
@@ -51,13 +51,13 @@ def shapley(value, factors: int) -> list[float]:
 @pytest.mark.parametrize('factors', [2, 3, 4])
 def test_full_factorial_effects_and_shares_are_exact(factors):
     rows = full_rows(factors)
-    found = attribute(study(rows, [[planted(row)] * 2 for row in rows]), 'knn', 1.0)
-    assert estimates(found['shares']) == pytest.approx(shapley(planted, factors))
-    assert found['gain']['estimate'] == pytest.approx(planted((1,) * factors) - planted((0,) * factors))
-    assert found['exact']
+    result = attribute(study(rows, [[planted(row)] * 2 for row in rows]), 'knn', 1.0)
+    assert estimates(result['shares']) == pytest.approx(shapley(planted, factors))
+    assert result['gain']['estimate'] == pytest.approx(planted((1,) * factors) - planted((0,) * factors))
+    assert result['exact']
     means = {row: planted(row) for row in rows}
-    names = [share['factor'] for share in found['shares']]
-    for effect in found['effects']:
+    names = [share['factor'] for share in result['shares']]
+    for effect in result['effects']:
         places = list(map(names.index, effect['factors']))
         high = [value for row, value in means.items() if sum(1 - row[place] for place in places) % 2 == 0]
         low = [value for row, value in means.items() if sum(1 - row[place] for place in places) % 2]
@@ -70,12 +70,14 @@ def test_fraction_equals_the_whole_without_triples():
         return 3 + 4 * a - b + 2 * c * d - 5 * a * e + 0.5 * e
 
     rows = fraction_rows(5, 1, [(place,) for place in range(5)])
-    found, whole = (attribute(study(plan, [[pairs(row)] for row in plan]), 'knn', 1.0) for plan in (rows, full_rows(5)))
-    assert estimates(found['effects']) == pytest.approx(estimates(whole['effects']))
-    assert estimates(found['shares']) == pytest.approx(shapley(pairs, 5))
-    assert not found['exact']
-    assert {effect['verdict'] for effect in found['effects']} == {'not tested (one seed)'}
-    assert found['shares'][0]['low'] is None
+    result, whole = (
+        attribute(study(plan, [[pairs(row)] for row in plan]), 'knn', 1.0) for plan in (rows, full_rows(5))
+    )
+    assert estimates(result['effects']) == pytest.approx(estimates(whole['effects']))
+    assert estimates(result['shares']) == pytest.approx(shapley(pairs, 5))
+    assert not result['exact']
+    assert {effect['verdict'] for effect in result['effects']} == {'not tested (one seed)'}
+    assert result['shares'][0]['low'] is None
 
 
 def test_published_factorial_has_the_published_effects():
@@ -86,14 +88,14 @@ def test_published_factorial_has_the_published_effects():
     # Temperature, which comes first, changes fastest.
     order = [(c, b, a) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
     runs = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), (79, 81)]
-    found = attribute(study(order, runs, start=None), 'knn', 1.0)
-    assert estimates(found['effects']) == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
-    assert found['spread'] ** 2 == pytest.approx(8) and not found['blocks']
+    result = attribute(study(order, runs, start=None), 'knn', 1.0)
+    assert estimates(result['effects']) == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
+    assert result['spread'] ** 2 == pytest.approx(8) and not result['blocks']
     # For two runs in each row, the degrees of freedom are limited to 1.5.
     half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)
-    first = found['effects'][0]
+    first = result['effects'][0]
     assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
-    assert [effect['name'] for effect in found['effects'] if effect['verdict'] == 'higher'] == ['a']
+    assert [effect['name'] for effect in result['effects'] if effect['verdict'] == 'higher'] == ['a']
 
 
 def test_unequal_seeds_give_least_squares_estimates():
@@ -101,20 +103,20 @@ def test_unequal_seeds_give_least_squares_estimates():
     and 1.
     """
     scores = [[20.1, 22.4, 19.0], [21.5, 24.9, None], [26.3, None, 24.1], [31.0, 33.2, 29.4]]
-    found = attribute(study(full_rows(2), scores), 'knn', 1.0)
-    assert estimates(found['effects']) == pytest.approx([7.35, 3.35, 1.564286], abs=1e-6)
-    assert found['blocks'] and found['runs'] == 10
+    result = attribute(study(full_rows(2), scores), 'knn', 1.0)
+    assert estimates(result['effects']) == pytest.approx([7.35, 3.35, 1.564286], abs=1e-6)
+    assert result['blocks'] and result['runs'] == 10
 
 
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
     """Return the fit of a design, the scores of 4000 simulated studies (study, run), and the design."""
-    found = Design(**study(rows, [[0.0]] * len(rows))['design'])
-    runs = [(name, seed) for name in found.rows for seed in range(seeds)]
+    design = Design(**study(rows, [[0.0]] * len(rows))['design'])
+    runs = [(name, seed) for name in design.rows for seed in range(seeds)]
     draw = np.random.default_rng(seeds)
     noise = draw.normal(size=(4000, len(runs))) * np.repeat(np.broadcast_to(spread, len(rows)), seeds)
     noise += np.tile(seed_effect * draw.normal(size=(4000, seeds)), len(rows))
     means = np.repeat([truth(levels) for levels in rows], seeds)
-    return fit(found, runs, blocks=seed_effect > 0), noise + means, found
+    return fit(design, runs, blocks=seed_effect > 0), noise + means, design
 
 
 HALF = fraction_rows(5, 1, [(place,) for place in range(5)])
@@ -126,10 +128,10 @@ def test_intervals_of_effects_cover_them_in_95_percent(rows, seeds, seed_effect)
     def truth(levels):
         return planted(levels[:3])
 
-    model, scores, found = simulated(rows, seeds, truth, seed_effect=seed_effect)
-    sums = [*shares(found.factors, model.terms).values(), {found.pairs[0]: 2.0}]
+    model, scores, design = simulated(rows, seeds, truth, seed_effect=seed_effect)
+    sums = [*shares(design.factors, model.terms).values(), {design.pairs[0]: 2.0}]
     # The term 3 a b contributes 1.5, half of the difference between the effects of a.
-    true = [*shapley(truth, len(found.factors)), 1.5]
+    true = [*shapley(truth, len(design.factors)), 1.5]
     for weights, expected in zip(sums, true):
         estimate, error, freedom = model.estimate(scores, weights)
         covered = (abs(estimate - expected) <= stats.t.ppf(0.975, freedom) * error).mean()
@@ -142,8 +144,8 @@ def test_missing_runs_are_stated_and_not_imputed():
         ([*scores[:3], [scores[3][0], None], *scores[4:]], f'not tested (one run of {HALF[3]})'),
         ([*scores[:3], [None, None], *scores[4:]], f'not estimable without {HALF[3]}'),
     ):
-        found = attribute(study(HALF, one_run), 'knn', 1.0)
-        assert {(effect['verdict'], effect['low']) for effect in found['effects']} == {(reason, None)}
+        result = attribute(study(HALF, one_run), 'knn', 1.0)
+        assert {(effect['verdict'], effect['low']) for effect in result['effects']} == {(reason, None)}
     none = attribute(study(HALF, [[None]] * 16), 'knn', 1.0)
     assert none['runs'] == 0 and none['gain']['estimate'] is None
 
@@ -154,28 +156,28 @@ def test_missing_row_confounds_only_some_effects():
     Without one of eight (2 x 2 x 2), main effects and pairs are.
     """
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
-    found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
-    assert {effect['verdict'] for effect in found['effects']} == {'not estimable without (1, 1)'}
+    result = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
+    assert {effect['verdict'] for effect in result['effects']} == {'not estimable without (1, 1)'}
     rows = full_rows(3)
-    found = attribute(
+    result = attribute(
         study(rows, [[planted(row) + seed for seed in (0, 1)] for row in rows[:7]] + [[None] * 2]), 'knn', 1.0
     )
-    assert estimates(found['effects'])[:3] == pytest.approx([6.5, -0.5, 0.0]) and not found['exact']
+    assert estimates(result['effects'])[:3] == pytest.approx([6.5, -0.5, 0.0]) and not result['exact']
 
 
 def test_collapsed_runs_leave_verdicts_on_their_counts():
     noise = np.random.default_rng(0).normal(0, 0.1, (16, 4))
     scores = 30 + np.array(HALF)[:, :1] + noise
     scores[np.array(HALF)[:, 1] == 1, 3] = 2.0
-    found = attribute(study(HALF, scores), 'knn', 1.0)
-    assert (len(found['collapsed']), found['runs']) == (8, 64)
+    result = attribute(study(HALF, scores), 'knn', 1.0)
+    assert (len(result['collapsed']), result['runs']) == (8, 64)
     # The estimate only uses runs that have learned.
-    assert found['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)
-    verdicts = {effect['name']: effect['verdict'] for effect in found['effects']}
+    assert result['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)
+    verdicts = {effect['name']: effect['verdict'] for effect in result['effects']}
     assert verdicts.pop('b') == 'differs in how many runs collapse' and set(verdicts.values()) == {
         'not tested (collapsed runs)'
     }
-    (b,) = (effect for effect in found['effects'] if effect['name'] == 'b')
+    (b,) = (effect for effect in result['effects'] if effect['name'] == 'b')
     assert b['collapsed'] == (8, 0) and b['share'] == pytest.approx(stats.fisher_exact([[8, 24], [0, 32]]).pvalue)
 
 
@@ -185,10 +187,10 @@ def test_row_with_one_learned_run_is_left_out():
     complete = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
     scores[3][1:] = [2.0, 2.0]
     partial = attribute(study(rows, scores), 'knn', 1.0)
-    found = partial['effects'][0]
+    effect = partial['effects'][0]
     assert partial['alone'] == [f'{rows[3]}, seed 0']
-    assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
-    assert found['verdict'] == 'not tested (collapsed runs)'
+    assert effect['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and effect['low'] < 5 < effect['high']
+    assert effect['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
     # Without one row, an interval for two factors is impossible.
     assert pair['estimate'] is not None and pair['low'] is None
@@ -196,8 +198,8 @@ def test_row_with_one_learned_run_is_left_out():
 
 def test_seeds_are_blocks_if_all_rows_start_alike():
     record = study(full_rows(2), [[1.0, 5.0], [2.1, 6.0], [3.0, 7.1], [4.0, 8.2]])
-    found = attribute(record, 'knn', 1.0)
-    assert found['blocks'] and found['spread'] < 0.2
+    result = attribute(record, 'knn', 1.0)
+    assert result['blocks'] and result['spread'] < 0.2
     record['rows'][2]['runs'][1]['start'] = {**START, 'order': 'other'}
-    found = attribute(record, 'knn', 1.0)
-    assert not found['blocks'] and found['spread'] > 2
+    result = attribute(record, 'knn', 1.0)
+    assert not result['blocks'] and result['spread'] > 2

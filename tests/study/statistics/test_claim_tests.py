@@ -97,18 +97,18 @@ def test_most_error_rate_with_dependent_scores(true):
             parts.append(above(row_contrast(values, [1, -1], False)))
         return parts
 
-    found = [family_verdicts([most_hold(simulate(random))])[0] for random in map(RANDOM, range(STUDIES))]
+    verdicts = [family_verdicts([most_hold(simulate(random))])[0] for random in map(RANDOM, range(STUDIES))]
     if true < 2:
-        assert np.mean([verdict == SUPPORTED for verdict in found]) <= LIMIT
+        assert np.mean([verdict == SUPPORTED for verdict in verdicts]) <= LIMIT
     else:
-        assert np.mean([verdict == CONTRADICTED for verdict in found]) <= LIMIT
-        assert np.mean([verdict == SUPPORTED for verdict in found]) > 0.9
+        assert np.mean([verdict == CONTRADICTED for verdict in verdicts]) <= LIMIT
+        assert np.mean([verdict == SUPPORTED for verdict in verdicts]) > 0.9
 
 
 @pytest.mark.parametrize('claimed', [True, False])
 def test_collapse_error_rate_at_one_half(claimed):
-    found = [collapse_rate(RANDOM(study).binomial(6, 0.5), 6, claimed) for study in range(STUDIES)]
-    assert np.mean([one.p < 0.05 for one in found]) <= LIMIT
+    verdicts = [collapse_rate(RANDOM(study).binomial(6, 0.5), 6, claimed) for study in range(STUDIES)]
+    assert np.mean([one.p < 0.05 for one in verdicts]) <= LIMIT
 
 
 def test_six_collapsed_runs_are_needed():
@@ -118,14 +118,14 @@ def test_six_collapsed_runs_are_needed():
 SLOPE, SECOND_LESS_FIRST = np.eye(3)[0], np.array([0, -1, 1])
 
 
-@pytest.mark.parametrize('asked', ['slope', 'intercept'])
-def test_regression_error_rate_without_an_effect(asked):
+@pytest.mark.parametrize('claimed', ['slope', 'intercept'])
+def test_regression_error_rate_without_an_effect(claimed):
     groups = np.repeat([0, 1], 5)
 
     def simulate(random):
         x = random.normal(size=10) + groups
-        y = random.normal(size=10) + (x if asked == 'intercept' else 2 * groups)
-        return parallel_lines(x, y, groups, SLOPE if asked == 'slope' else SECOND_LESS_FIRST)
+        y = random.normal(size=10) + (x if claimed == 'intercept' else 2 * groups)
+        return parallel_lines(x, y, groups, SLOPE if claimed == 'slope' else SECOND_LESS_FIRST)
 
     assert false_verdicts(simulate, above) <= LIMIT
 

@@ -96,14 +96,14 @@ def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START))
     (None, False),  # Earlier versions did not record the start of a run
 ])  # fmt: skip
 def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
-    (found,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
-    assert found.blocks == blocks and found.verdict == ('higher' if blocks else 'inconclusive')
-    assert found.estimate == pytest.approx(2.0)
+    (comparison,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
+    assert comparison.blocks == blocks and comparison.verdict == ('higher' if blocks else 'inconclusive')
+    assert comparison.estimate == pytest.approx(2.0)
     # The differences are 2.0, 2.1 and 1.9, whose standard deviation is 0.1.
     half = 4.302653 * 0.1 / math.sqrt(3)
-    assert not blocks or (found.low, found.high) == (pytest.approx(2 - half), pytest.approx(2 + half))
-    assert found.improvement[0] == pytest.approx(6 / 9)
-    assert found.spread == pytest.approx([2, 2.1, 1.9] if blocks else [-2, 2.1, 5.9])
+    assert not blocks or (comparison.low, comparison.high) == (pytest.approx(2 - half), pytest.approx(2 + half))
+    assert comparison.improvement[0] == pytest.approx(6 / 9)
+    assert comparison.spread == pytest.approx([2, 2.1, 1.9] if blocks else [-2, 2.1, 5.9])
 
 
 @pytest.mark.parametrize('one, two, verdict', [
@@ -119,10 +119,10 @@ def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
     ([41.0, 45.0, 49.0], [46.0, 12.0, 55.0], 'not tested (collapsed runs)'),
 ])  # fmt: skip
 def test_reason_is_given_without_a_verdict(one, two, verdict):
-    (found,) = compare_scores(record(one, two), 'knn', 1.0)
-    assert found.verdict == verdict
-    assert (found.low is None) == (verdict in ('not measured', 'not tested (one seed)', 'not tested (no spread)'))
-    plan_seeds([found], 1.0)
+    (comparison,) = compare_scores(record(one, two), 'knn', 1.0)
+    assert comparison.verdict == verdict
+    assert (comparison.low is None) == (verdict in ('not measured', 'not tested (one seed)', 'not tested (no spread)'))
+    plan_seeds([comparison], 1.0)
 
 
 @pytest.mark.parametrize('row, verdict, share', [
@@ -130,30 +130,30 @@ def test_reason_is_given_without_a_verdict(one, two, verdict):
     ([21.0, 19.5, 46.0, 43.1, 49.9], 'not tested (collapsed runs)', 4 / 9),
 ])  # fmt: skip
 def test_collapsed_runs_are_counted_and_tested(row, verdict, share):
-    found = record([41.0, 45.0, 49.0, 46.0, 44.0], row)
-    found['rows'] += [
+    study = record([41.0, 45.0, 49.0, 46.0, 44.0], row)
+    study['rows'] += [
         recorded('pixels', [14.0], untrained='pixels'),
         recorded('random', [19.0, 21.0], untrained='random'),
     ]
-    (found,) = compare_scores(found, 'knn', 1.0)
-    assert (found.verdict, found.collapsed, found.share) == (
+    (study,) = compare_scores(study, 'knn', 1.0)
+    assert (study.verdict, study.collapsed, study.share) == (
         verdict,
         (sum(score < 25 for score in row), 0),
         pytest.approx(share),
     )
     # The estimate only uses runs that have learned.
-    assert found.estimate == (None if verdict != 'not tested (collapsed runs)' else pytest.approx(0, abs=2))
-    assert found.improvement[0] == pytest.approx(0.0 if verdict != 'not tested (collapsed runs)' else 8.5 / 25, abs=0.1)
+    assert study.estimate == (None if verdict != 'not tested (collapsed runs)' else pytest.approx(0, abs=2))
+    assert study.improvement[0] == pytest.approx(0.0 if verdict != 'not tested (collapsed runs)' else 8.5 / 25, abs=0.1)
     # The spread of blocks leaves out the two collapsed runs.
-    assert found.spread == (() if verdict != 'not tested (collapsed runs)' else pytest.approx([-3.0, -2.9, 5.9]))
+    assert study.spread == (() if verdict != 'not tested (collapsed runs)' else pytest.approx([-3.0, -2.9, 5.9]))
 
 
 def test_collapse_limit_is_quarter_of_median_gain():
     """Untrained rows score 20, and the median is 45. Runs below 20 + 25 / 4 = 26.25 have therefore collapsed."""
     study = record([41.0, 45.0, 49.0, 46.0, 44.0], [26.0, 27.0, 46.0, 43.1, 49.9])
     study['rows'].append(recorded('random', [19.0, 21.0], untrained='random'))
-    (found,) = compare_scores(study, 'knn', 1.0)
-    assert found.collapsed == (1, 0)
+    (comparison,) = compare_scores(study, 'knn', 1.0)
+    assert comparison.collapsed == (1, 0)
 
 
 def test_improvement_of_separate_rows_has_an_interval():

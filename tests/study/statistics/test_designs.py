@@ -23,24 +23,24 @@ def test_fraction_has_the_published_resolution(factors, halvings, resolution, pa
     `pairs` counts the pairs without an alias among effects and pairs.
     """
     rows = fraction_rows(factors, halvings, [(place,) for place in range(factors)])
-    found = design(rows)
+    plan = design(rows)
     assert len(set(rows)) == 2 ** (factors - halvings) and rows[0] == (0,) * factors
-    assert found.resolution == resolution
-    assert sum(not found.aliases(pair) for pair in found.pairs) == pairs
+    assert plan.resolution == resolution
+    assert sum(not plan.aliases(pair) for pair in plan.pairs) == pairs
 
 
 def test_aliases_are_equal_or_opposite_columns():
-    found = design(fraction_rows(5, 2, [(place,) for place in range(5)]))
-    signs = 2 * np.array(list(found.rows.values())) - 1
+    plan = design(fraction_rows(5, 2, [(place,) for place in range(5)]))
+    signs = 2 * np.array(list(plan.rows.values())) - 1
     effects = [effect for count in (1, 2) for effect in combinations(range(5), count)]
     for one in effects:
         column = signs[:, one].prod(1)
         expected = set()
         for other in effects:
-            name, product = ' × '.join(found.factors[place] for place in other), column @ signs[:, other].prod(1)
+            name, product = ' × '.join(plan.factors[place] for place in other), column @ signs[:, other].prod(1)
             expected |= {name} if product == len(signs) else {f'−{name}'} if product == -len(signs) else set()
-        name = tuple(found.factors[place] for place in one)
-        assert {*found.aliases(name), ' × '.join(name)} == expected
+        name = tuple(plan.factors[place] for place in one)
+        assert {*plan.aliases(name), ' × '.join(name)} == expected
 
 
 def test_fraction_separates_the_asked_interactions():
@@ -51,8 +51,8 @@ def test_fraction_separates_the_asked_interactions():
     mains = [(place,) for place in range(6)]
     usual = design(fraction_rows(6, 2, mains))
     one, two = next(pair for pair in combinations(usual.pairs, 2) if usual.alias(*pair))
-    asked = [*mains, *(tuple(map(usual.factors.index, pair)) for pair in (one, two))]
-    assert not design(fraction_rows(6, 2, asked), interactions=(one, two)).indistinct
+    tested = [*mains, *(tuple(map(usual.factors.index, pair)) for pair in (one, two))]
+    assert not design(fraction_rows(6, 2, tested), interactions=(one, two)).indistinct
 
 
 def test_inseparable_asked_effects_are_named():

@@ -77,12 +77,12 @@ def test_equal_cost_interpolates_between_checkpoints():
         for one in checkpoint['runs']:
             one['device_seconds'] = 0.0
     study = dict(rows=rows)
-    (found,) = at_equal_cost(study, 'knn')
+    (entry,) = at_equal_cost(study, 'knn')
     # The variances of 50, 53, 56 and of 50, 52, 57 are 9 and 13.
     half = t.ppf(0.975, 2) * ((9 + 13) / 3) ** 0.5
-    assert (found['row'], found['on'], found['flops']) == ('dear', 'cheap', 900) and found['ratio'] == 2400 / 900
-    assert found['scores'] == [53.0, 53.0] and found['estimate'] == 0
-    assert [found['low'], found['high']] == pytest.approx([-half, half])
+    assert (entry['row'], entry['on'], entry['flops']) == ('dear', 'cheap', 900) and entry['ratio'] == 2400 / 900
+    assert entry['scores'] == [53.0, 53.0] and entry['estimate'] == 0
+    assert [entry['low'], entry['high']] == pytest.approx([-half, half])
     # These runs count as collapsed, since raw pixels score as much.
     for one in (rows[0]['runs'][2], rows[1]['runs'][0]):
         one['scores']['knn'] = 10.0

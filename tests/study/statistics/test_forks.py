@@ -35,7 +35,7 @@ BRANCH = fork('branch', 'trunk', 6)
         (TRUNK, dict(name='other'), 0),
     ],
 )
-def test_shared_epochs_of_forks(one, two, epochs):
+def test_forks_share_epochs_up_to_the_fork_point(one, two, epochs):
     assert shared_epochs(one, two) == epochs
 
 
@@ -50,7 +50,7 @@ def test_forks_are_paired_without_start_records():
     assert not any(pair.blocks for pair in compare_scores(study, 'k-nn', 1.0))
 
 
-def test_independent_runs_of_equal_precision():
+def test_summary_counts_equivalent_independent_runs():
     null, warmer = fork_summary(forked(), 'k-nn')
     assert (null['null'], warmer['null']) == (True, False)
     assert warmer['within'] == pytest.approx(0.5) and warmer['epoch'] == 6

@@ -41,14 +41,14 @@ def test_seed_and_classifier_spread_are_separated():
 
 
 def test_seeds_of_a_classifier_become_one_score():
-    found = dict(
+    result = dict(
         scores={'knn': 40.0, 'linear': 60.0, 'linear#1': 63.0, 'linear@cars#2': 9.0},
         labels={'knn': 'k-NN', 'linear': 'top-1', 'linear#1': 'top-1', 'linear@cars#2': 'top-1 cars#2'},
     )
-    fold_probes(found)
-    assert found['scores'] == {'knn': 40.0, 'linear': 61.5, 'linear@cars': 9.0}
-    assert found['labels'] == {'knn': 'k-NN', 'linear': 'top-1', 'linear@cars': 'top-1 cars'}
-    assert found['probes'] == dict(linear=[60.0, 63.0])
+    fold_probes(result)
+    assert result['scores'] == {'knn': 40.0, 'linear': 61.5, 'linear@cars': 9.0}
+    assert result['labels'] == {'knn': 'k-NN', 'linear': 'top-1', 'linear@cars': 'top-1 cars'}
+    assert result['probes'] == dict(linear=[60.0, 63.0])
     assert is_local('linear@cars#2') and not is_local('knn#1') and not is_local('linear#x')
 
 

@@ -17,10 +17,10 @@ LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / PAIRS)
 def test_single_images_give_mcnemars_exact_test(seed):
     draw = np.random.default_rng(seed)
     one, other = draw.random(60) < 0.6, draw.random(60) < 0.7
-    found = compare_images(one, other)
-    expected = stats.binomtest(found.only_other, found.only_one + found.only_other, 0.5).pvalue
-    assert found.p == pytest.approx(expected)
-    assert found.difference == pytest.approx(100 * (other.mean() - one.mean()))
+    comparison = compare_images(one, other)
+    expected = stats.binomtest(comparison.only_other, comparison.only_one + comparison.only_other, 0.5).pvalue
+    assert comparison.p == pytest.approx(expected)
+    assert comparison.difference == pytest.approx(100 * (other.mean() - one.mean()))
 
 
 def test_groups_are_swapped_together():

@@ -93,7 +93,7 @@ def test_stored_plan_cannot_be_replaced(tmp_path):
     with pytest.raises(UserError, match=r'first: expected `int` >= 2'):
         read(tmp_path / 'odd')
     crossed = read_study(STUDIES / 'attribution.yaml')
-    for found, out, seeds, budget, code in (
+    for other_study, out, seeds, budget, code in (
         (study, '.', [0, 1], 40, 'other-plan'),
         (study, '.', [0, 1, 2], 20, 'other-plan'),
         (study, 'other', [0], None, 'budget-too-small'),
@@ -101,7 +101,7 @@ def test_stored_plan_cannot_be_replaced(tmp_path):
         (crossed, 'other', [0, 1], None, 'sequential-design'),
     ):
         with pytest.raises(UserError) as error:
-            begin(tmp_path / out, found, seeds, budget)
+            begin(tmp_path / out, other_study, seeds, budget)
         assert error.value.code == code
 
 

@@ -10,9 +10,9 @@ from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
 def test_expected_best_is_the_mean_over_all_choices():
     published, others = 5.0, [3.0, 9.0, 4.0, 7.0]
-    for drawn in range(5):
-        by_hand = np.mean([max([published, *chosen]) for chosen in combinations(others, drawn)])
-        assert best_of(published, others)[drawn] == pytest.approx(by_hand)
+    for size in range(5):
+        by_hand = np.mean([max([published, *chosen]) for chosen in combinations(others, size)])
+        assert best_of(published, others)[size] == pytest.approx(by_hand)
 
 
 def test_curve_is_the_mean_with_a_t_interval():
@@ -30,7 +30,7 @@ def test_fraction_within_counts_trials_near_the_best():
 
 def test_chosen_trials_are_reported_on_other_images():
     choose, report = [5.0, 3.0, 9.0, 4.0, 7.0], [50.0, 30.0, 20.0, 40.0, 70.0]
-    for drawn in range(5):
-        chosen = [max((0, *others), key=choose.__getitem__) for others in combinations(range(1, 5), drawn)]
+    for size in range(5):
+        chosen = [max((0, *others), key=choose.__getitem__) for others in combinations(range(1, 5), size)]
         by_hand = np.mean([report[trial] for trial in chosen])
-        assert best_of(choose[0], choose[1:], report)[drawn] == pytest.approx(by_hand)
+        assert best_of(choose[0], choose[1:], report)[size] == pytest.approx(by_hand)
