@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
+from mmairl.checkpoints.hub_config import Input
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import Backbone
 from mmairl.data.preprocess import channels_of
@@ -32,7 +33,11 @@ class FeatureExtractor(nn.Sequential):
 
 
 def write_onnx(
-    backbone: Backbone, path: str | Path, size: int = 224, cfg: Config | None = None
+    backbone: Backbone,
+    path: str | Path,
+    size: int = 224,
+    cfg: Config | None = None,
+    normalization: Input | ConfigDict | None = None,
 ) -> float:
     """Write an ONNX file that computes feature vectors from a batch of normalized images. Batches may have any size.
 
@@ -43,6 +48,7 @@ def write_onnx(
         path: The file to write.
         size: Side of the images in pixels.
         cfg: A config that describes the backbone, required if it is not a ResNet or a ViT.
+        normalization: The `mean` and `std` of images. Default: those of the config, else of the backbone.
 
     Returns:
         The largest difference between onnxruntime's and torch's value of a feature, as a fraction of the largest feature.
@@ -64,7 +70,8 @@ def write_onnx(
     channels = channels_of(network) or 3
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(3, channels, size, size, generator=generator)
-    normalization = cfg.model.data_preprocessor if cfg else backbone.input
+    if normalization is None:
+        normalization = cfg.model.data_preprocessor if cfg else backbone.input
     metadata = dict(
         mean=list(normalization.mean),
         std=list(normalization.std),

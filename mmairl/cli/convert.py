@@ -51,13 +51,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--mean',
         type=float,
         nargs='+',
-        help='set the mean of each channel, on a scale from 0 to 1 (default: as in the checkpoint)',
+        help='set the mean of each channel, on a scale from 0 to 1 (default: as in the checkpoint, or as in --config for onnx)',
     )
     parser.add_argument(
         '--std',
         type=float,
         nargs='+',
-        help='set the standard deviation of each channel, on the same scale (default: as in the checkpoint)',
+        help='set the standard deviation of each channel, on the same scale (default: like --mean)',
     )
     add_network(parser)
     return parser.parse_args(arguments)
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
 def write_onnx_file(args: argparse.Namespace, backbone: 'Backbone', cfg: 'Config | None') -> None:
     from mmairl.checkpoints.export_onnx import write_onnx
 
-    error = write_onnx(backbone, args.dst, args.size, cfg)
+    error = write_onnx(backbone, args.dst, args.size, cfg, backbone.input if args.mean else None)
     print(
         f'{args.dst} maps `images`, normalized as its metadata states, to `features`; '
         f'its features differ from those of torch by at most {error:.1e} of the largest feature'

@@ -5,10 +5,12 @@ import pytest
 import torch
 import torchvision
 from harness.errors import raises_code
+from mmengine import Config
 
 from mmairl.checkpoints import export_onnx
 from mmairl.checkpoints.export_onnx import write_onnx
 from mmairl.checkpoints.read import read_backbone
+from mmairl.cli import convert
 
 
 @pytest.fixture(scope='module')
@@ -45,6 +47,19 @@ def test_onnx_features_equal_torch_for_any_batch(checkpoint, runtime, tmp_path):
         assert np.abs(features - ours).max() <= 1e-4 * np.abs(ours).max()
     assert 0 <= off <= 1e-4
     assert sorted(file.name for file in tmp_path.iterdir()) == ['r18.onnx']
+
+
+def test_flags_replace_the_statistics_of_a_config(checkpoint, runtime, tmp_path):
+    backbone = dict(type='mmpretrain.ResNet', depth=18, norm_cfg=dict(type='BN'))
+    preprocessor = dict(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2))
+    cfg = Config(dict(model=dict(backbone=backbone, data_preprocessor=preprocessor)))
+    cfg.dump(tmp_path / 'config.py')
+    out = tmp_path / 'r18.onnx'
+    command = [str(checkpoint[0]), str(out), '--to', 'onnx', '--size', '64', '--config', str(tmp_path / 'config.py')]
+    for flags, mean in (((), 0.1), (('--mean', *'000', '--std', *'111'), 0.0)):
+        convert.main([*command, *flags])
+        metadata = runtime.InferenceSession(out).get_modelmeta().custom_metadata_map
+        assert metadata['mean'] == str([mean] * 3)
 
 
 def test_file_with_other_features_is_not_written(checkpoint, runtime, tmp_path, monkeypatch):
