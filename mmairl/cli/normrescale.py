@@ -132,9 +132,9 @@ def rescale(args: argparse.Namespace) -> None:
     )
     skipped = left_alone(rows)
     if all(row.why for row in rows):
+        advice = 'use an anchor of the same network' if anchor else 'check the checkpoint'
         raise UserError(
-            f'{args.lars}: no tensor can be rescaled by {anchor} ({skipped}); use an anchor of the same network',
-            code='nothing-rescaled',
+            f'{args.lars}: no tensor can be rescaled ({skipped}); {advice}', code='nothing-rescaled'
         )
     if args.strict and left_alone([row for row in rows if row.why != WHOLE_NUMBERS]):
         raise UserError(

@@ -148,6 +148,14 @@ def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
         assert 'the output is also an input' in capsys.readouterr().err
 
 
+def test_weights_of_zero_are_an_error(tmp_path, run_tool, capsys):
+    torch.save({key: torch.zeros_like(value) for key, value in weights(1).items()}, tmp_path / 'zero.pth')
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/normrescale.py', tmp_path / 'zero.pth', tmp_path / 'out.pth', '--constant', '0.1')
+    error = capsys.readouterr().err
+    assert 'no tensor can be rescaled (' in error and 'check the checkpoint' in error
+
+
 def test_init_cfg_rescales_the_backbone(tmp_path):
     source, anchor = weights(1), weights(2)
     lars = save_ours(tmp_path / 'lars.pth', source)
