@@ -15,7 +15,7 @@ from mmairl.hardware import cores, unusable_gpu
 
 
 def test_cores_respect_machine_and_slurm(monkeypatch):
-    """joblib respects the CPU affinity and control groups of the process."""
+    """Only the limits of machine and Slurm are tested. joblib itself respects CPU affinity and control groups."""
     monkeypatch.setattr(hardware, 'cpu_count', lambda: 64)
     for of_task, expected in (('', 64), ('2', 2), ('0', 1)):
         monkeypatch.setenv('SLURM_CPUS_PER_TASK', of_task)

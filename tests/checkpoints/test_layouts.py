@@ -182,7 +182,7 @@ def test_a_changed_key_is_equal_or_an_error(name, stride, stored):
             continue
         equal += 1
         if change == 'without reg_token' and name == 'timm dinov2 with registers':
-            # These tensors are those of DeiT III, so it is not another network.
+            # Without this key, the tensors are those of DeiT III, so they are read as such a network.
             continue
         assert (output - expected).abs().max() <= 1e-5 * expected.abs().max(), change
     assert equal < 3 * len(whole)

@@ -1,7 +1,4 @@
-"""Training that is counted in iterations: samplers of every kind, and the configs of Fig.
-
-8, which resume inside an epoch.
-"""
+"""Training that is counted in iterations, with samplers of every kind. The configs of Fig. 8 resume inside an epoch."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice

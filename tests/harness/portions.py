@@ -1,8 +1,9 @@
-"""Run all tests, the slow ones and those of projects too, in portions that resume.
+"""Run all tests, including slow ones and those of projects, in portions that can be resumed.
 
-A portion is a list of test files that takes about five minutes. The result of each passed portion is kept under
-`build/test-all`, by a hash of all files of the repository: after an interruption or a failure, the same command
-runs only what has not passed for exactly these files. Durations of the last run decide how files are grouped.
+A portion is a list of test files that takes about five minutes. The result of each passed portion is stored under
+`build/test-all`, by a hash of all files of the repository. After an interruption or a failure, the same command
+runs only the portions that have not passed with exactly these files. Durations of the last run decide how files
+are grouped.
 
     python -m harness.portions [--list] [PYTEST OPTIONS]
 """

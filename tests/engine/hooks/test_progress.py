@@ -1,4 +1,4 @@
-"""Logged values equal mmengine's, but no step waits for them. The progress line shows share, loss and remaining time."""
+"""Logged values equal mmengine's, but no step waits for them. The progress line states loss and remaining time."""
 
 import copy
 import pickle
