@@ -147,7 +147,8 @@ class OnlineKNNHook(SelectionHook):
             barrier()
             features.append(stored(path, backbone, dataset, how))
             barrier()
-            path.unlink(missing_ok=True)  # Features that are memory-mapped stay readable.
+            # The features stay readable, because they are memory-mapped.
+            path.unlink(missing_ok=True)
         return features
 
 
@@ -276,7 +277,7 @@ class OnlineProbeHook(SelectionHook):
         runner.message_hub.update_scalar('train/probe_held_out_accuracy', accuracy)
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
-        # The first batch of another process may have labels even if that of this process has none.
+        # The highest label of all processes is checked, because the first batch of a process may have no labels by chance.
         all_reduce(highest, 'max')
         labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
         if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
@@ -310,7 +311,7 @@ class OnlineProbeHook(SelectionHook):
         """
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
-        known = (labels != UNKNOWN).sum().clamp(min=1)  # A batch may have no labels.
+        known = (labels != UNKNOWN).sum().clamp(min=1)  # If a batch has no labels, divide by 1.
         loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction='sum') / known
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):

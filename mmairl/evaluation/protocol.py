@@ -290,7 +290,7 @@ def default_device() -> str:
 
 
 def default_workers() -> int:
-    """Return the default number of processes that load images.
+    """Return the default number of processes that load images: one per core, at most 8.
 
     Without a GPU, it is 0, because the network needs every core.
     """

@@ -133,7 +133,7 @@ def svm(
 
 
 def _require_folds(labels: Tensor, label: int, groups: np.ndarray | None) -> None:
-    """Raise unless there are enough images for each fold to have one of the class and one of another class."""
+    """Raise unless each fold can have an image of the class and an image of another class."""
     for kind, value in (('of', 1), ('not of', 0)):
         rows = (labels == value).numpy()
         if groups is not None and len(set(groups[rows])) == 1:
