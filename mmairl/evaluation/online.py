@@ -159,10 +159,10 @@ class OnlineProbeHook(SelectionHook):
     The probe has its own SGD optimizer. The student gets no gradient from it and is bit-identical with and without the hook.
     The probe is saved and resumed with the run.
 
-    The learning rates are those of the paper's release. The default is 30, divided by 10 after 60 % and again after 80 % of
-    the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The release differs from this hook in
-    two points: its probe uses the last view, and it divides the learning rate after epochs 60 and 80, regardless of the
-    length of the run.
+    The learning rates are those in the release of the ECCV 2022 paper. The default is 30, divided by 10 after 60 % and again
+    after 80 % of the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The release differs from
+    this hook in two points: its probe uses the last view, and it divides the learning rate after epochs 60 and 80,
+    regardless of the length of the run.
 
     Args:
         classes: Number of classes of the training set. Images with a negative label are ignored.

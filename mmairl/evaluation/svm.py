@@ -252,9 +252,9 @@ def _fit_class(
 
 
 def _fit(model: Any, *data: np.ndarray, **options: Any) -> None:
-    """Fit a model without warnings that it stopped after ITERATIONS.
+    """Fit a model, and suppress the warning that the fit stopped after ITERATIONS iterations.
 
-    With the largest costs, this also happens in the published protocol.
+    In the published protocol, fits with the largest costs also stop before they converge.
     """
     from sklearn.exceptions import ConvergenceWarning
 

@@ -84,8 +84,8 @@ class TrainingProtocol(Protocol):
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
         """Return the recipe, in which this protocol's settings replace the recipe's own.
 
-        The default recipe depends on whether LARS trained the weights. If neither the settings nor the config name a recipe
-        or an optimizer, the norms of the weights show whether LARS trained them.
+        If no recipe is named, the default recipe is used. It depends on whether LARS trained the weights. The optimizer in
+        the config shows this, or the norms of the weights if the config has no optimizer.
         """
         name = self.recipe
         known = 'optim_wrapper' in cfg or self.name in cfg.get('recipes', {})

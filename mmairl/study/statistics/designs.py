@@ -110,7 +110,7 @@ class Design:
     def distinct(self) -> list[Effect]:
         """Main effects, tested interactions and other pairwise interactions, in this order.
 
-        If the rows cannot separate some of these effects, the list has only the first of them.
+        Of the effects that the rows cannot separate from each other, the list has only the first one.
         """
         distinct: list[Effect] = []
         for effect in [*self.asked, *self.pairs]:
