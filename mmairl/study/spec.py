@@ -37,9 +37,9 @@ Published = str | int | list[str | int]
 
 
 class Rescaled(Declared, frozen=True):
-    """Creates a row's weights by applying NormRescale to the row `of`.
+    """Creates a row's weights by NormRescale from the weights of another row, which the key `of` names.
 
-    The weights get the norms of the row `anchor`, or they are multiplied by `constant`.
+    The weights get the norms of a third row, which `anchor` names, or they are multiplied by `constant`.
     """
 
     of: str
@@ -57,9 +57,9 @@ class Rescaled(Declared, frozen=True):
 
 
 class Along(Declared, frozen=True):
-    """Takes a row's weights from a checkpoint that the row `of` saved during its training.
+    """Takes a row's weights from a checkpoint that another row, which the key `of` names, saved during its training.
 
-    `part` is the fraction of that training, such as 50/300: the checkpoint after epoch 50 of 300.
+    `part` states after which fraction of this training. For example, 50/300 is the checkpoint after epoch 50 of 300.
     """
 
     of: str
@@ -67,9 +67,9 @@ class Along(Declared, frozen=True):
 
 
 class ForkPoint(Declared, frozen=True):
-    """Makes a row a fork: it continues the run of the row `of`, its trunk, with the same seed.
+    """Makes a row a fork. A fork continues the run of another row, its trunk, with the same seed. The key `of` names the trunk.
 
-    The fork starts from the trunk's state after the fraction `at` of the trunk's epochs.
+    The fork starts from the state of the trunk after the fraction `at` of the trunk's epochs.
     """
 
     of: str
@@ -79,7 +79,8 @@ class ForkPoint(Declared, frozen=True):
 def roles(origin: Rescaled | Along | ForkPoint | None) -> dict[str, str]:
     """Return those of the keys `of` and `anchor` that are set in `rescaled`, `along` or `fork`.
 
-    Their values name the rows whose weights are used. In the request to a worker, the values are folders of runs instead.
+    Their values name the rows whose weights are used. In the request that the planner writes for a run's worker process, the
+    values are the folders of runs of these rows.
     """
     used = {role: getattr(origin, role, None) for role in ('of', 'anchor')}
     return {role: name for role, name in used.items() if name}
@@ -190,9 +191,10 @@ class Cross(Declared, frozen=True):
                 )
         if self.design and (confused := self.design.indistinct):
             one, two = map(title, confused)
+            where = f"fraction ('{self.fraction}')" if self.fraction else 'levels'
             raise UserError(
-                f"fraction: the runs cannot separate the effects '{one}' and '{two}' ('{self.fraction}'); set a larger "
-                'fraction, or remove pairs from `interactions`',
+                f"{where}: the runs cannot separate the effects '{one}' and '{two}'; run more combinations of the levels, or "
+                'remove pairs from `interactions`',
                 code='confused-effects',
             )
 

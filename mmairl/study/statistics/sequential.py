@@ -96,8 +96,8 @@ def begin(
     plan = Plan(len(seeds), most)
     if not 2 <= plan.first <= plan.most:
         raise UserError(
-            f"--most: too few runs ('{budget}') for {rows} rows with {plan.first} seeds each at the first analysis; give "
-            f'at least 2 seeds (--seeds), and set --most to at least {each * max(2, plan.first)}',
+            f"--most: too few runs ('{budget or each * most}') for {rows} rows with {plan.first} seeds each at the first "
+            f'analysis; give at least 2 seeds (--seeds), and set --most to at least {each * max(2, plan.first)}',
             code='budget-too-small',
         )
     stored = read(out)
