@@ -297,7 +297,7 @@ class DesignEffects:
     def collapses(self) -> dict[Effect, dict[str, Any]]:
         """The numbers of collapsed runs for each main effect, with the p-value of the exact test; empty if no run collapsed.
 
-        The first number counts runs at the effect's second level, the second number counts runs at its first level.
+        The number of collapsed runs at the second level of the effect comes first, as in `how_many_collapsed`.
         """
         collapsed = np.array([run not in self.learned for run in self.finished], bool)
         if not collapsed.any():

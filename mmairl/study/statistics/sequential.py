@@ -26,7 +26,7 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.compare_rows import LEVEL, Comparison, compare_scores
 from mmairl.study.statistics.verdict_words import DECISIONS, INCONCLUSIVE, decision_of
 
-# If no budget is given, it is enough for this number of seeds per row.
+# The default budget is enough for this number of seeds per row.
 USUAL = 12
 
 
