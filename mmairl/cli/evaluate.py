@@ -108,7 +108,7 @@ def add_settings(group: Any) -> None:
         type=positive,
         nargs='+',
         metavar='K',
-        help="knn: set the numbers of neighbors (default: the config's, or 20 200)",
+        help="knn: set one or more values of k, the number of neighbors (default: the config's, or 20 200)",
     )
     group.add_argument(
         '--temperature',

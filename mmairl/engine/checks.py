@@ -147,7 +147,7 @@ def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callab
     """Return the classes that a type may refer to.
 
     If a registry `box` is given, it must have a class of this name. If `box` is None, the class may be in any of our
-    registries. If none of them has it, raise if the name resembles a registered name. Otherwise, return an empty list, because
+    registries. If none of these has it, raise if the name resembles a registered name. Otherwise, return an empty list, because
     mmengine may still find the class when it builds the object.
     """
     if not isinstance(name, str):
