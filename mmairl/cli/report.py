@@ -113,7 +113,7 @@ def study(arguments: Sequence[str]) -> Path:
 def claims(arguments: Sequence[str]) -> Path:
     parser = parser_of(
         'report claims',
-        "Write a page about the papers' claims, with the verdicts of finished studies on them.",
+        'Write a page about the claims of the papers that the studies of mmairl repeat, with the verdicts of finished studies.',
     )
     parser.add_argument(
         'folder',
