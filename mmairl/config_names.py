@@ -24,7 +24,8 @@ PACKAGE = Path(__file__).resolve().parent
 # A wheel contains the configs inside the package. A checkout contains them next to the package.
 HOMES = (PACKAGE / '.mim', PACKAGE.parent)
 MODULE = 'mmengine.config.config'
-# Older studies and commands name folders of configs that have moved. This table maps each former folder to the current folder.
+# Older studies and commands may name a folder of configs that has moved. This table maps each former folder to the current
+# folder.
 MOVED_FOLDERS = {
     'projects/byol_variants/configs': 'byol_variants',
     'projects/more_methods/configs': 'methods',
@@ -130,14 +131,14 @@ def teach_mmengine(module: ModuleType) -> None:
         return path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
-        """Return an absolute path. mmengine joins it with the package's folder, which does not change an absolute path."""
+        """Return an absolute path. mmengine joins the package's folder and this path, and the result is this path again."""
         if name.startswith(PREFIX):
             return 'mmairl', str(config_path(name))
         return package_and_path(name)
 
     def no_metainfo(package: str, path: str) -> dict[str, Any]:
         if Path(path).is_absolute():
-            # mmengine catches this error and loads the path.
+            # mmengine catches this error, and then loads the config at `path`.
             raise ValueError(f'{path} is not the name of a model')
         return metainfo(package, path)
 

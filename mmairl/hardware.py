@@ -49,7 +49,8 @@ def unusable_gpu() -> str:
 
     Return '' if torch can use the GPU, if there is no GPU, or if CUDA_VISIBLE_DEVICES hides the GPU.
     """
-    import torch  # not at the top, because `prepare` must set OMP_WAIT_POLICY before
+    # This import is not at the top, because `prepare` must set OMP_WAIT_POLICY before torch is imported.
+    import torch
 
     hidden = os.environ.get('CUDA_VISIBLE_DEVICES') in ('', '-1')
     if hidden or torch.cuda.is_available() or not glob('/dev/nvidia[0-9]*') + glob('/dev/kfd'):

@@ -37,8 +37,8 @@ class Registry(parent.Registry):
         kind = super().get(key)
         if kind is None and name in PROJECTS:
             raise UserError(
-                f"{self.name}: no class is registered ('{name}'); set custom_imports=dict(imports='{PROJECTS[name]}') in "
-                'the config, and run the command in a checkout of mmairl',
+                f"{self.name}: no class of this name is registered ('{name}'); set "
+                f"custom_imports=dict(imports='{PROJECTS[name]}') in the config, and run the command in a checkout of mmairl",
                 code='class-of-project',
             )
         return kind
@@ -54,7 +54,7 @@ class Registry(parent.Registry):
         """Raise unless a class of this name is registered."""
         if self.get(name) is None:
             raise UserError(
-                f"{self.name}: no class is registered ('{name}'){closest(name, self.names())}; {OWN_CLASS}",
+                f"{self.name}: no class of this name is registered ('{name}'){closest(name, self.names())}; {OWN_CLASS}",
                 code='unknown-class',
             )
 

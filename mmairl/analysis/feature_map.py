@@ -31,7 +31,7 @@ from mmairl.models.backbones import pooled
 PIXELS = 16
 # Cosine distances below this limit are rounding errors of float32.
 SAME = 1e-6
-# This number of rows is compared with all other rows at once.
+# This number of feature vectors is compared with all others at once.
 BLOCK = 256
 # Each cell has this number of nearest neighbors.
 NEAREST_CELLS = 8
@@ -95,7 +95,7 @@ def extract_map_features(
 
 
 def differ(x: Tensor) -> bool:
-    """Return True if the direction of any row differs from that of the first. All rows of zeros count as one direction."""
+    """Return True if any two rows of `x` differ in direction. All rows of zeros count as one direction."""
     first = F.normalize(x[:1])
     for block in x.split(BLOCK):
         squared = (F.normalize(block) - first).square()
@@ -141,7 +141,7 @@ def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         k: The number of nearest cells to find.
 
     Returns:
-        Cosine distances and positions, both (images * cells, k). The position of a cell is ``image * cells + cell``.
+        Cosine distances and indices of cells, both (images * cells, k). A cell has the index ``image * cells + cell``.
     """
     images, cells, _ = x.shape
     bank = F.normalize(x.flatten(0, 1))
@@ -164,11 +164,11 @@ class ImageCells:
     """The nearest cells of each cell in a selection of images.
 
     Args:
-        images: Positions of the selected images among the readable images.
+        images: Indices of the selected images among the readable images.
         rows: The number of rows of cells in an image.
         columns: The number of columns of cells in an image.
         distance: Cosine distances from each cell to its nearest cells, ascending.
-        position: Positions of the nearest cells, as `nearest_cells` returns them.
+        position: Indices of the nearest cells, as `nearest_cells` returns them.
     """
 
     images: list[int]
@@ -223,8 +223,7 @@ class Outstanding:
     Args:
         near: Two images are near-duplicates if their distance is at most this.
         far: An image is an outlier if its nearest neighbor is farther than this distance.
-        duplicates: Groups of near-duplicates, largest first. With each group comes the largest distance from one of its
-            images to the image's nearest neighbor.
+        duplicates: Groups of near-duplicates, largest first, each with the largest nearest-neighbor distance of its images.
         outliers: Images without a close neighbor, each with the distance to its nearest neighbor, farthest first.
     """
 
@@ -256,10 +255,10 @@ def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
 
 
 def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
-    """Return the positions of feature vectors that are linked by small cosine distances, the largest group first.
+    """Return groups of feature vectors that are linked by small cosine distances, the largest group first.
 
-    Two rows of `x` are linked if their distance is at most `limit`. They are in the same group if a chain of links connects
-    them. Rows without any link are in no group.
+    A group is an array of indices of rows of `x`. Two rows are linked if their distance is at most `limit`. They are in the
+    same group if a chain of links connects them. Rows without any link are in no group.
     """
     unit = F.normalize(x)
     group = np.arange(len(x))
@@ -278,7 +277,7 @@ def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of images: the positions of its members, and of the members that are nearest to its center."""
+    """A group of images: the indices of its members, and of the members that are nearest to its center."""
 
     members: np.ndarray
     central: list[int]

@@ -56,7 +56,7 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def _crop(images: Tensor, strength: float) -> Tensor:
-    """Return the center of images, resized to their original size. At strength 1, it has a fifth of their area."""
+    """Return the center crop of images, resized to their size. At strength 1, the crop has a fifth of their area."""
     size = images.shape[-2:]
     share = math.sqrt(1 - 0.8 * strength)
     center = []

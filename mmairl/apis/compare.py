@@ -109,7 +109,7 @@ def compare(
     out = Path(out)
     if not isinstance(networks, Mapping) or len(networks) < 2:
         raise UserError(
-            f"compare: expected a dictionary of two recipes or more ('{list(networks)}'); add the other checkpoints",
+            f"compare: expected a dictionary of two recipes or more ('{list(networks)}'); add another recipe",
             code='too-few-networks',
         )
     rows: list[Row] = []

@@ -46,8 +46,8 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     if not isinstance(last, Tensor) or last.ndim not in (2, 4) or len(last) != len(images):
         found = tuple(last.shape) if isinstance(last, Tensor) else type(features).__name__
         raise UserError(
-            f"network: {kind} must return features of shape (N, D) or (N, D, H, W) ('{found}'); wrap it in a module that "
-            'returns them',
+            f"network: {kind} returned '{found}' for N = {len(images)} images, but must return features of shape (N, D) or "
+            '(N, D, H, W); wrap it in a module that returns them',
             code='bad-network',
         )
     name = f'{kind}-{len(NETWORKS)}'

@@ -19,7 +19,7 @@ from mmairl.engine.run import train
 from mmairl.errors import UserError, cleared_frames
 from mmairl.io import read_text
 
-SAMPLED = 5000  # number of images from which the mean and standard deviation are estimated
+SAMPLED = 5000  # number of images from which the mean and standard deviation of each channel are estimated
 NO_GPU = 'no GPU is available, and training on the CPU is slow; use fewer epochs, fewer images or a smaller size'
 
 
@@ -67,8 +67,8 @@ def pretrain(
             Cannot be combined with `weights`.
         views: Augmentations of each view. Default: those of the method. For images that are not photographs, choose
             'satellite', 'microscopy', 'medical_grey' or 'documents' (mmairl/data/view_sets.yaml explains these choices). For
-            custom augmentations, pass one list of steps per view. A step is a config, a transform of torchvision v2 or
-            albumentations, or a function of a tensor C x H x W.
+            custom augmentations, pass one list of transforms per view. A transform is a config, an object of torchvision v2
+            or albumentations, or a function of a tensor C x H x W.
         seed: Random seed. Runs with the same seed are bit-identical on a CPU.
         resume: Whether to resume from the newest checkpoint in `out`.
         log: Experiment trackers that also receive the training curves: 'wandb', 'mlflow', or a list of both.
@@ -131,7 +131,7 @@ def _config(
     options: Mapping[str, Any],
     request: Mapping[str, Any],
 ) -> Config:
-    """Return the config of the run. If images are used as stored, measure their mean and standard deviation for it."""
+    """Return the config of the run. If images are used as stored, set their measured mean and standard deviation."""
     channels = request['channels']
     dataset = UnlabelledFolder(data, channels=channels)
     # In a notebook, persistent workers would outlive the run.

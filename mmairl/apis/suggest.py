@@ -52,7 +52,7 @@ class Request:
         size: Side of the largest crop in pixels.
         batch: Images per step. Default: depends on the number of images.
         workers: Number of processes that load images. Default: one per core, at most 16.
-        views: Name of a set of augmentations in data/view_sets.yaml. In each view, they replace the steps after the crop.
+        views: Name of a set of augmentations in data/view_sets.yaml. In each view, the set replaces all steps after the crop.
 
     Raises:
         UserError: If a number is not positive, if there are too few images, or if both `weights` and `network` are set.
@@ -153,7 +153,7 @@ def suggest_for(
 
 
 def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings that replace those of the method's config, and the facts for the comments of `suggest`."""
+    """Return the settings that replace those of the method's config, and the facts for the comments in the suggested file."""
     base = load_config(full_size(request.method))
     batch = _batch(request)
     epochs = request.epochs or _epochs(request.images)
@@ -196,7 +196,10 @@ def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _batch(request: Request) -> int:
-    """Return the requested batch size, or a multiple of the number of GPUs: for a small data set, about 16 steps per epoch."""
+    """Return the requested batch size. If none is requested, return a multiple of the number of GPUs.
+
+    With fewer than LARGE images, the default is about a sixteenth of the images, at least 16 and at most BATCH_PER_GPU.
+    """
     if request.batch:
         return request.batch
     gpus = request.gpus
@@ -370,8 +373,8 @@ def full_size(method: str) -> str:
 def methods() -> dict[str, Path]:
     """Return the config files of all methods. The keys are the names that the files assign to `__method__`.
 
-    The files are searched for this assignment, but not executed. Since the name starts with two underscores, mmengine does
-    not pass it on to configs that inherit from the file.
+    The files are searched for this assignment, but not executed. Since `__method__` starts with two underscores, mmengine
+    does not pass it on to configs that inherit from the file.
     """
     known = {}
     for path in sorted((home() / 'configs').rglob('*.py')):

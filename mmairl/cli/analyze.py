@@ -6,9 +6,9 @@ geometry  measure alignment, uniformity, rank, spectrum and invariances, and dra
 measures  compute measures that require no labels on training images: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ...
 patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT's last layer
 
-CONFIG defines the images, as in `mmairl evaluate`, and the network unless it is a ResNet. CKPT is a checkpoint in any known
-format, or a released model such as torchvision:resnet50. Most analyses write a page, figures as
-PNG and SVG, and numbers as CSV; patches writes a single PNG.
+CONFIG defines the images, as in `mmairl evaluate`. It also defines the network, but cka, geometry and measures detect a ResNet
+from the weights in CKPT. CKPT is a checkpoint in any known format, or a released model such as torchvision:resnet50. Most
+analyses write a page, figures as PNG and SVG, and numbers as CSV; patches writes a single PNG.
 """
 
 import argparse
@@ -176,7 +176,7 @@ def _draw_patches(
 
 
 def named(paths: list[str]) -> dict[str, str]:
-    """Return the paths by unique names: file names if these are unique, else folder and file names, else whole paths."""
+    """Return the paths. The keys are file names if these are unique, else folder and file names, else whole paths."""
     from mmairl.checkpoints.released import is_released
 
     short = [path if is_released(path) else Path(path).stem for path in paths]

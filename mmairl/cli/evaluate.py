@@ -108,7 +108,7 @@ def add_settings(group: Any) -> None:
         type=positive,
         nargs='+',
         metavar='K',
-        help="knn: set the numbers of neighbors (default: the config's, or 20 200)",
+        help="knn: set one or more values of k, the number of neighbors (default: the config's, or 20 200)",
     )
     group.add_argument(
         '--temperature',
@@ -281,7 +281,7 @@ def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
 
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
     print_results([result], f'in percent, {Path(args.config).stem}{features}')
-    # Do not replace the result of an evaluation with other settings or images.
+    # If the file contains the result for other settings or images, write to another file.
     if args.out is None and out.is_file():
         saved = read_json(out).get('identity') or {}
         if difference(saved, result.identity, ignored=('weights', 'code', SOURCES)):

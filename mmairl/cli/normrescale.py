@@ -22,7 +22,7 @@ PER = ('tensor', 'channel')
 STATISTICS = ('keep', 'rescale')
 # Entries of a checkpoint's `meta` that describe its weights. They are copied to the rescaled checkpoint.
 KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')
-# The printed recommendation, by whether the network looks LARS-trained.
+# The printed recommendation. The key states whether the network looks LARS-trained.
 ADVICE = {
     True: 'recommendation: rescale the network by an anchor (without --exact) and keep the learning rate of your recipe, or '
     'search learning rates {rates}',

@@ -35,7 +35,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--step', type=positive, metavar='N', help='replay iteration N (default: use --check)'
     )
     add_switch(
-        parser, '--views', '--step: show the views with their sampled parameters (default: off)'
+        parser,
+        '--views',
+        '--step: show the views, and the parameters that their transforms sampled (default: off)',
     )
     add_switch(
         parser,

@@ -113,7 +113,7 @@ def study(arguments: Sequence[str]) -> Path:
 def claims(arguments: Sequence[str]) -> Path:
     parser = parser_of(
         'report claims',
-        "Write a page about the papers' claims, with the verdicts of finished studies on them.",
+        'Write a page about the claims of the papers that the studies of mmairl repeat, with the verdicts of finished studies.',
     )
     parser.add_argument(
         'folder',
@@ -145,7 +145,7 @@ def health(arguments: Sequence[str]) -> Path:
 def views(arguments: Sequence[str]) -> Path:
     parser = parser_of(
         'report views',
-        'Write a page with some training images and their views. Check the views on it before a run.',
+        'Write a page with some training images and their views, so that you can check the views before a run.',
     )
     parser.add_argument(
         'config', help='use this pre-training config, such as configs/mocov2plus_r18_folder_100e.py'
@@ -238,7 +238,8 @@ def image_map(arguments: Sequence[str]) -> Path:
         '--seed',
         type=seed,
         default=0,
-        help='set the seed of random weights, maps and groups (default: 0)',
+        help='set the seed of the maps (t-SNE), of the grouping of images (k-means) and of the untrained network for '
+        'comparison (default: 0)',
     )
     parser.add_argument(
         '--out', default='work_dirs/map.html', help='write this page (default: work_dirs/map.html)'

@@ -134,7 +134,8 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         '--most',
         type=positive,
         metavar='RUNS',
-        help='--until-decided: train at most RUNS runs, including search trials (default: 12 seeds or searches of each row)',
+        help='--until-decided: train at most RUNS runs, including search trials (default: 12 seeds or 12 searches '
+        'of each row of the study)',
     )
 
 

@@ -99,7 +99,7 @@ class MMSegImages(DenseDataset):
         self.source = PLATFORM.build(dict(source, _scope_='mmseg', pipeline=[]))
         if count is not None and len(self.source) != count:
             raise UserError(
-                f"{source['type']}: expected {count} images ('{len(self.source)}'); complete the data set, or correct count",
+                f'{source["type"]}: expected {count} images, found {len(self.source)}; complete the data set, or correct count',
                 code='image-count',
             )
         self.classes = list(self.source.metainfo['classes'])

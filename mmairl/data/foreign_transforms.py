@@ -78,8 +78,8 @@ class ForeignTransform:
         if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
             kind = list(getattr(changed, 'shape', ())) or type(changed).__name__
             raise UserError(
-                f"{self.name}: must return one image with {len(image)} channels ('{kind}'); correct the transform, or use "
-                'another',
+                f"{self.name}: must return one image with {len(image)} channels, but returned '{kind}'; correct the "
+                'transform, or use another',
                 code='not-one-image',
             )
         return changed

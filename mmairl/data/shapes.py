@@ -85,7 +85,7 @@ class Shapes(ViewDataset):
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
     """Return the images from the user's cache. If the cache lacks them or is damaged, draw the images."""
     folder = cache() / 'shapes'
-    # The file name contains a digest of this module, so that a change of the drawing code draws the images again.
+    # The file name contains a digest of this module, so that the images are drawn again if the drawing code changes.
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
     path = folder / f'{split}-{count}-{size}-{seed}-{version}.npy'
     with suppress(OSError, ValueError, EOFError):

@@ -123,7 +123,7 @@ def _plain(name: str) -> str:
 
 
 def image_names(dataset: Dataset) -> list[str]:
-    """Return the name of each image: its path relative to the root, or its name in messages if it has no path."""
+    """Return the name of each image: the path relative to the root or, if the image has no path, its name in messages."""
     if hasattr(dataset, 'indices'):
         inner = image_names(dataset.dataset)
         return [inner[index] for index in dataset.indices.tolist()]

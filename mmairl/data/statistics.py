@@ -58,7 +58,7 @@ def channel_statistics(
     for image in track(loader, 'measuring', count):
         if image is None:
             continue
-        # Update the running mean and variance by Welford's method, which accepts all pixels of an image at once.
+        # Update mean and sum of squared deviations with all pixels of an image at once (Chan's form of Welford's method).
         size, image_mean, image_variance = image
         images += 1
         pixels += size

@@ -241,7 +241,7 @@ def read_lines(path: str | Path, kind: str) -> list[str]:
 class Relabelled(ImageSubset):
     """Merges the classes of a data set into groups, which become the labels, as in the paper's App. B.2 and Tab. 6.
 
-    Set either `taxonomy` and `groups`, or `labels`.
+    Set only `labels`, or set both `taxonomy` and `groups`.
 
     Args:
         dataset: Config of the data set.
@@ -327,7 +327,8 @@ def merge_classes(
     # This is the paper's bottom-up rule. It merges the deepest groups into their parents, one level at a time, until at most
     # `groups` groups remain. The groups that the paper used are not published.
     for level in range(max(map(len, lines)), 0, -1):
-        # A class that is more than `level` - 1 steps below the root is replaced by its ancestor at this level.
+        # A class that is more than `level` - 1 steps below the root is replaced by its ancestor that is `level` - 1 steps below
+        # the root.
         merged = [line[max(0, len(line) - level)] for line in lines]
         reached = len(set(merged))
         if reached <= groups:

@@ -38,7 +38,7 @@ class TrainingImages(Dataset):
         allowed: How many images may be unreadable.
         tally: One row per data worker, with three numbers: how many unreadable images the worker met, how many images it
             loaded, and how many seconds it spent on loading. The first column is summed after each unreadable image to find
-            out whether there are too many. A sum over `reasons` would be too slow.
+            out whether too many are unreadable. A sum over `reasons` would be too slow.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:

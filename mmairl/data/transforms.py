@@ -427,7 +427,8 @@ def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
     """
     value, largest = pixels.max(dim=1, keepdim=True)
     chroma = value - pixels.amin(dim=1, keepdim=True)
-    # The channels are in the order green, blue, red, green.
+    # The channels are green, blue, red and green again. The differences of neighbors (green - blue, blue - red, red - green)
+    # yield the hue if red, green or blue, respectively, is the largest channel.
     around = torch.cat([pixels[:, 1:], pixels[:, :2]], 1)
     difference = (around[:, :3] - around[:, 1:]).div_(chroma.clamp(min=TINY))
     hue = difference.gather(1, largest).add_(largest, alpha=2)
@@ -563,8 +564,8 @@ class Solarize(Augmentation):
         return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # The threshold is lowered by half a byte, because data workers change bytes: values in this half byte have been
-        # rounded up to the threshold there.
+        # The threshold is lowered by half a byte. Data workers change bytes, so values less than half a byte below the
+        # threshold have been rounded up to it in a data worker.
         bright = images >= (self.threshold - 0.5) / 255
         bright &= to_device_of(params['on'], images).view(-1, 1, 1, 1)
         return torch.where(bright, 1 - images, images)

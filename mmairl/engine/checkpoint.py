@@ -122,7 +122,7 @@ def describe_run(runner: Runner) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the properties of the machine and the software on which the last bits of a run's numbers depend."""
+    """Return the properties of the machine and the software on which the last bits of a run's results depend."""
     return dict(
         processor=processor(),
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else '',
@@ -393,14 +393,14 @@ def consolidate(src: Path, dst: Path) -> str:
 
 
 def trust_mmengine_checkpoints() -> None:
-    """Make mmengine read checkpoints, pickles and YAML files by the functions of this package.
+    """Make mmengine read checkpoints, pickles and YAML files with the functions of this package.
 
     mmengine's own functions would run code that such a file contains.
     """
     read_plain_yaml()
     register_handler(['pkl', 'pickle'])(PlainPickles)
     CheckpointLoader.register_scheme('', load_checkpoint, force=True)
-    # mmengine's loaders of several URL schemes call `load_url`, so it is replaced itself instead of the loader of one scheme.
+    # mmengine's loaders of several URL schemes call `load_url`. Replacing this function changes all of these loaders.
     platform.load_url = _load_from_address
 
 

@@ -146,9 +146,9 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
     """Return the classes that a type may refer to.
 
-    They are the classes of this name in the registry `box`, or in any of our registries if `box` is None. Raise if `box` has
-    no class of this name, or if `box` is None and the name resembles a registered one. Otherwise, an unknown name gives an
-    empty list, because mmengine may still find its class when it builds the object.
+    If a registry `box` is given, it must have a class of this name. If `box` is None, the class may be in any of our
+    registries. If none of these has it, raise if the name resembles a registered name. Otherwise, return an empty list, because
+    mmengine may still find the class when it builds the object.
     """
     if not isinstance(name, str):
         return [name]

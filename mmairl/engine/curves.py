@@ -95,7 +95,7 @@ def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value of a literal, which may contain calls of `dict`, and the source text of any other expression."""
+    """Return the value of a literal, which may contain calls of `dict`. Return the source text of other expressions."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
         content = dict(_value(node.args[0])) if node.args else {}
         content.update({keyword.arg: _value(keyword.value) for keyword in node.keywords})

@@ -81,7 +81,7 @@ def _require_variables(launcher: str) -> None:
 
 
 def _select_gpu(launcher: str) -> torch.device:
-    """Select the GPU whose number is the local rank of this process, or the only GPU if Slurm shows a process just one."""
+    """Select the GPU whose index is the local rank of this process, or the only GPU if Slurm shows a process just one."""
     number = int(os.environ['LOCAL_RANK'])
     count = torch.cuda.device_count()
     if number >= count and (count > 1 or launcher == 'pytorch'):
@@ -91,7 +91,7 @@ def _select_gpu(launcher: str) -> torch.device:
             code='no-gpu-for-process',
         )
     number = min(number, count - 1)
-    # mmengine uses this variable as the number of the GPU.
+    # mmengine uses this variable as the index of the GPU.
     os.environ['LOCAL_RANK'] = str(number)
     device = torch.device('cuda', number)
     torch.cuda.set_device(device)

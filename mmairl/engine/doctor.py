@@ -34,13 +34,13 @@ WORST = 2.0
 PERTURBATION = 1e-9
 # A remedy counts as helpful if the whole confidence interval of its gain is above this value.
 CLEAR = 0.05
-# The weight of all quantities other than the one that turned bad first.
+# The weight, in the severity of a fork, of all quantities except the one that turned bad first.
 OTHERS = 0.1
 Options = dict[str, Any]
 
 
 class Usual(msgspec.Struct):
-    """The usual range of a setting. If a value is outside it, the remedy is described by `words` and set by `options`."""
+    """The usual range of a setting. If the setting is outside it, applying `options` is a remedy, which `words` describes."""
 
     key: str
     low: float

@@ -99,7 +99,7 @@ class Fork:
         parts = re.fullmatch(r'(.+)@([1-9]\d{0,8})', text)
         if parts is None:
             raise UserError(
-                f"--fork: expected RUN@EPOCH ('{text}'); give a work dir and a number of epochs, such as work_dirs/demo@6",
+                f"--fork: expected RUN@EPOCH ('{text}'); give a work dir and an epoch, such as work_dirs/demo@6",
                 code='bad-fork',
             )
         return cls(Path(parts[1]), int(parts[2]))
@@ -254,7 +254,7 @@ def require_same_order(changed: list[str]) -> None:
 
 @contextmanager
 def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
-    """Return a context in which an error about weights that do not fit names the model keys that the branch has changed."""
+    """Return a context in which an error about weights also lists the model keys that the branch has changed."""
     try:
         yield
     except UserError as error:

@@ -63,7 +63,7 @@ class RecordAt(Hook):
 
     Args:
         iteration: The number of the iteration; the first is 1.
-        prepare: A function that is called with the runner before the iteration, for example to record sampled parameters.
+        prepare: A function that is called with the runner before the iteration, for example to record the transforms.
     """
 
     # The hook reads the queue before MomentumHook adds the keys of this step.

@@ -215,7 +215,7 @@ def require_same_length(
 
 
 def position(dataloader: DataLoader) -> dict[str, Any]:
-    """Return the numbers that determine the order of the images. A checkpoint stores them as 'place'."""
+    """Return the values that determine the order of the images. A checkpoint stores them as 'place'."""
     place = dict(
         images_per_step=images_per_step(dataloader),
         images=images_in_epoch(dataloader),

@@ -21,7 +21,8 @@ from mmairl.checkpoints.read import Backbone, read_backbone, warn
 from mmairl.models.norm import measure_statistics, norms_of
 from mmairl.registry import MODELS
 
-# The features that `load_backbone` and `pooled` yield by default. Studies record this choice, because it affects scores.
+# A description of the features that `load_backbone` and `pooled` yield by default. Studies record it, because the choice of
+# features affects scores.
 FEATURES = "the student's, pooled after the backbone"
 
 

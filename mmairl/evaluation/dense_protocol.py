@@ -316,7 +316,7 @@ class DenseProtocol(Protocol):
 class Windows(Dataset):
     """A data set with one window per training image.
 
-    Without `epoch`, it is the central window. With `epoch`, it is a random window, which is flipped in half of the cases.
+    Without `epoch`, the window is central. With `epoch`, the window is random, and it is flipped with probability 0.5.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ class CellFeatures:
         self.random = torch.Generator()
 
     def restart(self, seed: int) -> None:
-        """Seed the random permutations of cells. They then do not depend on whether features were already stored."""
+        """Seed the random permutations of cells, so that they do not depend on whether features were already stored."""
         self.random.manual_seed(seed)
 
     @torch.no_grad()
@@ -441,7 +441,7 @@ class Cells:
         if self.bytes > free:
             raise UserError(
                 f"{folder}: features take {need} and the disk has {free / 2**30:.2f} GiB free ('{folder}'); free space, "
-                'name another folder (--cache), or set a smaller size, a smaller crop or fewer layers',
+                'use another folder (--cache), or set a smaller size, a smaller crop or fewer layers',
                 code='disk-too-small',
             )
         self.features.restart(self.protocol.seed)

@@ -54,7 +54,7 @@ def near_duplicates(
     """Return a mask of the test images that have a near duplicate in the training set, and counts with example pairs.
 
     The mask has one entry per row of the test features. A pair with two different labels is a label conflict. It is counted
-    and shown as an example, but its entry in the mask is False.
+    and shown as an example, but the mask is False for its test image.
     """
     train, test = sets
     bank, query = features

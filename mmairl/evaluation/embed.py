@@ -57,7 +57,7 @@ def embed(
         checkpoint: A checkpoint of a ResNet or ViT, in any format that `tools/evaluate.py` reads.
         images: A folder, an archive written by `tools/pack.py`, a file, an image in memory, or a list of these. An image in
             memory is a Pillow image, an array H x W or H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8
-            unless the network was trained on images as they are stored.
+            unless the network was trained on images that were not converted to 8-bit RGB.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
         size: Side of the central crop in pixels. Default: the crop size of the training if the checkpoint or a file next to
@@ -65,8 +65,8 @@ def embed(
         mean: Mean of each channel, with pixel values from 0 to 1. Default: the mean in `config`, or without a config, the
             mean that the checkpoint or a file next to it states. If there is none, ImageNet's mean is used, with a warning.
         std: Standard deviation of each channel. Default: chosen in the same way as the mean.
-        config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT, or if a
-            warning shows that the assumed number of attention heads is wrong.
+        config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT, or if the
+            number of attention heads that a warning states is not the network's.
         batch: Images per batch.
         workers: Number of processes that load images.
         device: Device of the network. Default: the GPU, if there is one.
@@ -192,7 +192,8 @@ def embedding_network(
 
     Returns:
         A config that defines the network, the weights, a dictionary with the mean and standard deviation of the images, a
-        list of one view, which resizes and crops the images, and their number of channels (None means 8-bit RGB images).
+        list of one view (the steps that resize and crop an image), and the number of channels of the images (None means
+        8-bit RGB images).
     """
     register()
     cfg = load_config(config) if config else None
@@ -226,8 +227,8 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
     shape = images.shape if isinstance(images, np.ndarray) else ()
     if len(shape) == 3 and shape[2] in PLANES - {channels}:
         raise UserError(
-            f'embed: an array {shape} may be one image of {shape[2]} channels or {shape[0]} gray images; put the images into a '
-            'list (one image of more than 4 channels requires a network trained on that number of channels)',
+            f'embed: an array {shape} may be one image of {shape[2]} channels or {shape[0]} gray images; put the image or the '
+            'images into a list (one image of more than 4 channels requires a network trained on that number of channels)',
             code='ambiguous-array',
         )
     if _is_one_image(images, channels):
@@ -287,7 +288,8 @@ class ListedImages(ViewDataset):
     def require_image(self, image: object, number: int) -> None:
         """Raise unless an item is a path, a Pillow image or an array that the network accepts.
 
-        Only a network that was trained on images as stored accepts arrays of any type and number of channels.
+        Arrays of any type and number of channels are accepted only if the network was trained on images that were not
+        converted to 8-bit RGB.
         """
         kind = type(image).__name__
         if isinstance(image, (str, Path, Image.Image)):

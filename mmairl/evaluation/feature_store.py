@@ -56,7 +56,7 @@ def read_rows(path: Path, images: int) -> Tensor:
 
 
 def _is_filled(path: Path, lock: FileLock) -> bool:
-    """Return whether the file exists. If it is missing, first take the lock, which may mean waiting for another run."""
+    """Return whether the file exists. If it is missing, wait for the lock, take it, and check again."""
     if path.is_file():
         return True
     with explained_disk_errors(path):

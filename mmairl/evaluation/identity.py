@@ -152,7 +152,7 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
-    """Return a data set's settings without its views, a digest of its images, labels and classes, and its number of images.
+    """Return the settings (except views), a digest of the images, labels and classes, and the number of images of a data set.
 
     The digest covers the labels, the arrays in memory, and the files. If the files have at most 256 MiB in total, it covers
     their bytes. Otherwise, it covers only the name, size and modification time of each file, and a change goes unnoticed if
@@ -337,7 +337,7 @@ def difference(
         now = new.get(name)
         is_file = str(before).startswith(FILE) or str(now).startswith(FILE)
         if name.startswith(absent) and (is_file or ABSENT in (before, now)):
-            return False  # If the images are absent, the files that list them are absent, too.
+            return False  # Images count as unchanged if they are absent, and so do the files that list them.
         if str(before) in EARLIER.get(str(now), ()):
             return False
         return before != now or str(now).startswith(UNKNOWN)
@@ -372,7 +372,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     if path.is_file():
         if differs := difference(read_json(path), identity):
             raise UserError(
-                f'{folder}: contains another result, which differs in {differs}; name another folder (--work-dir), remove this '
+                f'{folder}: contains another result, which differs in {differs}; use another folder (--work-dir), remove this '
                 'folder, or replace the result by --remeasure',
                 code='other-result',
             )
@@ -380,7 +380,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     for name in results:
         if (folder / name).exists():
             raise UserError(
-                f'{folder}: {name} exists without {NAME}, so its identity is unknown; name another folder (--work-dir), '
+                f'{folder}: {name} exists without {NAME}, so its identity is unknown; use another folder (--work-dir), '
                 'or remove this folder',
                 code='unknown-result',
             )

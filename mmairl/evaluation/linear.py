@@ -19,8 +19,8 @@ class LinearEvaluation(TrainingProtocol):
     The default recipe is that of the MoCo paper. For weights that LARS trained, it is that of the BYOL paper.
 
     Args:
-        sweep: Whether to train one classifier for each learning rate and weight decay in the recipe's `sweep`, all in one
-            run, and to test the classifier that is best on held-out images. Default: the config's `evaluation.sweep`.
+        sweep: Whether to train one classifier for each combination of the settings in the recipe's `sweep`, all in one run,
+            and to test the combination that is best on held-out images. Default: the config's `evaluation.sweep`.
     """
 
     sweep: bool | None = None

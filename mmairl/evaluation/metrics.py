@@ -154,7 +154,7 @@ def ap11(scores: Tensor, y: Tensor) -> float:
 
     is_positive = y.numpy() == 1
     precision, recall, _ = precision_recall_curve(is_positive, scores.numpy())
-    # The last point of scikit-learn's curve, a precision of 1 at a recall of 0, belongs to no image.
+    # The last point of scikit-learn's curve, a precision of 1 at a recall of 0, belongs to no image, so it is removed.
     precision = precision[:-1]
     recall = recall[:-1]
     reached = [precision[recall >= tenth / 10].max() for tenth in range(11)]

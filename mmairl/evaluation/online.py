@@ -147,7 +147,8 @@ class OnlineKNNHook(SelectionHook):
             barrier()
             features.append(stored(path, backbone, dataset, how))
             barrier()
-            path.unlink(missing_ok=True)  # Features that are memory-mapped stay readable.
+            # The features stay readable, because they are memory-mapped.
+            path.unlink(missing_ok=True)
         return features
 
 
@@ -158,10 +159,10 @@ class OnlineProbeHook(SelectionHook):
     The probe has its own SGD optimizer. The student gets no gradient from it and is bit-identical with and without the hook.
     The probe is saved and resumed with the run.
 
-    The learning rates are those of the paper's release. The default is 30, divided by 10 after 60 % and again after 80 % of
-    the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The release differs from this hook in
-    two points: its probe uses the last view, and it divides the learning rate after epochs 60 and 80, regardless of the
-    length of the run.
+    The learning rates are those in the release of the ECCV 2022 paper. The default is 30, divided by 10 after 60 % and again
+    after 80 % of the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The release differs from
+    this hook in two points: its probe uses the last view, and it divides the learning rate after epochs 60 and 80,
+    regardless of the length of the run.
 
     Args:
         classes: Number of classes of the training set. Images with a negative label are ignored.
@@ -276,7 +277,7 @@ class OnlineProbeHook(SelectionHook):
         runner.message_hub.update_scalar('train/probe_held_out_accuracy', accuracy)
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
-        # The first batch of another process may have labels even if that of this process has none.
+        # The highest label of all processes is checked, because the first batch of a process may have no labels by chance.
         all_reduce(highest, 'max')
         labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
         if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
@@ -310,7 +311,7 @@ class OnlineProbeHook(SelectionHook):
         """
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
-        known = (labels != UNKNOWN).sum().clamp(min=1)  # A batch may have no labels.
+        known = (labels != UNKNOWN).sum().clamp(min=1)  # If a batch has no labels, divide by 1.
         loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction='sum') / known
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):

@@ -151,7 +151,8 @@ def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
     width = cfg.model.get('in_channels') or cfg.model.get('projector', {}).get('in_channels')
     if width is None:
         raise UserError(
-            f'model.in_channels: {cfg.filename} does not state the width of its features; set model.in_channels',
+            f"model.in_channels: {cfg.filename} does not state the width of the backbone's features; "
+            'set model.in_channels',
             code='unknown-width',
         )
     preprocessor = {key: cfg.model.data_preprocessor[key] for key in ('type', 'mean', 'std')}

@@ -127,8 +127,8 @@ def _require_scorable(dataset: Dataset, protocol: str) -> None:
     if kind not in expected:
         others = [name for name in PROTOCOLS.names() if kind in PROTOCOLS.get(name).labels]
         raise UserError(
-            f"{protocol}: expected {' or '.join(expected)} labels, but {type(dataset).__name__} has others ('{kind}'); "
-            f'use one of {", ".join(others)}',
+            f'{protocol}: expected {" or ".join(expected)} labels, but {type(dataset).__name__} has labels of another kind '
+            f"('{kind}'); use one of the protocols {', '.join(others)}",
             code='unsupported-labels',
         )
 
@@ -142,8 +142,8 @@ def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
         if found != expected:
             odd = sorted(set(found) ^ set(expected))
             raise UserError(
-                f'evaluation: the {name} images have {len(found)} classes, the training images have {len(expected)}, and '
-                f'they differ in {repr(odd[0]) if odd else "their order"}; use folders with the same classes',
+                f'evaluation: the {len(found)} classes of the {name} images and the {len(expected)} classes of the training '
+                f'images differ in {repr(odd[0]) if odd else "their order"}; use folders with the same classes',
                 code='other-classes',
             )
 
@@ -180,15 +180,15 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
     """
     if _overlap_by_config(data['train'], data['test']):
         raise UserError(
-            'evaluation.train: the training images are test images; name other images under evaluation.test',
+            'evaluation.train: the training images are test images; set another data set under evaluation.test',
             code='train-is-test',
         )
     if data.get('val'):
         for part in ('test', 'train'):
             if _overlap_by_config(data['val'], data[part]):
                 raise UserError(
-                    f'evaluation.val: the validation images are {PARTS[part]} images; name other images, or leave `val` '
-                    'out to hold out a part of the training images',
+                    f'evaluation.val: the validation images are {PARTS[part]} images; set another data set, or leave '
+                    '`val` out to hold out a part of the training images',
                     code=f'val-is-{part}',
                 )
         return data['train'], data['val']
@@ -236,8 +236,8 @@ def _refuse_shared_groups(parts: Mapping[str, Dataset], groups: Groups) -> None:
 def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
     """Raise if the images `held`, on which hyperparameters are chosen, contain test images or copies of test images.
 
-    The splits of published data sets share a few images. Therefore, copies are only logged if they make up at most a
-    hundredth of `held`, and if `held` and `test` are splits of one data set or `held` is a part of the training images.
+    The splits of published data sets share a few images. Therefore, copies that make up at most a hundredth of `held`
+    are only logged if `held` is another split of the data set of `test`, or a part of the training images.
     """
     copies = shared_images(held, test)
     tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])
@@ -264,7 +264,8 @@ def _overlap_error(
     first, twin = map(printable, copies[0])
     return UserError(
         f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, such as '
-        f"('{first}' and '{twin}'); remove them from one of the two sets, or name other images",
+        f"('{first}' and '{twin}'); remove them from one of the two sets, or set another data set under "
+        f'evaluation.{one} or evaluation.{other}',
         code=f'{one}-in-{other}',
     )
 

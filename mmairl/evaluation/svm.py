@@ -133,7 +133,7 @@ def svm(
 
 
 def _require_folds(labels: Tensor, label: int, groups: np.ndarray | None) -> None:
-    """Raise unless there are enough images for each fold to have one of the class and one of another class."""
+    """Raise unless each fold can have an image of the class and an image of another class."""
     for kind, value in (('of', 1), ('not of', 0)):
         rows = (labels == value).numpy()
         if groups is not None and len(set(groups[rows])) == 1:
@@ -252,9 +252,9 @@ def _fit_class(
 
 
 def _fit(model: Any, *data: np.ndarray, **options: Any) -> None:
-    """Fit a model without warnings that it stopped after ITERATIONS.
+    """Fit a model, and suppress the warning that the fit stopped after ITERATIONS iterations.
 
-    With the largest costs, this also happens in the published protocol.
+    In the published protocol, fits with the largest costs also stop before they converge.
     """
     from sklearn.exceptions import ConvergenceWarning
 

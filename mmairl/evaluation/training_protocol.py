@@ -84,8 +84,8 @@ class TrainingProtocol(Protocol):
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
         """Return the recipe, in which this protocol's settings replace the recipe's own.
 
-        The default recipe depends on whether LARS trained the weights. If neither the settings nor the config name a recipe
-        or an optimizer, the norms of the weights show whether LARS trained them.
+        If no recipe is named, the default recipe is used. It depends on whether LARS trained the weights. The optimizer in
+        the config shows this, or the norms of the weights if the config has no optimizer.
         """
         name = self.recipe
         known = 'optim_wrapper' in cfg or self.name in cfg.get('recipes', {})
@@ -155,7 +155,7 @@ class TrainingProtocol(Protocol):
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
         details['recipe'] = recipe_name
         details['work_dir'] = str(self.work_dir)
-        # If an earlier version of mmairl finished the run, the folder contains an older identity, which must be reported.
+        # The identity is read from the folder, because an earlier version of mmairl may have finished the run.
         details['identity'] = read_json(self.work_dir / NAME)
         return named, details, counts
 
@@ -274,7 +274,7 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
 
 
 def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Score each of the recipe's trials on held-out images. Then train the best trial on all images and test it.
+    """Score each of the recipe's trials on held-out images. Then train the best trial on all training images and test it.
 
     The score of a trial that diverges is 0.
     """

@@ -10,7 +10,7 @@ from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-SCALE = 2.0  # factor in the exponent, as in the paper
+SCALE = 2.0  # factor in the exponent, as in Wang and Isola (2020)
 
 
 @PROTOCOLS.register_module('uniformity')

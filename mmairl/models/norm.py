@@ -158,7 +158,7 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         alone = get_world_size() == 1
         if not self.training or (alone and self.views == 1):
             return super().forward(x)
-        # For images in contiguous (NCHW) memory, cuDNN's kernels are the fastest, and only torch's batch norm calls them.
+        # For images in contiguous (NCHW) memory, torch's batch norm is used, because only it calls cuDNN's fast kernels.
         cudnn = x.is_cuda and x.ndim == 4 and not x.is_contiguous(memory_format=torch.channels_last)
         other_device = x.device.type not in ('cpu', 'cuda', 'meta')
         if alone and (cudnn or other_device or torch.compiler.is_compiling()):

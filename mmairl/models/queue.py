@@ -17,7 +17,7 @@ class KeyQueue(nn.Module):
     Args:
         length: Number of keys that the queue can hold.
         dim: Width of a key. The model sets it to the width of its projector.
-        start: `'noise'` fills the queue with normalized Gaussian noise, as in the papers. `'empty'` starts without keys.
+        start: `'noise'` fills the queue with normalized Gaussian noise, as in MoCo's code. `'empty'` starts without keys.
 
     Raises:
         UserError: If a setting is invalid, or if a step adds more keys than the queue can hold.

@@ -136,8 +136,8 @@ class Siamese(BaseModel):
     def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
         """Return the head's loss, and values to log, for a batch of views.
 
-        The head compares each query with the keys of the *other* views and with the queue. If there is a queue, `self.keys`
-        stores the keys of the batch, and a hook adds them to the queue after the step.
+        The head compares each query with the keys of the *other* views and, if the model has a queue, with the keys in the
+        queue. In this case, `self.keys` stores the keys of the batch, and a hook adds them to the queue after the step.
         """
         queries, keys = self.roles(len(views))
         if self.teacher is not None:

@@ -40,7 +40,7 @@ NUMBERS = ('alignment', 'uniformity', 'RankMe', 'spread')
 
 
 def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
-    """Write a page with the weight norms of any number of checkpoints (Fig. 3a of the paper)."""
+    """Write a page with the weight norms of any number of checkpoints (Huang et al. 2022, Fig. 3a)."""
     norms = {}
     layers: dict[str, float] = {}
     by_name = []
@@ -136,7 +136,7 @@ def cka_page(
 
 
 def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: Path) -> Path:
-    """Write a page with the CKA of the first network and each other network at equal stages, as a line per pair (Fig. 3b)."""
+    """Write a page with the CKA of the first network and each other network at equal stages, as a line per pair."""
     (first, network), *others = _networks(subjects, images, recalibrate).items()
     by_pair = {}
     for name, other in others:
@@ -159,7 +159,7 @@ def _cka_page(images: Images) -> Page:
 def _add_equal_stages(page: Page, by_pair: Numbers, stages: Sequence[str], out: Path) -> None:
     series = {name: (range(len(line)), line) for name, line in by_pair.items()}
     drawn = _curves(out / 'cka_stages', series, 'CKA of equal stages', x='stage', ticks=stages)
-    page.add('Equal stages', 'These numbers are drawn as in Fig. 3b of the paper.', drawn)
+    page.add('Equal stages', 'These numbers are drawn as in Fig. 3b of Huang et al. 2022.', drawn)
     print_table(stages, _cells(by_pair, 4))
 
 

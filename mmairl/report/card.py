@@ -34,8 +34,9 @@ SIGNATURE = '\n`{}` is the '  # the start of the line of a card that names the f
 def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = '') -> Path:
     """Write a model card next to a file of weights.
 
-    The card is README.md, or FILE.md if README.md exists and describes another file. An earlier card of the same weights is
-    replaced. Users publish the card, so it contains only the last part of each path.
+    The card is README.md. If README.md exists and describes another file, the card is FILE.md instead, where FILE is the
+    name of the file of weights. An earlier card of the same weights is replaced. Users publish the card, so it contains
+    only the last part of each path.
 
     Args:
         backbone: The converted backbone.

@@ -160,7 +160,7 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 def _read(folder: str | Path, name: str) -> LoggedRun:
     settings = read_run_config(folder)
     if 'load_from' in settings:
-        # In a resumed start, load_from is the checkpoint to resume from. The first start has the user's setting.
+        # In a resumed start, load_from is the checkpoint to resume from. The user's setting is that of the first start.
         settings['load_from'] = read_run_config(folder, 0).get('load_from')
     scores: dict[ScoreKey, float] = {}
     for record in records_in(folder):

@@ -214,7 +214,7 @@ def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str,
 
 
 def against(points: PointOf, x: str, y: str) -> Markup:
-    """Return a chart of one score against another, with a fitted line and the correlation, as in Fig. 4 of the paper."""
+    """Return a chart of one score against another, with a fitted line and the correlation (Huang et al. 2022, Fig. 4)."""
     title = f'{y}, %'
     if len(points) > 2:
         correlation = np.corrcoef([*points.values()], rowvar=False)[0, 1]

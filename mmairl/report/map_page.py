@@ -90,7 +90,7 @@ def map_images(
         batch: The batch size.
         workers: The number of processes that load images.
         device: The device to compute on. Default: the GPU if there is one.
-        seed: The seed of random weights, maps and groups.
+        seed: The seed of the random weights, of t-SNE and of k-means.
 
     Returns:
         The path of the page.

@@ -29,7 +29,7 @@ class ParameterRecorder:
         self.on_device = listen(getattr(preprocessor, 'views', None) or [])
 
     def parameters(self, record: StepRecord) -> list[list[str]]:
-        """Return a text for each image and view, which names the sampled parameters."""
+        """Return a text for each image and view, with the parameters that the transforms sampled."""
         data = innermost_dataset(record.dataset)
         if not isinstance(data, ViewDataset):
             return []

@@ -25,12 +25,12 @@ Step = tuple[str, bool]
 Box = dict[str, float]  # the left and top edge, width and height of a crop, in percent of the image
 # A text about the sampled parameters of an image ('' if the transform was not applied), and the crop of the image.
 Drawn = tuple[str, Box | None]
-# Records of sampled parameters. For each view, there is a list of pairs of a transform and a `Drawn` for each image.
+# For each view, a list of its transforms. With each transform comes a list of `Drawn`, one for each image.
 Heard = list[list[tuple[Callable, list[Drawn]]]]
 
 
 def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
-    """Write a page with some training images, their views exactly as in training, and the sampled parameters of the views.
+    """Write a page with some training images, their views exactly as in training, and the parameters of their transforms.
 
     Args:
         cfg: The config of the training.

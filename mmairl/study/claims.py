@@ -4,8 +4,9 @@ A study lists the claims that its rows can test. A claim consists of a quotation
 scores of rows. The verdict states whether the study's runs support the claim.
 
 `configs/studies/_claims.yaml` has the margins and the stand-ins that all studies use. A margin is the largest difference at
-which two scores still count as similar. The margins were fixed before any result was read. A stand-in is a score that a small
-scale measures in place of a score of the papers.
+which two scores still count as similar. The margins were fixed before any result was read. A study can run at several
+scales, from the full size of the papers down to small ones. A stand-in is a score that a small scale measures in place of a
+score of the papers.
 """
 
 import hashlib
@@ -85,7 +86,7 @@ class ClaimPart(NamedTuple):
         return list(dict.fromkeys(score for _, _, score in self.terms))
 
     def effect(self, known: Known) -> float | None:
-        """Return the sum minus `offset` for known numbers, such as the numbers in a paper; None if a number is missing."""
+        """Return the sum minus `offset`, with scores from `known`, such as published scores; None if a score is missing."""
         total = -self.offset
         for weight, row, score in self.terms:
             number = known(row, score)
@@ -523,7 +524,7 @@ class ScaleMargins(Declared, frozen=True):
     reason: str
     margins: dict[str, Margin]  # the margin of each score
     other: Margin | None = None  # the margin of the scores that `margins` does not list
-    # For scores of the papers, the score that this scale measures instead.
+    # The stand-in of each score of the papers that this scale does not measure.
     stand_ins: dict[str, str] = {}
 
 

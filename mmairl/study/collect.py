@@ -143,7 +143,7 @@ def published_tasks(study: Study) -> dict[str, str]:
 
 
 def describe(run: Run, out: Path, columns: Collection[str] = ()) -> Record:
-    """Return the record of a run for study.json. The record of an unfinished run has its last message.
+    """Return the record of a run for study.json. If the run is not finished, the record has the run's last message.
 
     Args:
         run: The run.
@@ -304,10 +304,10 @@ def describe_searches(
     described: Mapping[Run, Record],
     rows: Sequence[Record],
 ) -> Record:
-    """Return the record's entries about the search, and the table of the rows as published, which were not tuned.
+    """Return the record's entries about the search, and the table of the rows with their own options ("as published").
 
-    Untrained rows and rows with external checkpoints cannot be tuned. Therefore, both the table of tuned rows and the table
-    of rows as published have their runs.
+    Untrained rows and rows with external checkpoints cannot be tuned. Therefore, their runs are both in the table of tuned
+    rows and in the table of rows as published.
     """
     published = runs_by_row(study, described, 'published')
     as_published = []

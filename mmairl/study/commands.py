@@ -133,8 +133,8 @@ def prepare_study(
 def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
     """Return the study's seeds, or the scale's seeds if the scale has more.
 
-    The scale does not change the seeds of a study with a search, which are the numbers of its searches. It does not change
-    them if the study has external checkpoints either, because these have seeds of their own.
+    The scale does not change the seeds of a study with a search, because there is one seed for each search. Nor does it
+    change the seeds of a study with external checkpoints, because each checkpoint has a seed of its own.
     """
     is_fixed = study.search or any(row.weights for row in study.rows)
     return study.seeds if is_fixed else max(study.seeds, scale.seeds, key=len)
@@ -167,9 +167,9 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         of_forks = sum(costs[name].hours * runs[name] for name in forks)
         say(
             f'{len(forks)} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs '
-            f'only its remaining epochs, together about {of_forks:.1f} device hours. A fork changes its options only at the '
-            'fork point, so its comparison with the trunk does not show the effect of training with these options from the '
-            'start.'
+            f'only its remaining epochs. All forks together cost about {of_forks:.1f} device hours. A fork changes its options '
+            'only at the fork point, so its comparison with the trunk does not show the effect of training with these options '
+            'from the start.'
         )
     rows = []
     hours = 0.0
@@ -288,7 +288,7 @@ def show_status(runs: list[Run]) -> None:
 
 
 def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
-    """Print which effect each comparison can detect with its finished seeds, and how many seeds `effect` would require.
+    """Print which effect each comparison can detect with its finished seeds, and how many seeds would detect `effect`.
 
     Args:
         prepared: A study with finished runs.
@@ -317,8 +317,8 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
             planned = plan_seeds([Comparison(**fields) for fields in family], effect)
             print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
     say(
-        'The numbers assume a power of 80 % and a correction for all comparisons of a score. The spreads are estimated from '
-        'the finished seeds.'
+        'These estimates assume a power of 80 % and a correction for all comparisons of a score. They are computed from the '
+        'spread of the finished seeds.'
     )
 
 

@@ -120,9 +120,9 @@ def _reference_work(scale: bytes) -> ImageWork | None:
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
     """Return a number for each config that is proportional to the training FLOPs of a run.
 
-    The number is the FLOPs per image, times the number of epochs or, if the config states its length in iterations, times
-    the number of images that the run trains on. If the FLOPs per image of any config cannot be counted, they are taken to
-    be equal for all configs.
+    The number is the FLOPs per image times the length of training. The length is the number of epochs if the config states
+    it, and otherwise the number of images that the run trains on. If the FLOPs per image of any config cannot be counted,
+    they are taken to be equal for all configs.
     """
     counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
     if not all(counted.values()):
@@ -147,8 +147,8 @@ def flops_per_image(cfg: Config) -> int | None:
 def work_per_image(cfg: Config) -> ImageWork | None:
     """Return the work of a training step per image. It includes all views, the teacher and the backward pass.
 
-    Return None if the config does not state the sizes of the views, or if counting is impossible because the training step
-    depends on the values of tensors.
+    Return None if the config does not state the sizes of the views, or if the networks read the values of tensors, which
+    are not computed during counting. If only the head reads values, the work of the networks alone is returned.
     """
     sizes = view_sizes(cfg)
     if not sizes or None in sizes:
@@ -158,7 +158,7 @@ def work_per_image(cfg: Config) -> ImageWork | None:
 
 
 def view_sizes(cfg: Config) -> list[int | None]:
-    """Return the size of each view in pixels, after its transforms in the worker and on the device.
+    """Return the size of each view in pixels, after its transforms in the data loader and on the device.
 
     The size of a view is None if none of its transforms states a size.
     """

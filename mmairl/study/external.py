@@ -64,7 +64,7 @@ def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], li
     """Compare two rows, at least one of which has external checkpoints.
 
     Returns:
-        The names of the factors in which the rows differ, and the names of the factors that are not known for both rows.
+        The names of the factors in which the rows differ, and the names of the factors that are unknown for one or both rows.
 
     Raises:
         UserError: If one of the rows is trained here, and the authors of the external checkpoints state a factor that
@@ -212,7 +212,7 @@ def _epochs(loaded: Mapping[str, Any]) -> int | None:
 
 
 def _optimizer(loaded: Mapping[str, Any]) -> str | None:
-    """Return a text with the optimizer's settings of the first parameter group, or None if the file has none."""
+    """Return a text with the optimizer's settings of the first parameter group, or None if the file lacks them."""
     try:
         state = (loaded.get('optimizer_states') or [loaded['optimizer']])[0]
         group = state['param_groups'][0]

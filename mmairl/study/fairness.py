@@ -18,8 +18,8 @@ from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 
-# The transforms of views have one config key if workers apply them, and another if the device does. A row that declares the
-# first key declares the second one, too.
+# The transforms of views have one config key if the data loader applies them, and another if the device does. A row that
+# declares the first key also declares the second one.
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 NULL_ROWS = dict(pixels='raw pixels', random='random initialisation')
@@ -123,7 +123,7 @@ def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[R
 def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
     """Raise an error if a search or a task would choose its settings by test images.
 
-    This check reads only the configs. The workers later compare the images themselves.
+    This check reads only the configs. Later, the worker process of each run also compares the images.
     """
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []
@@ -182,8 +182,8 @@ def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
         A record for each pair of rows. `declared` has the keys that the row declares. `found` has the keys in which the
         configs differ. `searched` has the keys that are searched in both rows. `undeclared` has the keys that differ
         although they are neither declared nor searched in both rows. If a row has external checkpoints, the factors that
-        their authors state are compared in place of config keys. `unknown` has the factors that are not known for both
-        rows.
+        their authors state are compared in place of config keys. `unknown` has the factors that are unknown for one or
+        both of the rows.
     """
     rows = {row.name: row for row in study.rows}
     searched = searched_keys(study.search, study.rows, configs)
@@ -231,8 +231,8 @@ def require_fair(compared: Sequence[dict[str, Any]]) -> None:
 def after(results: Results) -> list[dict[str, Any]]:
     """Check that the finished runs of all rows agree in the number of images seen, steps, evaluation, software and code.
 
-    The check of the code fails if a run did not record the source code of all its parts. Each module outside the package
-    has a check of its own.
+    The check of the code fails if a run did not record the source code of its training or of a task. Each module outside
+    the package has a check of its own.
     """
     checks = [_equal(name, key, results) for name, key in CHECKS.items()]
     unverified = {}

@@ -96,7 +96,7 @@ def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
     Args:
         jobs: The largest number of parallel runs.
         devices: The number of GPUs of each run, or of processes on a machine without GPUs.
-        needed: The number of parallel runs for which there must be enough GPUs.
+        needed: The number of parallel runs for which there must be enough GPUs: `jobs`, or fewer if fewer runs are left.
     """
     if not torch.cuda.is_available():
         threads = os.environ.get('OMP_NUM_THREADS') or max(1, cores() // (jobs * devices))

@@ -133,7 +133,7 @@ class Planner:
         """Yield the run of each row from one seed.
 
         Args:
-            seed: The seed, or the number of the search.
+            seed: The seed. In a study with a search, the index of the search.
             part: The role of the runs; see `Run`.
             trials: The trials of each row. If given, a row is trained with the options of its best trial.
         """
@@ -198,10 +198,10 @@ class Planner:
         return trials
 
     def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
-        """Yield the runs of each search: the rows as published, their trials, and new runs with the best trials' options.
+        """Yield the runs of each search: rows with their own options, trials, and new runs with the best trials' options.
 
-        Only the new runs are compared. The runs of the rows as published are the same as in a study without `search` whose
-        seeds are the numbers of the searches, so a finished study keeps its runs when `search` is added.
+        Only the new runs are compared. The runs with the rows' own options ("as published") are the same as in a study
+        without `search`, with the index of a search as seed. Therefore, a finished study keeps its runs if `search` is added.
         """
         counts = trial_counts(self.study, self.configs)
         for number in numbers:

@@ -1,8 +1,8 @@
 """Create the weights of rows that are not trained.
 
 The weights are another run's weights after NormRescale, an earlier checkpoint of another run, or an external checkpoint.
-`origin` identifies everything from which the weights of a run are created. If it changes, the weights are created again and
-measured again.
+The function `origin` returns an identity of everything from which the weights of a run are created. If this identity changes,
+the weights are created again and measured again.
 """
 
 import json
@@ -67,7 +67,7 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
 
 
 def fork_checkpoint(branch: Branch) -> Path:
-    """Return the path of the trunk's checkpoint from which a branch continues. The file may not exist yet."""
+    """Return the path of the checkpoint from which a branch (the run of a fork) continues. The file may not exist yet."""
     return Path(branch.trunk) / f'epoch_{branch.epoch}.pth'
 
 
@@ -166,9 +166,9 @@ def earlier_weights(made: Along) -> tuple[Backbone, Trained]:
 
 
 def take_published(published: Path, asked: Asked, folder: Path) -> None:
-    """Copy the trained run of a row as published, instead of training it again with the same options and seed.
+    """Copy the run that was trained with the row's own options, instead of training again with the same options and seed.
 
-    This is possible if the best trial of a search is the row as published.
+    This is possible if the best trial of a search has the row's own options.
     """
     ignored = shutil.ignore_patterns(*REQUEST_AND_LOGS, 'result.json', 'trained.json', CHOICE)
     shutil.copytree(published, folder, ignore=ignored, dirs_exist_ok=True)

@@ -34,7 +34,7 @@ class Run:
 
     Args:
         row: The row.
-        seed: The seed. In a study with a search, the number of the search.
+        seed: The seed. In a study with a search, it is the index of the search, plus FIRST for a trial.
         folder: The run's folder.
         tasks: The tasks that measure the run.
         needs: The folders of the runs whose weights or scores this run uses.

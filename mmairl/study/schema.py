@@ -22,7 +22,7 @@ REQUEST_AND_LOGS = ('asked*', 'log.txt', 'failed*.txt', 'job.*', 'begun.txt', '.
 
 
 class Chosen(Struct):
-    """The request to pick the best of these trials of a search, and to train with its options."""
+    """The request to choose the best trial of a search, and to train with the options of this trial."""
 
     trials: tuple[str, ...]  # the folders of the trials
     criterion: str  # the task whose score decides which trial is best
@@ -31,7 +31,7 @@ class Chosen(Struct):
 
 
 class Branch(Struct, frozen=True):
-    """The request to continue another run, the trunk."""
+    """The request to a branch (the run of a fork) to continue the run of another row, the trunk."""
 
     trunk: str  # the folder of the trunk
     epoch: int  # the trunk's epoch after which the branch continues
@@ -125,7 +125,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     evaluation: str = ''
     curves: dict[str, Curve] = {}
     hidden: dict[str, str] = {}
-    # For each task, how many images were unreadable and classes missing.
+    # For each task, how many images were unreadable and how many classes had no image.
     left_out: dict[str, dict[str, int]] = {}
     tuned: dict[str, dict[str, Any]] = {}  # for each tuned task, the result of tuning its recipe
     diverged: str = ''  # the reason why this trial counts as the worst of its search
@@ -147,7 +147,8 @@ class Measured(Struct):
     right: dict[str, Any] | None = None  # which test images were classified correctly
     # The recipe's best trial, and the scores of all trials on held-out images.
     tuned: dict[str, Any] = {}
-    left_out: dict[str, int] = {}  # how many images were unreadable and classes missing
+    # How many images were unreadable and how many classes had no image.
+    left_out: dict[str, int] = {}
 
 
 def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:

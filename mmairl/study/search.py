@@ -233,7 +233,7 @@ def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]
 
     Args:
         dimensions: The number of the study's dimensions.
-        number: The number of the search.
+        number: The index of the search.
         trials: The smallest number of points to return.
     """
     sobol = scipy.stats.qmc.Sobol(dimensions + OWN, rng=number)
@@ -266,14 +266,14 @@ def trial_options(
         search: The dimensions to search.
         row: The row.
         cfg: The row's config, or the recipe that is tuned.
-        number: The number of the search.
+        number: The index of the search.
         trials: The number of trials. If all dimensions list their values, there may be fewer different trials.
     """
     dimensions = dimensions_of(search, row, cfg)
     columns = dict.fromkeys([*search.dimensions, *dimensions])
     own = own_values(dimensions, cfg)
     options: list[dict[str, Any]] = []
-    # The options of points that repeat an earlier trial. They are used only if there are too few different points.
+    # Options that repeat an earlier trial. They are used only if too few points have different options.
     further: list[dict[str, Any]] = []
     for point in sobol_points(len(search.dimensions), number, SPARE * trials):
         if len(options) == trials - 1:
@@ -309,8 +309,8 @@ def searched_keys(
     """Return the config keys that are searched in each row.
 
     Raises:
-        UserError: If no row has the key of a dimension, or if a key is searched in only one of two compared rows and the
-            row does not declare the key.
+        UserError: If no row has the key of a dimension, or if a key is searched in a row but not in the row of its
+            `against`, or vice versa, and the row does not declare the key.
     """
     if search is None:
         return {row.name: set() for row in rows}

@@ -37,9 +37,9 @@ Published = str | int | list[str | int]
 
 
 class Rescaled(Declared, frozen=True):
-    """Creates a row's weights by applying NormRescale to the row `of`.
+    """Creates a row's weights by NormRescale from the weights of another row, which the key `of` names.
 
-    The weights get the norms of the row `anchor`, or they are multiplied by `constant`.
+    The weights get the norms of a third row, which `anchor` names, or they are multiplied by `constant`.
     """
 
     of: str
@@ -57,9 +57,9 @@ class Rescaled(Declared, frozen=True):
 
 
 class Along(Declared, frozen=True):
-    """Takes a row's weights from a checkpoint that the row `of` saved during its training.
+    """Takes a row's weights from a checkpoint that another row, which the key `of` names, saved during its training.
 
-    `part` is the fraction of that training, such as 50/300: the checkpoint after epoch 50 of 300.
+    `part` states after which fraction of this training. For example, 50/300 is the checkpoint after epoch 50 of 300.
     """
 
     of: str
@@ -67,9 +67,9 @@ class Along(Declared, frozen=True):
 
 
 class ForkPoint(Declared, frozen=True):
-    """Makes a row a fork: it continues the run of the row `of`, its trunk, with the same seed.
+    """Makes a row a fork. A fork continues the run of another row, its trunk, with the same seed. The key `of` names the trunk.
 
-    The fork starts from the trunk's state after the fraction `at` of the trunk's epochs.
+    The fork starts from the state of the trunk after the fraction `at` of the trunk's epochs.
     """
 
     of: str
@@ -77,9 +77,10 @@ class ForkPoint(Declared, frozen=True):
 
 
 def roles(origin: Rescaled | Along | ForkPoint | None) -> dict[str, str]:
-    """Return the rows whose weights are used by `rescaled`, `along` or `fork`, by the key that names them: `of` or `anchor`.
+    """Return those of the keys `of` and `anchor` that are set in `rescaled`, `along` or `fork`.
 
-    A row is given by its name or, in the request to a worker, by the folder of its run.
+    Their values name the rows whose weights are used. In the request that the planner writes for a run's worker process, the
+    values are the folders of runs of these rows.
     """
     used = {role: getattr(origin, role, None) for role in ('of', 'anchor')}
     return {role: name for role, name in used.items() if name}
@@ -95,8 +96,8 @@ class Row(Declared, frozen=True):
     name: str
     config: str = ''  # A fork uses the config of its trunk by default.
     options: dict[str, Any] = {}
-    # The row to compare this row with. `read_study` sets the default: the nearest row above that is neither untrained nor a
-    # fork, or the trunk of a fork.
+    # The row to compare this row with. `read_study` sets the default. For a fork, it is the trunk. For an untrained row, it is
+    # None. For any other row, it is the nearest row above that is neither untrained nor a fork.
     against: str | None = None
     factor: str = ''
     declares: tuple[str, ...] = ()
@@ -126,7 +127,7 @@ class Row(Declared, frozen=True):
 
     @property
     def others(self) -> dict[str, str]:
-        """The names of the rows whose weights this row uses, by the key that names them: `of` or `anchor`."""
+        """The names of the rows whose weights this row uses, as values of the keys `of` and `anchor`."""
         return roles(self.rescaled or self.along or self.fork)
 
     @property
@@ -190,9 +191,10 @@ class Cross(Declared, frozen=True):
                 )
         if self.design and (confused := self.design.indistinct):
             one, two = map(title, confused)
+            where = f"fraction ('{self.fraction}')" if self.fraction else 'levels'
             raise UserError(
-                f"fraction: the runs cannot separate the effects '{one}' and '{two}' ('{self.fraction}'); set a larger "
-                'fraction, or remove pairs from `interactions`',
+                f"{where}: the runs cannot separate the effects '{one}' and '{two}'; run more combinations of the levels, or "
+                'remove pairs from `interactions`',
                 code='confused-effects',
             )
 
@@ -437,8 +439,8 @@ def read_study(path: str | Path) -> Study:
         path: The YAML file, or `mmairl::studies/NAME.yaml` for a built-in study.
 
     Returns:
-        The study. The `against` of a row names the row that it is compared with. It is None if the row is the first one, or
-        if it is untrained and the file does not set it.
+        The study. The `against` of a row names the row that it is compared with. If the file does not set
+        `against`, it is None for untrained rows and for the first of the other rows.
 
     Raises:
         UserError: If the file does not exist, or the study is invalid.
@@ -471,8 +473,8 @@ def read_study(path: str | Path) -> Study:
     seeds = tuple(range(study.search.searches)) if study.search else study.seeds
     if study.search and study.seeds not in (seeds, DEFAULT_SEEDS):
         raise UserError(
-            f'seeds: a study with `search` uses the numbers of its searches as seeds ({list(study.seeds)}); remove `seeds`, '
-            'and set search.searches to the number of searches',
+            f'seeds: a study with `search` has one seed for each search, from 0 to {len(seeds) - 1} ({list(study.seeds)}); '
+            'remove `seeds`, and set search.searches to the number of searches',
             code='seeds-and-search',
         )
     if study.claims:
@@ -483,8 +485,8 @@ def read_study(path: str | Path) -> Study:
 def as_branch(row: Row, rows: Sequence[Row]) -> Row:
     """Fill in the defaults of a fork.
 
-    A fork uses the config and the options of its trunk, adds its own options, is compared with the trunk, and declares
-    the keys of its own options.
+    A fork without a config uses the trunk's config and options, and adds its own options. By default, a fork is compared
+    with the trunk and declares the keys of its own options.
     """
     trunk = next(other for other in rows if other.name == row.fork.of)
     declared = dict.fromkeys(re.sub(r'\.\d.*', '', key) for key in row.options)

@@ -60,7 +60,7 @@ def is_measured(untrained: str | None, task: str) -> bool:
     """Return True if the task can measure a row. Untrained rows can be measured only by protocols that support them.
 
     Args:
-        untrained: The row's key `untrained`, which is None for other rows.
+        untrained: The value of the row's key `untrained`; None if the row does not have this key.
         task: The task.
     """
     if not untrained:

@@ -1,7 +1,8 @@
 """Plan, compare and record the trials of a search.
 
-A search tunes each row of a study by trials, which are training runs with changed options. This module returns the number
-of trials of each row, chooses the best trial, and records all trials for the page.
+A search tunes each row of a study by trials, which are training runs with changed options. A row with its own, unchanged
+options is called the row as published. This module returns the number of trials of each row, chooses the best trial, and
+records all trials for the page.
 """
 
 import math
@@ -133,7 +134,7 @@ def search_record(
     Args:
         study: The study.
         configs: The config of each row.
-        seeds: The numbers of the searches.
+        seeds: The indices of the searches.
         trials: The records of each row's trials, as `collect.describe` returns them.
     """
     search = study.search
@@ -214,9 +215,9 @@ def best_of_search(trials: Sequence[Trial]) -> Trial:
 def _edges(
     search: Search, row: Row, cfg: Config, searches: Sequence[Sequence[Trial]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record for each end of a search range to which best trials of a row are close, with the number of these trials.
+    """Yield, for each end of a dimension's range, a record of how many searches have their best trial close to this end.
 
-    If many best trials are close to one end, better values may lie outside the range.
+    Ends without such a trial are skipped. If an end has many, better values may lie outside the range.
     """
     best = list(map(best_of_search, searches))
     for name, dimension in dimensions_of(search, row, cfg).items():

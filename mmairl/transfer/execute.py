@@ -140,7 +140,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Run a task unless its result exists, and return its scores under the names that mmdet, mmseg or the protocol uses.
 
-    The scores are those on the test images. If `held_out` is true, there are scores on each half of the held-out images.
+    The scores are measured on the test images or, if `held_out` is true, on each half of the held-out images.
     """
     task = TASKS[name]
     config = str(task_config(name, depth))
@@ -234,8 +234,8 @@ def _by_platform(
 ) -> dict[str, Any]:
     """Train and test with mmdet or mmseg, and return the scores.
 
-    If the request sets `held_out`, test on each half of the held-out images instead of the test images. If such a run
-    diverges, its scores are empty.
+    If the request sets `held_out`, test on each half of the held-out images instead of the test images. If the training
+    diverges in this case, the scores are empty.
     """
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:

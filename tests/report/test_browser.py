@@ -338,6 +338,14 @@ def test_values_of_fifty_lines_are_in_the_window(open_page, tmp_path, width):
         assert 0 <= box['y'] <= 800 - box['height']
 
 
+def test_boxes_that_hide_lines_have_names(open_page, tmp_path):
+    charts = [curve_chart({'': ([1, 2], [1.0, 2.0])}, 'loss', 'step')]
+    charts.append(curve_chart({name: ([1, 2], [1.0, 2.0]) for name in ('stem', 'layer1')}, 'norm', 'step'))
+    path = Page('Health').add('Curves', '', charts[0] + charts[1]).write(tmp_path / 'page.html')
+    boxes = open_page(path).locator('.controls .lines label')
+    assert [label.inner_text().strip() for label in boxes.all()] == ['stem', 'layer1']
+
+
 def test_sorted_table_is_kept_in_the_address(page_of, open_page):
     page = open_page(page_of('evaluation'))
     head = page.get_by_role('button', name='Sort by k-NN')

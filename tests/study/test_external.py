@@ -235,7 +235,11 @@ def test_compare_measures_checkpoints_and_continues(tmp_path, monkeypatch):
     judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     (compared,) = judged.record['comparisons'].values()
     assert f'(n = 2) 0.0 {compared[0]["verdict"]}' in judged._repr_html_()
-    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not one factor' in str(judged)
+    assert (
+        judged.page.is_file()
+        and '<td>100.0' in judged._repr_html_()
+        and 'cannot be attributed to one factor' in str(judged)
+    )
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
     assert lines[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)

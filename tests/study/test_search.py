@@ -445,7 +445,7 @@ def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
     assert each == dict(one=4, two=4)
     assert all(sum(run.row.name == name for run in planned) == 4 for name in each)
     assert begin(tmp_path / 'a', study, (0, 1), 35, sum(each.values())).most == 4, 'the budget must be 32 runs'
-    with pytest.raises(UserError, match='at least --most 16'):
+    with pytest.raises(UserError, match='--most to at least 16'):
         begin(tmp_path / 'b', study, (0, 1), 12, sum(each.values()))
     assert runs_of_each(replace(study, search=None), configs) == dict(one=1, two=1)
 

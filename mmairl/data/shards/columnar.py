@@ -21,7 +21,7 @@ from mmairl.errors import UserError, explained, printable
 # is more.
 INFLATED = 2**28
 INFLATION = 50
-# A process caches this many row groups. The default window of ResumableSampler has the same size.
+# A process caches this many row groups, so that the default `window` of ResumableSampler fits into the cache.
 GROUPS = 16
 
 

@@ -46,7 +46,7 @@ REFUSALS |= dict.fromkeys((301, 307, 400, 401, 403), REFUSED)
 # Some errors about credentials have no HTTP status, for example if the file with the credentials is missing. These words
 # identify them.
 NO_CREDENTIALS = re.compile('credential|forbidden|denied|unauthori[sz]ed|expired', re.IGNORECASE)
-# If no error states an HTTP status, an original error of one of these types implies a status.
+# If no error in a chain of causes states an HTTP status, the type of the original error may imply a status.
 STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
 # These errors mean that the server did not answer: the connection was refused or dropped, DNS or TLS failed, or a time limit
 # was exceeded.

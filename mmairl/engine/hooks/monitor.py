@@ -222,9 +222,10 @@ class Recorder:
         return features, unit(_joined(q)), unit(_joined(k)), shown
 
     def weight_metrics(self) -> dict[str, float]:
-        """Return the teacher's distance, and norms for each stage and the whole model.
+        """Return the teacher's distance. Unless the step was skipped, add values for each stage and for the whole model.
 
-        If the step was skipped, there are no norms.
+        Each stage has the norms of its gradients and weights, and the relative change of its weights. The whole model has the
+        norm of all gradients and the largest of these changes.
         """
         values = {}
         if self.teacher_distance is not None:

@@ -136,7 +136,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         return self._accumulative_counts
 
     def _note_step(self, *_: object) -> None:
-        """Record that the optimizer was called. A fused optimizer is called for every step and may skip the step itself."""
+        """Record that the optimizer was called. A fused optimizer is called even if it then skips the step."""
         self._applied = True
 
     @property

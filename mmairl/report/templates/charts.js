@@ -216,7 +216,8 @@ function renew() {
 const whole = button('reset zoom', 'Show the whole range', () => { zooms.clear(); zoom(); });
 const bar = make('div', { class: 'controls', role: 'group', 'aria-label': 'All curves of this page' });
 const isShared = section => curves.some(chart => chart.section === section && chart.series.length > 1); // the section has a chart with several lines
-const groups = [...sets].filter(([section, names], i, others) => isShared(section) && others.findIndex(([, other]) => `${other}` === `${names}`) === i);
+const named = [...sets].map(([section, names]) => [section, names.filter(name => name)]); // the only line of a chart may have no name
+const groups = named.filter(([section, names], i, others) => isShared(section) && others.findIndex(([, other]) => `${other}` === `${names}`) === i);
 const total = new Set(groups.flatMap(([, names]) => names)).size;
 if (total) {
   const count = make('summary'), boxes = [];

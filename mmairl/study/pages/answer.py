@@ -31,7 +31,7 @@ from mmairl.study.statistics.verdict_words import INCONCLUSIVE, ONE_SEED
 Record = Mapping[str, Any]
 # If a study has only one seed, the page suggests this number of seeds.
 FEW_SEEDS = 3
-# A difference in these properties is not a problem: the length of training may be a factor of the study.
+# Rows may differ in these properties, because the length of training may be a factor of the study.
 FAIR_ANYWAY = 'images seen', 'optimizer steps'
 
 
@@ -94,7 +94,7 @@ def _primary(study: Record) -> Findings:
 
 
 def _along_axis(study: Record) -> Iterator[Markup]:
-    """Yield a phrase for each group of rows: the primary score of the rows with the smallest and the largest x."""
+    """Yield a phrase for each group of rows in a line chart: its primary score at the smallest and the largest x value."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
     found = _primary(study)

@@ -142,7 +142,7 @@ def _noise(of: PageData) -> Content | None:
 
 
 def _power(found: Sequence[Findings]) -> str:
-    """Return the median spread of differences in the primary score, and the effect that the seeds detect, as one line."""
+    """Return one line with the spread of a difference (median over all comparisons) and the effect that the seeds detect."""
     findings = found[0].all if found else ()
     known = [one.stored for one in findings if one.stored.get('deviation')]
     known = [pair for pair in known if pair['seeds'] > 1]

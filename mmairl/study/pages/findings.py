@@ -299,8 +299,8 @@ class Findings:
     def published_key(self) -> str:
         """The key of the published score that the page shows next to this score.
 
-        If both rows of any comparison have a published number for this score, it is the key of this score. Otherwise, it is
-        the key of the published score that most comparisons have, or '' if no comparison has one.
+        If both rows of any comparison have a published number for this score, the result is the key of this score.
+        Otherwise, it is the key of the score with the most comparisons of published numbers; '' if there is none.
         """
         counts: Counter[str] = Counter()
         for pair in self._family:

@@ -30,7 +30,7 @@ from mmairl.study.pages.study_tables import (
 from mmairl.study.pages.words import counted, duration
 from mmairl.study.statistics.summary import progress
 
-# Each kind of effect has its own mark in the figure, which is an SVG path around the origin.
+# The mark of each kind of effect in the figure, as an SVG path around the origin.
 MARKS = dict(
     differs='M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z',
     equivalent='M-5 -5h10v10h-10z',
@@ -191,7 +191,7 @@ def _scatter(
 
 
 def _score_tables(study: Record, lines: Sequence[Line], first: str) -> dict[str, Markup]:
-    """Return the table of all measured scores with one published score, and the table of the other published scores."""
+    """Return a table of all measured scores and one published score (`first`, if published), and a table of the others."""
     heads = columns(study)
     published = [number for number, head in enumerate(heads) if head.kind == 'published']
     published.sort(key=lambda number: heads[number].key != first)

@@ -57,7 +57,7 @@ class Column:
     def numbers(self, row: Mapping) -> tuple[float, ...]:
         """Return the numbers of a row in this column.
 
-        They are the finite scores of its finished runs, its published score, or the difference between the mean and
+        They are the finite scores of its finished runs, its published score, or the difference between their mean and the
         published score.
         """
         scores = tuple(scores_by_seed(row, self.key).values())
@@ -139,7 +139,7 @@ def table_lines(study: Mapping) -> list[Line]:
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
     """Return the cell of each row in one column.
 
-    The running time is linear in the number of runs, because a study.json may be large and come from an untrusted source.
+    The running time must be linear in the number of runs, because an untrusted study.json may have very many.
     """
     rows = study['rows']
     is_gap = column.kind == 'gap'

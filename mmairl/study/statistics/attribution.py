@@ -127,8 +127,8 @@ def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
     """Fit the linear model of a design to its runs.
 
     The model has all interactions if the design is a full factorial and each of its rows has a run. Otherwise, it has the
-    main effects and pairwise interactions. If rows cannot separate some of these effects, the model has only the first of
-    them.
+    main effects and pairwise interactions; of the effects that the rows cannot separate from each other, it then has only
+    the first one in the order of `Design.distinct`.
 
     Args:
         design: The design.
@@ -297,7 +297,7 @@ class DesignEffects:
     def collapses(self) -> dict[Effect, dict[str, Any]]:
         """The numbers of collapsed runs for each main effect, with the p-value of the exact test; empty if no run collapsed.
 
-        The first number counts runs at the effect's second level, the second number counts runs at its first level.
+        The number of collapsed runs at the second level of the effect comes first, as in `how_many_collapsed`.
         """
         collapsed = np.array([run not in self.learned for run in self.finished], bool)
         if not collapsed.any():
@@ -384,7 +384,7 @@ def how_many_collapsed(
 
 
 def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) -> bool:
-    """Return True if some row has several seeds, and each seed gives all rows that have it the same start (`same_start`)."""
+    """Return True if some row has several seeds, and all runs with the same seed have the same start (`same_start`)."""
     for seed in set().union(*scores.values()):
         first, *others = (row for row in rows if seed in scores[row['name']])
         if not all(same_start(row, first, seed) for row in others):

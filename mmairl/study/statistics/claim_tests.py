@@ -33,7 +33,7 @@ class Contrast:
         estimate: The estimated value of the sum, in points.
         error: The standard error of the estimate; NaN if there is only one seed or if the scores do not vary.
         freedom: Degrees of freedom of the error.
-        seeds: The smallest number of runs in a row; for fitted lines, the degrees of freedom plus one.
+        seeds: The smallest number of runs in a row; for `parallel_lines`, the degrees of freedom plus one.
     """
 
     estimate: float
@@ -162,7 +162,7 @@ def parallel_lines(
     Args:
         x: (models,) The score of each model on the x axis.
         y: (models,) The score of each model on the y axis.
-        groups: (models,) The group of each model, as a number.
+        groups: (models,) The index of each model's group.
         weights: (1 + groups,) The weight of the slope, followed by the weight of each intercept.
     """
     columns = np.column_stack([x, *(groups == group for group in np.unique(groups))]).astype(float)

@@ -5,7 +5,7 @@ rows recorded the same initial weights and the same order of images. In this cas
 seed, and the differences between runs of the same seed are tested. Otherwise, the rows are independent samples with
 different variances. Both tests are t-tests with n - 1 degrees of freedom, where n is the number of pairs or, for independent
 samples, the number of runs in the smaller sample. If scores are normally distributed, the error rate of these tests does not
-exceed its nominal level for any two variances (Mickey and Brown, 1966). The error rate of Welch's test does exceed it with
+exceed its nominal level for any two variances (Mickey and Brown, 1966). The error rate of Welch's test exceeds this level with
 two or three seeds or with unequal numbers of runs.
 
 A run has collapsed if its score is far below the scores of runs that learned (`collapse_limit`). A collapsed run is not a
@@ -144,8 +144,9 @@ def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
     """Return, for each row, the score below which a run has collapsed.
 
     A study may have untrained rows, which are baselines without pre-training. The gain of a run is then its score minus the
-    best score of an untrained row, and a run has collapsed if its gain is less than a quarter of the gain of the median run.
-    Without untrained rows, a run has collapsed if its score is less than two fifths of the best score in its row.
+    best score of an untrained row, and a run has collapsed if its gain is less than a quarter of the median gain of all
+    trained runs of the study. A negative median gain counts as 0. Without untrained rows, a run has collapsed if its score
+    is less than two fifths of the best score in its row.
 
     Args:
         scores: (..., rows, seeds) The scores; NaN for a missing run.

@@ -110,7 +110,7 @@ class Design:
     def distinct(self) -> list[Effect]:
         """Main effects, tested interactions and other pairwise interactions, in this order.
 
-        If the rows cannot separate some of these effects, the list has only the first of them.
+        Of the effects that the rows cannot separate from each other, the list has only the first one.
         """
         distinct: list[Effect] = []
         for effect in [*self.asked, *self.pairs]:
@@ -165,7 +165,7 @@ def defining_words(generators: Sequence[int], basic: int) -> list[int]:
     """Return the defining words of a fraction: the sets of factors whose product is the same in all rows.
 
     A set of factors is a bit mask. Each generator is the set of basic factors that generates one further factor. Together
-    with this factor, it is a defining word. Combining these words by exclusive or gives all other words.
+    with this factor, it is a defining word. The exclusive ors (XOR) of these words are all other defining words.
 
     Args:
         generators: For each generated factor, the bit mask of its basic factors.

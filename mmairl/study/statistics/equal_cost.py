@@ -53,7 +53,7 @@ def _mean(row: Mapping, key: str) -> float | None:
     values = []
     for run in row['runs']:
         value = run.get(key) if run['state'] == 'done' else None
-        # A recorded cost of 0 is skipped: it marks a run that a search reused because its best trial is the unchanged recipe.
+        # A cost of 0 is skipped. It marks a run that a search reused, because the best trial is the unchanged recipe.
         if value is not None and (value or row.get('of')):
             values.append(value)
     return mean(values) if values else None
@@ -63,8 +63,8 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
     """Compare the scores of each row and its base row at the FLOPs of the cheaper of the two rows.
 
     In each entry, `ratio` is the cost of one run of the row divided by that of one run of its base row. The score of the
-    costlier row is interpolated linearly between two checkpoints. If no checkpoints on both sides of the lower cost were
-    measured, the entry has no `estimate`. Collapsed runs are excluded. A row has no entry if one of the two costs is unknown,
+    costlier row is interpolated linearly between two checkpoints. The entry has no `estimate` unless checkpoints below
+    and above the lower cost were measured. Collapsed runs are excluded. A row has no entry if one of the two costs is unknown,
     if both are equal, or if the row takes its weights from another row instead of training.
     """
     spent = costs(study)

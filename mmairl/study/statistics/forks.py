@@ -51,7 +51,7 @@ def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
 
 
 def is_null(row: Record, base: Record) -> bool:
-    """Return True if a row changes only numbers, and each number by less than a millionth of its value."""
+    """Return True if a row changes only options that are floats, each by less than a millionth of its value."""
     one, two = (row_settings(side['runs']) for side in (row, base))
     pairs = [(one.get(key), two.get(key)) for key in row['changed']]
     return bool(pairs) and all(

@@ -95,7 +95,7 @@ def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None
         if right is None:
             return None
         answer = unpacked(right)
-        # The score may be another statistic, such as a mean over classes.
+        # The score may be a statistic other than this fraction, such as a mean over classes.
         if not math.isclose(100 * answer.mean(), scores[run['seed']], abs_tol=1e-6):
             return None
         answers.append(answer)

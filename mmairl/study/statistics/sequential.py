@@ -26,7 +26,7 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.compare_rows import LEVEL, Comparison, compare_scores
 from mmairl.study.statistics.verdict_words import DECISIONS, INCONCLUSIVE, decision_of
 
-# If no budget is given, it is enough for this number of seeds per row.
+# The default budget is enough for this number of seeds per row.
 USUAL = 12
 
 
@@ -96,8 +96,8 @@ def begin(
     plan = Plan(len(seeds), most)
     if not 2 <= plan.first <= plan.most:
         raise UserError(
-            f"--most: too few runs ('{budget}') for {rows} rows with {plan.first} seeds each at the first analysis; give at "
-            f'least 2 --seeds, and at least --most {each * max(2, plan.first)}',
+            f"--most: too few runs ('{budget or each * most}') for {rows} rows with {plan.first} seeds each at the first "
+            f'analysis; give at least 2 seeds (--seeds), and set --most to at least {each * max(2, plan.first)}',
             code='budget-too-small',
         )
     stored = read(out)
