@@ -1,6 +1,7 @@
 """Settings and command line for training code of other libraries that is compared with mmairl's rows.
 
-A scale of a study sets the size of its data, networks and schedules. `Sizes` has these numbers for a scale.
+A row of a study is a set of runs of one config with different seeds. A scale sets the size of a study's data, networks and
+schedules, and `Sizes` has these numbers for a scale.
 """
 
 import argparse

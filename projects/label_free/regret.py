@@ -2,7 +2,8 @@
 
 A choice is a set of networks, such as the trials of a search. Its regret is the test score of the best network minus that of
 the chosen network. Choices of one kind, such as between the settings of a method, form a situation. Choices within one row
-of a study are not independent, so the sign test counts each row once, with the mean regret over its choices.
+of a study (the runs of one config) are not independent, so the sign test counts each row once, with the mean regret over
+its choices.
 
 A measure is trusted if its mean regret is within the margin and an exact sign test shows that more than half of all rows are
 within the margin. It is useless if the test shows that more than half of all rows are outside the margin. Holm's method
