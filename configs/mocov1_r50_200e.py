@@ -16,8 +16,8 @@ view = [
 ]
 train_dataloader = dict(dataset=dict(views=[view, view]))
 default_hooks = dict(momentum=dict(base=0.999, schedule='constant'))
-# These are choices that the papers leave open. All configs that inherit from this one share them. A config states its own
-# choices under new names.
+# These are choices that the papers leave open. All configs that inherit from this one share them. A config adds its own
+# choices to this dictionary, under new keys.
 assumptions = dict(
     split_bn='batch norm normalizes 1024 images in eight groups of 128; in the releases of MoCo, it normalizes the 32 '
     'images on a GPU',

@@ -105,7 +105,7 @@ class HubConfig:
             table = msgspec.structs.replace(table, accepted=accepted)
         family = 'architecture' if self.timm else 'model_type'
         if family not in fields:
-            # The file does not name its network. The fields that are listed for the detected network must still agree.
+            # The file does not name its network, so only the fields that are listed for the detected network are checked.
             known = {key: value for key, value in fields.items() if key in table.accepted}
             table.require(known, path)
             return

@@ -47,8 +47,8 @@ class PretrainedBackbone:
         try:
             backbone = read_backbone(self.checkpoint, self.part, network=self.network)
         except UserError as error:
-            # The module may have only some of the stages, like a C4 detector's backbone. It is then filled from the complete
-            # network, so the file is read again without the module's tensors.
+            # The module may have only some of the stages, like a C4 detector's backbone. In this case, the complete network
+            # is read, without comparing it with the module, and `weights_for` selects the stages.
             if self.network is None or error.code not in ('other-network', 'incomplete-network'):
                 raise
             backbone = read_backbone(self.checkpoint, self.part)

@@ -93,7 +93,8 @@ TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
 # C4 detectors have the last stage of the backbone in their head. Each pair is the prefix of this stage in one project's
 # files, and the prefix that replaces it.
 LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
-# Tensors with these names do not influence features: heads, tokens of masked patches, queues, and angles that are computed.
+# Tensors with these names do not influence features: heads, tokens of masked patches, queues, and the frequencies of
+# rotary position embeddings, which the network computes itself.
 IGNORED = re.compile(
     r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
     r'mask_token|masked_embed|embeddings\.mask_token|pooler|queue\w*|stem\.fc|rope\.periods|rope_embeddings\.inv_freq)(\.|$)'

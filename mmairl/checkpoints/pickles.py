@@ -276,7 +276,7 @@ class UnpicklingCost:
             return
         self.hashed += size
         if size > LARGEST or self.hashed > 10 * LARGEST:
-            raise Refused('it holds tuples that stand for more than a million values')
+            raise Refused('it holds nested tuples of more than a million values')
         number = hash(value)
         if self.by_hash.setdefault(number, value) != value:
             self.colliding[number].add(value)
@@ -368,7 +368,7 @@ class _Copier:
         is_text = isinstance(value, (str, bytes, bytearray))
         self.remaining -= 1 + (len(value) // TEXT if is_text else 0)
         if self.remaining < 0:
-            raise Refused('it holds lists that stand for more than a million values')
+            raise Refused('it holds nested lists of more than a million values')
         kind = type(value)
         if kind in VALUES:
             return value

@@ -333,7 +333,7 @@ class BackboneSearch:
         prefixes = self._prefixes()
         if self.part == 'teacher' or not prefixes:
             raise self._absent(None)
-        # If there is no known network, `_read_known` raises the error that explains why.
+        # If there is no known network, `_read_known` raises an error that states the cause.
         return self._only_network('') or self._read_known(prefixes[0], '')
 
     def _absent(self, form: Format | None) -> UserError:
@@ -356,9 +356,9 @@ class BackboneSearch:
     def _read(self, prefix: str, source: str, pure: bool) -> Named:
         """Read the backbone whose keys start with a prefix.
 
-        If there is no known network directly at the student's prefix, read the only known network at a longer prefix. If
-        there is none either, all tensors with the prefix belong to a backbone (`pure`), and the user gave no network, read
-        all tensors under their own names.
+        If the tensors with the prefix are no known network, read the student from the only known network at a longer prefix.
+        If there is no such network, read all tensors with the prefix under their own names, unless some of them belong to a
+        head (`pure` is false) or the user gave a network.
         """
         try:
             return self._read_known(prefix, source)
@@ -515,7 +515,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
 def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
     """Return tensors by dotted names, without the prefixes of wrappers such as DDP.
 
-    The dictionaries that NESTED names are included, and all other nested dictionaries are left out.
+    Tensors in a dictionary under a key of NESTED are included. All other nested dictionaries are left out.
     """
     flat: dict[str, Any] = {}
     for key, value in values.items():

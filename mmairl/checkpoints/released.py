@@ -119,7 +119,7 @@ def _hub_file(repository: str, name: str) -> Path:
     repository, _, revision = repository.partition('@')
     where = dict(repo_id=repository, revision=revision or None)
     try:
-        # The weights are downloaded last. If they are in the cache, the settings files are too, or do not exist.
+        # The weights are downloaded last. If the cache contains them, it also contains all existing settings files.
         for file in (CONFIG, PREPROCESSOR):
             try:
                 hf_hub_download(filename=file, **where)

@@ -86,8 +86,8 @@ def _of_timm(weights: Weights) -> Weights:
         return {rename(key, 'dinov3'): value for key, value in weights.items()}
     tokens = weights['cls_token'].shape[1]
     if tokens > 1:
-        # timm stores registers as a separate tensor, and does not add position embeddings to registers or to the class token
-        # of such a network. Therefore the position embeddings are added here.
+        # timm stores registers as a separate tensor. In a network with registers, timm adds position embeddings only to
+        # patches. Therefore those of the class token and the registers are added to these tokens here.
         positions = weights['pos_embed']
         first = weights['cls_token'] + positions[:, :tokens]
         weights = {

@@ -55,7 +55,7 @@ def augment(device: str, quick: bool) -> Iterator[Case]:
     name = f'two views of a batch of {batch} crops of 224, on the device'
     rest = worker_views(REST)
     one_by_one = seeded(lambda: [rest(image) for image in crops[0].cpu()])
-    one_name = 'the worker form, one by one on a core'
+    one_name = 'the operations of a worker, one image at a time on a core'
     yield Case(name, one_name, augmented, one_by_one, images=batch, note=DEVICE_NOTE)
 
 

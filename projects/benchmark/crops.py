@@ -32,8 +32,8 @@ TINY = Size(depth=18, image=32, batch=4, features=512, hidden=16, queue=0)
 OUT = dict(dino=(256, 4096), swav=(128, 3000))
 NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. A check in float64 '
-    "on a ResNet-18 shows that both take the same step if lightly's batch norm normalizes each crop separately, as mmairl "
-    "does. If all crops of one size pass through lightly's network at once, its step differs, because these crops share "
+    "on a ResNet-18 shows that both sides take the same step if lightly's batch norm normalizes each crop separately, as "
+    "mmairl does. If all crops of one size pass through lightly's network at once, its step differs, because these crops share "
     "their statistics. Losses and prototypes of the other side are lightly's. With several processes on CPUs, each process "
     "has separate statistics on both sides, because torch's SyncBN requires GPUs."
 )

@@ -114,7 +114,7 @@ def exchanged(cfg: Config, seed: int) -> Change:
 
     def change(features: CellFeatures, x: Tensor) -> Tensor:
         if not bank:
-            # This item marks the bank as being filled, so that its own features are not exchanged.
+            # `features` calls this function for the scenes of the bank, too. This item prevents the exchange of their features.
             bank.append(torch.empty(0))
             others = DATASETS.build({**cfg.evaluation.train, 'seed': 10**6 + seed})
             images = [features.protocol.resized(others[row][0]) for row in range(OTHER_SCENES)]

@@ -158,7 +158,7 @@ def describe_run(runner: Any) -> dict[str, Any]:
 
 
 class LeftInTheMiddle(Exception):
-    """Ends an interrupted run."""
+    """The exception that ends a run early, to simulate an interruption."""
 
 
 def register_toys() -> None:

@@ -3,7 +3,7 @@
 A probe is a short program whose result must not change, such as a training run of 50 steps. All probes (golden_probes.py)
 run in a copy of REV and in a copy of the working tree, on this machine and with this Python. The command prints one line for
 each probe, and exits with 1 if a result differs in a way that ALLOWED does not list. Results are stored under --work by the
-content of the tree, so REV runs only once, and an interrupted command resumes.
+content of the tree, so the probes of REV run only once, and an interrupted command resumes.
 """
 
 import argparse
@@ -61,8 +61,8 @@ ALLOWED = (
         'a result identity may cover more inputs than before',
     ),
     ('study/*', 'files.*', 'pages may gain or lose files'),
-    ('formats/*', 'source', 'the name of a format is prose'),
-    ('formats/*', '*.source', 'the name of a format is prose'),
+    ('formats/*', 'source', 'names of formats are only for messages and may change'),
+    ('formats/*', '*.source', 'names of formats are only for messages and may change'),
 )
 
 

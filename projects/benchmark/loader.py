@@ -125,7 +125,9 @@ def decoding(files: list[bytes]) -> Iterator[Case]:
         from simplejpeg import decode_jpeg as alone
 
         theirs = lambda: [torch.from_numpy(alone(data)).permute(2, 0, 1) for data in files]  # noqa: E731
-        yield Case(name, 'simplejpeg, which ours takes too', ours, theirs, same_pixels, len(files))
+        yield Case(
+            name, 'simplejpeg, which mmairl uses, too', ours, theirs, same_pixels, len(files)
+        )
 
 
 def growing(folder: Path, count: int) -> Iterator[Case]:
@@ -159,7 +161,7 @@ def growing(folder: Path, count: int) -> Iterator[Case]:
         images=count,
     )
     yield Case(
-        f'find {count} images in 16 archives, anew',
+        f'find {count} images in 16 archives, indexed again',
         "torchvision's folder",
         searched,
         find_theirs,

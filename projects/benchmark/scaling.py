@@ -24,7 +24,7 @@ from projects.benchmark.timing import timed
 
 SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
 ANSWER = 'seconds a step: '
-ALONE, TOGETHER = 'one process', 'two that know nothing of each other'
+ALONE, TOGETHER = 'one process', 'two independent processes'
 # The compared configurations: the kind of batch norm and the arguments of DDP, or None without DDP.
 SEVERAL = {
     'two, DDP, a batch norm each': ('BN', {}),

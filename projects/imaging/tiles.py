@@ -78,7 +78,7 @@ class Tiles(ViewDataset):
         if not corners:
             raise UserError(
                 f'{self.root.absolute()}: all tiles of {size} x {size} in {len(self.images)} images are background; '
-                f'expected NAME{", NAME".join((*TIFFS, *SLIDES))}, a smaller size or a smaller background',
+                f'add images (NAME{", NAME".join((*TIFFS, *SLIDES))}), or set a smaller size or a smaller background',
                 code='no-tiles',
             )
         self.corners = torch.tensor(corners)

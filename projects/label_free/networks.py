@@ -48,9 +48,10 @@ class Network:
 
     Args:
         row: The row of the study; for an intermediate checkpoint, the row of its run.
-        part: 'trial' (of a search), 'published' (a run with the published settings) or 'compared' (a run of the comparison).
-        seed: The seed; for a trial, the number of its search.
-        trial: For a trial, its number.
+        part: 'trial' (of a search), 'published' (a run with the published settings) or 'compared' (a run that the study's
+            page compares).
+        seed: The seed; for a trial, the index of its search.
+        trial: For a trial, its index in the search.
         along: For an intermediate checkpoint, the number of steps after which it was saved.
         score: The score on test images.
         values: The measures. NaN means that a measure has no value.
@@ -133,7 +134,8 @@ def _test(run: Run, row: Config, task: str) -> float:
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
     """Return, for each situation, the sets of networks from which one is to be chosen.
 
-    The situations are settings of a method (for each row, and for all rows together), methods, and epochs of a run.
+    The situation states what is chosen: settings of a method (for each row, and for all rows together), a method, or an
+    epoch of a run.
     """
     choices: dict[str, dict[tuple, list[Network]]] = defaultdict(lambda: defaultdict(list))
     networks = list(networks)

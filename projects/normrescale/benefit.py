@@ -63,7 +63,7 @@ def benefit_record(
 ) -> dict[str, Any]:
     """Return the value of `worth` in study.json.
 
-    For each tuned task, this is the score by rate of each row, and a comparison of each rescaled row with its original.
+    For each tuned task, it has the scores of each row at the tried rates, and compares rescaled rows with their originals.
     """
     record = {}
     for task in study.tune:

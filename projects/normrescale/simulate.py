@@ -26,10 +26,10 @@ HALF = 1.5  # standard deviation between scores on different halves of the image
 # deviation of the logarithm of its best rate relative to the recipe's, and by how many points the rescaled network is
 # better.
 CASES = {
-    'as good': (30, 3, 0, 0.5, 0),
-    'a lower rate does it': (30, 3, -1.5, 0.7, -0.5),
-    'a search does some': (30, 3, -2, 0.7, 2),
-    'no rate does it': (30, 3, 0, 0.5, 4),
+    'equally good': (30, 3, 0, 0.5, 0),
+    'a lower rate suffices': (30, 3, -1.5, 0.7, -0.5),
+    'a lower rate helps': (30, 3, -2, 0.7, 2),
+    'no rate suffices': (30, 3, 0, 0.5, 4),
     'seeds differ much': (20, 7, -1, 1, 0),
 }
 

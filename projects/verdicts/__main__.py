@@ -51,7 +51,7 @@ def main() -> None:
         worst = (f'{100 * max(shares(study, scores, seeds)):.1f} %' for seeds in SEEDS)
         print(f'| {study} | {scores} | {" | ".join(worst)} |', flush=True)
     print(
-        "\n| rows that are as good | searches | best trial's own score | fresh runs of the winners |\n|---|--:|--:|--:|"
+        "\n| equally good rows | searches | best trial's own score | fresh runs of the winners |\n|---|--:|--:|--:|"
     )
     for case, searches in product(CHANCES, (2, 3, 5, 8)):
         print(

@@ -24,7 +24,7 @@ from mmairl.study.statistics.compare_rows import DIFFERS, MARGIN, paired, verdic
 RESAMPLES = 2000
 FEWEST = 5  # an interval requires this many seeds, because resamples of fewer seeds are too similar
 STUDIES = 4000
-ROWS = 6  # number of simulated forks of a trunk, equal to the steps of the study `ladder`
+ROWS = 6  # number of simulated forks of a trunk, equal to the number of steps in the study `ladder`
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def simulate_searches(
 # For two equally good rows: the number of trials, the sharpness of the score's peak, and the value at the peak.
 CHANCES = {
     'the same method, 1 trial against 20': ((1, 0.0, 0.0), (20, 0.0, 0.0)),
-    'one forgives any value, the other has a sharp peak elsewhere; 20 trials each': (
+    'one has a flat peak, the other a sharp peak at another value; 20 trials each': (
         (20, 1.0, 0.0),
         (20, 20.0, 0.7),
     ),

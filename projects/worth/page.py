@@ -65,4 +65,4 @@ def saving(record: Mapping[str, Any]) -> str:
     beginning = (
         f'With {own_labels:.0f} label{"s" * (own_labels > 1)} of each class, {record["own"]}'
     )
-    return f'{beginning} recognizes as many as {record["best"]} with {other_labels} (95 % interval {low} to {high}).'
+    return f'{beginning} recognizes as many images as {record["best"]} with {other_labels} (95 % interval {low} to {high}).'

@@ -30,7 +30,7 @@ OWN = ('own', 'own from weights')
 # candidates, the number of labels (default: 160), and the number of similar images in a group (default: 1).
 CASES = {
     'equal': ((2.0,), (2.0, 0.0)),
-    'equal, two to pre-train and three to keep': ((2.0, 2.0), (2.0, 2.0, 2.0)),
+    'equal, two with pre-training and three without': ((2.0, 2.0), (2.0, 2.0, 2.0)),
     'equal, 40 labels': ((2.0,), (2.0, 0.0), 40),
     'equal, 20 patients of 8 images': ((2.0,), (2.0,), 160, 8),
     'equal, 40 patients of 8 images': ((2.0,), (2.0,), 320, 8),

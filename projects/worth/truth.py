@@ -228,7 +228,7 @@ def main() -> None:
         nargs='*',
         type=int,
         default=range(len(DOMAINS)),
-        help='run the domains with these numbers (default: all)',
+        help='run the domains with these indices, starting from 0 (default: all)',
     )
     args = parser.parse_args()
     register()

@@ -85,7 +85,7 @@ ATTACKS = {
     'a function of a module': (b'cbuiltins\nlist\n)R', 'would run'),
     'attributes of a class': (b'cnumpy\nndarray\n}' + text('a') + b'K\x01sb', UNSAFE),
     'attributes of a number': (b'K\x01}' + text('a') + b'K\x01sb', UNSAFE),
-    'a key of tuples of tuples': (b'}K\x01\x85q\x01' + TUPLES + b'K\x01s', 'tuples that stand for more than a million'),
+    'a key of tuples of tuples': (b'}K\x01\x85q\x01' + TUPLES + b'K\x01s', 'tuples of more than a million'),
     'a method of a class': (GETATTR + b'ccollections\nOrderedDict\n' + text('copy') + b'\x86R', "request for 'copy'"),
     'a call in the options of a script': (CALL, 'would run'),
     'a method of the options of a script': (

@@ -1,3 +1,3 @@
-# torch's ZeRO-1, which shards weights, gradients and optimizer state over the processes. docs/how-to/strategies.md
-# compares the stages.
+# ZeRO-1 by torch's `fully_shard`. In every stage, weights, gradients and optimizer state are sharded over the processes.
+# docs/how-to/strategies.md compares when each stage shards weights and gradients.
 strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=1))

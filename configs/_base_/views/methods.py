@@ -9,7 +9,7 @@ blur = dict(type='GaussianBlur', p=1.0, sigma=(0.1, 2.0))
 blur_half = dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0))
 blur_tenth = dict(type='GaussianBlur', p=0.1, sigma=(0.1, 2.0))
 solarize = dict(type='Solarize', p=0.2, threshold=128)
-# The operations after the crop: BYOL's asymmetric pair, and the operations of small crops, of LeJEPA and of SwAV.
+# The operations after the crop: for the two views of BYOL's asymmetric pair, for small crops, for LeJEPA and for SwAV.
 first, second = [flip, jitter, grey, blur], [flip, jitter, grey, blur_tenth, solarize]
 small, same, swav = (
     [flip, jitter, grey, blur_half],

@@ -1,5 +1,5 @@
 # A C4 detector on a pre-trained ResNet-50: layers 1 to 3 are the backbone, and layer 4 is the head that all regions share.
-# Backbone and head load the same checkpoint. tools/transfer.py sets it. Otherwise, add --cfg-options
+# Backbone and head load the same checkpoint. tools/transfer.py sets its path. For other tools, add --cfg-options
 # model.backbone.init_cfg.checkpoint=CKPT model.roi_head.shared_head.init_cfg.checkpoint=CKPT.
 _base_ = 'detection.py'
 

@@ -1,6 +1,5 @@
 # COCO instance segmentation: 90 000 iterations at batch 16, with images whose short side has 640 to 800 pixels. A config
-# combines these settings with a model of mmdet's 1x configs. The warm-up over 1000 iterations is detectron2's default,
-# which the reference does not change for COCO.
+# combines these settings with a model of mmdet's 1x configs. The warm-up over 1000 iterations is detectron2's default.
 coco_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True, poly2mask=False),

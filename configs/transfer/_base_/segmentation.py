@@ -35,7 +35,8 @@ plain_resnet = dict(
 resnet_os16 = dict(
     plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False
 )
-# The same backbone with stride 32, as in classification. It has no `_delete_`, because it is for models without a backbone.
+# The same backbone with stride 32, as in classification. It has no `_delete_`, because the configs that use it do not
+# inherit a backbone.
 resnet_os32 = dict(
     plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False
 )

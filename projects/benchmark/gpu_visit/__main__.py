@@ -45,7 +45,7 @@ def parse_args() -> argparse.Namespace:
         '--device',
         choices=['cuda', 'software', 'cpu'],
         default='cuda',
-        help='choose the device; software and cpu rehearse at tiny sizes (default: cuda)',
+        help='choose the device; cpu and software (an emulated GPU) rehearse at tiny sizes (default: cuda)',
     )
     parser.add_argument('--only', nargs='+', metavar='JOB', help='run these jobs (default: all)')
     parser.add_argument(

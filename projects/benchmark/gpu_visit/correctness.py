@@ -203,7 +203,7 @@ def read_result(path: Path) -> dict:
 
 
 def differences(found: object, expected: object, prefix: str = '') -> dict[str, str]:
-    """Return the relative error of each tensor. Of all weights, only the largest relative error is returned."""
+    """Return the relative error of each tensor, but for the weights only the largest of their relative errors."""
     errors = {}
     for key, value in expected.items():
         if key in ('work', 'scaler', 'skipped'):
@@ -225,7 +225,7 @@ def differences(found: object, expected: object, prefix: str = '') -> dict[str, 
 
 
 class Left(Exception):
-    """Ends a run in the middle."""
+    """The exception that ends a run early, to simulate an interruption."""
 
 
 @HOOKS.register_module(force=True)

@@ -1,8 +1,7 @@
 # MSBReg with K = 4 views on ImageNet: LARS, batch 512, weight decay 1e-5, 300 epochs. Rate: 0.15 x batch / 256 x K = 1.2.
 _base_ = '../../../configs/byol_lars_r50_200e.py'
 custom_imports = dict(imports=['projects.msbreg.msbreg'], allow_failed_imports=False)
-# Table 1 of the supplement has one recipe for all views. The recipe follows SimCLR, and so do the blur width and the crop area
-# in this config.
+# Table 1 of the supplement has one recipe for all views.
 view = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
     dict(type='RandomFlip', p=0.5),
@@ -31,5 +30,5 @@ assumptions = dict(
     lars_batch=None,
     widths="the MLPs of ResNet-50 have 4096 hidden units, as in BYOL's paper; the supplement says 2048",
     msbreg_terms="MSBReg's terms are an interpretation, because its supplement has no equations (README of projects/msbreg)",
-    msbreg_teacher="the teacher's momentum and the crop's area are BYOL's",
+    msbreg_teacher="the teacher's momentum, the area of the crops and the width of the blur are BYOL's",
 )

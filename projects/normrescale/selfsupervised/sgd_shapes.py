@@ -1,4 +1,4 @@
-# MoCo v2+ on the demo's images in 561 steps, evaluated with 100 labels of each kind. A run has 1/400 of the paper's
+# MoCo v2+ on the demo's images in 561 steps, evaluated with 100 labels of each kind of shape. A run has 1/400 of the paper's
 # steps. Its weight decay is twenty times the usual one, so that norms stay small within so few steps.
 _base_ = '../../../configs/demo/mocov2plus_shapes.py'
 view = [

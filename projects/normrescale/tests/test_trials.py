@@ -23,10 +23,10 @@ def test_luck_on_the_choosing_images_is_no_benefit():
     assert benefit.trials is benefit.low is None and max(benefit.curve) < 52
 
 
-@pytest.mark.parametrize('case', ['as good', 'a lower rate does it', 'seeds differ much'])
+@pytest.mark.parametrize('case', ['equally good', 'a lower rate suffices', 'seeds differ much'])
 def test_interval_covers_simulated_truths(case):
     assert coverage(case, 3, studies=150)['holds'] > 0.9
 
 
 def test_enough_seeds_decide():
-    assert coverage('no rate does it', 10, studies=50)['decided'] > 0.4
+    assert coverage('no rate suffices', 10, studies=50)['decided'] > 0.4
