@@ -64,7 +64,7 @@ class Augmentation:
         return self.apply(to_unit(image)[None], params)[0]
 
     def only_rgb(self) -> str:
-        """Name the change that requires RGB images, and state how to disable it. Return '' if no change requires RGB."""
+        """Name the operation that requires RGB images, and state how to disable it; '' if no operation requires RGB."""
         return f'{type(self).__name__} (leave it out)' if self.rgb_alone and self.p else ''
 
     def describe(self, params: Params) -> str:

@@ -64,7 +64,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     The optimizer step is skipped if the loss is not finite in one process or more. The check does not block the device: its
     result is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
-    gradient is not, the step is skipped on a CPU, too. On a GPU, the gradients are set to zero instead, and `dropped` is
+    gradient is NaN or infinite, the step is skipped on CPUs. On GPUs, all gradients are set to zero instead, and `dropped` is
     True at the next step.
 
     Args:
