@@ -1,5 +1,7 @@
 """Further analyses of a study, from modules that the study lists under `analyses`.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 A module registers its analysis when it is imported::
 
     ANALYSES[__name__] = Analysis('benefit', record, section)

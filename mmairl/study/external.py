@@ -1,5 +1,7 @@
 """External checkpoints in a study: checkpoints that were trained elsewhere, with other code.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 Their configs are unknown, so the fairness check compares the factors of training that their authors state with the factors of
 the other rows.
 """
@@ -162,7 +164,7 @@ def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
     """Return a YAML form in which users state the factors of a row's checkpoints.
 
     The factors that the authors have already stated, or that are known from the first checkpoint, are filled in. The
-    comments are the factors of the row with which this row is compared.
+    comments in the form show the factors of the row with which this row is compared.
     """
     facts = facts_of(checkpoint_path(row, min(row.weights)))
     listed = ', '.join(f'{name} {value}' for name, value in facts.items()) or 'nothing'

@@ -1,4 +1,8 @@
-"""The runs of a study: their folders, their states, and which of them must be completed."""
+"""The runs of a study: their folders, their states, and which of them must be completed.
+
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options.
+"""
 
 import re
 import time
@@ -205,7 +209,7 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
 
 
 def _any_trial_finished(search: Path) -> bool:
-    """Return True if a trial in the search's folder has a result. Trials that were set aside do not count."""
+    """Return True if a trial in the search's folder has a result. Results that were moved to another folder do not count."""
     return any(path.parent.name.isdecimal() for path in search.glob('*/result.json'))
 
 

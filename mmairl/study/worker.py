@@ -159,7 +159,8 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
 def reason_to_exclude(branch: Branch, folder: Path) -> str:
     """Return the reason why a branch (the run of a fork) must not be trained: its trunk had collapsed before the fork point.
 
-    The reason is '' if the trunk had not collapsed, or if the branch is already trained.
+    A fork is a row whose runs continue the run of another row, the trunk, from the fork point. The reason is '' if the trunk
+    had not collapsed, or if the branch is already trained.
     """
     trunk = Path(branch.trunk)
     require_finished(folder, trunk)

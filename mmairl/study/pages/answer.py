@@ -1,5 +1,7 @@
 """The top of a study page: problems, answer and next steps.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 The sentences are in the templates `study_problems.html` and `study_sentences.html`.
 """
 

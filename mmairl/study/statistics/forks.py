@@ -1,7 +1,8 @@
 """The precision of comparisons with forked rows, relative to comparisons of independent runs.
 
-A fork is a row that continues checkpoints of another row, its trunk, with changed options. The runs of a fork and its trunk
-share the epochs before the checkpoint, so they differ less than independent runs.
+A row of a study is one configuration, usually trained with several seeds. A fork is a row that continues checkpoints of
+another row, its trunk, with changed options. The runs of a fork and its trunk share the epochs before the checkpoint, so
+they differ less than independent runs.
 """
 
 import math
