@@ -49,7 +49,7 @@ class _WithoutValues(TorchFunctionMode):
     """Create parameters on the meta device, so that they take no memory.
 
     `torch.device('meta')` cannot be used as a context, because mmpretrain's ResNet computes its drop rates with tensors and
-    must read their values. This mode affects only the functions that create parameters.
+    must read their values. This class affects only the functions that create parameters.
     """
 
     def __torch_function__(
@@ -111,7 +111,7 @@ def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
 
 
 def _in_channels(channels: int) -> dict[str, int]:
-    """Return the config entry for images that do not have three channels, or no entry for images with three."""
+    """Return the config entry for the number of channels, or an empty dictionary if images have three channels."""
     return {} if channels == 3 else dict(in_channels=channels)
 
 

@@ -81,7 +81,7 @@ class HubConfig:
         """Return the images that the files describe, or None if the files do not describe any."""
         if {'image_mean', 'do_normalize', 'do_rescale'} & self.preprocessor.keys():
             return _hugging_face_input(self.preprocessor, self.path / PREPROCESSOR)
-        # Early files of timm describe the images outside `pretrained_cfg`.
+        # Early files of timm have the description of the images at the top level, not in `pretrained_cfg`.
         timm = self.config.get('pretrained_cfg') or self.config
         if isinstance(timm, dict) and ('mean' in timm or 'std' in timm):
             return _timm_input(timm, self.path / CONFIG)
@@ -118,7 +118,10 @@ class HubConfig:
         self._require_registers(network.get('registers', 0))
 
     def _require_registers(self, registers: int) -> None:
-        """Raise an error if config.json states a different number of registers, because the weights are then incomplete."""
+        """Raise an error if config.json states another number of registers than the weights have.
+
+        The weights are probably incomplete in this case.
+        """
         named = re.search(r'_reg(\d+)', self.config['architecture']) if self.timm else None
         if named:
             stated = int(named[1])

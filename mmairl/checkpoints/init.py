@@ -60,7 +60,7 @@ class PretrainedBackbone:
         weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)
         # Networks reset some weights after initialization, such as a ViT's position embeddings and MLPs, unless their
-        # `init_cfg` is mmengine's own `Pretrained`.
+        # `init_cfg` is mmengine's own `Pretrained`. Therefore, `init_cfg` is replaced by one of this type.
         module.init_cfg = dict(type='Pretrained', checkpoint=str(self.checkpoint))
         for part in module.modules():
             part._is_init = True

@@ -348,7 +348,10 @@ class Objective:
         return step * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
-        """Return the weights for the original features. Classes that cannot be fitted get the constant score `certain`."""
+        """Return the weights for the original features.
+
+        Classes that cannot be fitted, such as those without a training image, get the constant score `certain`.
+        """
         inner = weight[:, :-1]
         if self.axes is not None:
             inner = inner @ self.axes.T
