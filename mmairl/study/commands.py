@@ -6,8 +6,9 @@ runs = prepared.laid_out_runs()
 run_locally(runs)
 write_results(prepared, runs)
 
-A row of a study is one configuration, usually trained with several seeds. A scale is a set of changes that make all configs
-of a study smaller. A search tunes a row by trials, which are runs with changed options.
+A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
+measures the run. A scale is a set of changes that make all configs of a study smaller. A search tunes a row by trials, which
+are runs with changed options.
 """
 
 import shutil
@@ -59,7 +60,7 @@ class PreparedStudy:
         scale: The scale of its runs.
         configs: The config of each row, by the row's name.
         tasks: The tasks that measure each run.
-        out: The folder of the runs and the page.
+        out: The folder of the runs and the study page.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
         command: The command line of the study, without seeds.
     """

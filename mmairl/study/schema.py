@@ -115,7 +115,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     checkpoint: str = ''
     # The main score of each task. A task of tools/transfer.py has all its scores here.
     scores: dict[str, float] = {}
-    labels: dict[str, str] = {}  # the label of each score on the page
+    labels: dict[str, str] = {}  # the label of each score on the study page
     further: dict[str, float] = {}  # the other scores of the tasks; a key is 'TASK SCORE'
     # For each task, everything that its score depends on.
     identities: dict[str, dict[str, Any]] = {}

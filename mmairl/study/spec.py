@@ -273,7 +273,7 @@ class Cross(Declared, frozen=True):
 
 
 class Paper(Declared, frozen=True):
-    """The table or figure of a paper that a study repeats, and the published numbers that the page shows."""
+    """The table or figure of a paper that a study repeats, and the published numbers that the study page shows."""
 
     where: str = ''
     table: str = ''

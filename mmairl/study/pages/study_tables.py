@@ -1,6 +1,6 @@
 """The table of a study's scores, in three formats: for its page, in Markdown and in LaTeX.
 
-A row of a study is one configuration, usually trained with several seeds.
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
