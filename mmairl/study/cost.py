@@ -1,5 +1,8 @@
 """Estimate the hours and the disk space of a study before its first run starts.
 
+A row of a study is one configuration, usually trained with several seeds. A scale is a set of changes that make all configs
+of a study smaller.
+
 The work of a model is counted in FLOPs and in bytes moved. Counting takes seconds and its result depends only on the model
 and on the code, so results are stored in the user's cache folder.
 """
@@ -95,7 +98,8 @@ def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
     Args:
         cfg: The config, to which the scale has been applied.
         scale: The scale, whose rate and number of images are used.
-        more_checkpoints: The number of checkpoints that the run also keeps because forks continue from them.
+        more_checkpoints: The number of checkpoints that the run also keeps because forks (rows that continue this
+            run) start from them.
     """
     own = work_per_image(cfg)
     reference = reference_work(scale)

@@ -1,4 +1,7 @@
-"""Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
+"""Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows.
+
+A row of a study is one configuration, usually trained with several seeds.
+"""
 
 import copy
 from collections.abc import Iterable
@@ -200,7 +203,7 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
     widths = scale.widths
     if not widths:
         return
-    if cfg.model.get('in_channels'):  # Only classifiers have this key.
+    if cfg.model.get('in_channels'):  # Only classifiers have `in_channels`.
         cfg.model.in_channels = widths.features
     in_channels = widths.features * multiple
     out_channels = widths.out
@@ -260,7 +263,8 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
-    # A config that keeps all its checkpoints still keeps the same number, because rows with `along` measure them.
+    # A config that keeps all its checkpoints still keeps the same number, because rows with `along` take their weights from
+    # these checkpoints.
     if checkpoint.max_keep_ckpts == -1:
         checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:

@@ -1,5 +1,8 @@
 """Typed schemas of the JSON files in a run's folder: request, training summary, scores.
 
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options.
+
 The keys in the files never change. If a field has another name here than in the file, `field(name=...)` states the key.
 """
 
@@ -26,7 +29,7 @@ class Chosen(Struct):
 
     trials: tuple[str, ...]  # the folders of the trials
     criterion: str  # the task whose score decides which trial is best
-    # The folder of the run that has the same seed and the row's own options, which is called the row as published.
+    # The folder of the run with the same seed and with the row's own, unchanged options. It is called the row as published.
     published: str = ''
 
 
@@ -52,8 +55,8 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     untrained: Untrained | None = None
     external: str = field(default='', name='given')  # the path of an external checkpoint
     stated: dict[str, str] = {}  # the factors of an external checkpoint that its authors state
-    # The options of a trial. The trial's config already includes them. If the trial is the best of its search, they are
-    # read from here to train the row again.
+    # The options of a trial. The trial's config already includes them. If the trial is the best of its search, the
+    # options are read from here to train the row again.
     trial: dict[str, Any] | None = None
     # The data sets of the trial's row. The worker raises an error if their held-out images include test images, because
     # trials are measured on these held-out images.
@@ -78,7 +81,7 @@ class EarlierAnalyses(Struct):
 
 
 class Choice(Struct):
-    """chosen.json: the best trial of a search. The run in this folder is trained with its options."""
+    """chosen.json: the best trial of a search. The run in this folder is trained with the options of this trial."""
 
     trial: str  # the folder of the trial
     options: dict[str, Any]
@@ -112,7 +115,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     checkpoint: str = ''
     # The main score of each task. A task of tools/transfer.py has all its scores here.
     scores: dict[str, float] = {}
-    labels: dict[str, str] = {}  # the label of each score on the page
+    labels: dict[str, str] = {}  # the label of each score on the study page
     further: dict[str, float] = {}  # the other scores of the tasks; a key is 'TASK SCORE'
     # For each task, everything that its score depends on.
     identities: dict[str, dict[str, Any]] = {}

@@ -1,5 +1,7 @@
 """The top of a study page: problems, answer and next steps.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 The sentences are in the templates `study_problems.html` and `study_sentences.html`.
 """
 
@@ -29,7 +31,7 @@ from mmairl.study.statistics.summary import progress
 from mmairl.study.statistics.verdict_words import INCONCLUSIVE, ONE_SEED
 
 Record = Mapping[str, Any]
-# If a study has only one seed, the page suggests this number of seeds.
+# If a study has only one seed, the study page suggests this number of seeds.
 FEW_SEEDS = 3
 # Rows may differ in these properties, because the length of training may be a factor of the study.
 FAIR_ANYWAY = 'images seen', 'optimizer steps'

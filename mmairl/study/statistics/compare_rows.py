@@ -242,7 +242,7 @@ def verdicts(
         known: Decisions of an earlier analysis, which are final. To repeat a decision, the test that led to it gets the
             p-value 0, and the other test of the same comparison gets 1.
         share: p-values of Fisher's exact test, NaN for comparisons without collapsed runs. Where there is such a
-            p-value, it replaces that of the difference, and the comparison cannot be equivalent.
+            p-value, it replaces the p-value of the difference, and the comparison cannot be equivalent.
     """
     by_counts = ~np.isnan(share)
     p_equal = 2 * scipy.stats.t.sf(abs(estimate) / error, freedom)

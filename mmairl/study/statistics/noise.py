@@ -1,5 +1,7 @@
 """Three sources of noise in a score: the pre-training seed, the seed of a trained classifier, and the choice of test images.
 
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
+
 The noise from the choice of test images is computed without resampling. For many images, the bootstrap standard error of a
 mean is the standard deviation over images divided by the square root of the number of images.
 """

@@ -1,5 +1,8 @@
 """Plan how many seeds a study needs to detect an effect with 80 % power.
 
+A row of a study is one configuration, usually trained with several seeds. Seeds are blocks if each seed gives all rows the
+same order of images and the same initial weights.
+
 The calculation uses the spread of the finished seeds, which is itself only an estimate.
 """
 

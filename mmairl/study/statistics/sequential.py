@@ -1,5 +1,7 @@
 """Sequential analysis: add seeds until every comparison is decided, without raising the error rate.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 The numbers of seeds per row at which the study is analyzed are fixed in advance. Each number is 1.5 times the previous one,
 up to N, the largest number that the budget allows. The error rate over all analyses is 5 %. The analyses up to n seeds
 together may use (n / N)^2 of it. The level of an analysis is therefore this amount minus the amount that the previous
@@ -145,7 +147,8 @@ def compare_sequentially(
 ) -> list[Comparison]:
     """Return the comparisons of a sequential study, with their verdicts.
 
-    Each decided comparison is as of the analysis that decided it. Each undecided comparison is as of the latest analysis.
+    A decided comparison has the values from the analysis that decided it. An undecided comparison has the values from the
+    latest analysis.
     The result depends only on the record of the study, not on when it was analyzed. An analysis includes a comparison only
     if both rows have all seeds of this analysis.
     """

@@ -1,5 +1,8 @@
 """The benefit of hyperparameter tuning: how good the best of n trials is, and how many trials are close to the best one.
 
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options.
+
 Each row is tuned by several searches with different trials and different seeds. The intervals describe the spread between
 searches, so they include both sources of luck. The scores are those that selected the best trial, so the best score is
 optimistic.
