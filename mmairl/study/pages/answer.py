@@ -219,7 +219,7 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
         run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
         yield Step(
             Markup('Find out why {}, seed {}, collapsed').format(quoted(name), seeds[0]),
-            'the means of this row are not compared, because some of its runs collapsed',
+            'some runs of this row collapsed, so its mean score is not compared with that of other rows',
             'no runs',
             shlex.join(['mmairl', 'report', 'health', run['folder']]),
         )
@@ -247,7 +247,7 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     if options and study.get('sequential'):
         yield Step(
             Markup('Continue the sequential analysis'),
-            'undecided comparisons get more seeds until they are decided',
+            'rows of undecided comparisons get more seeds until each comparison is decided',
             command=command(study, '--until-decided'),
         )
     elif options:
