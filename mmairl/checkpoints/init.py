@@ -23,8 +23,8 @@ class PretrainedBackbone:
     Args:
         checkpoint: The checkpoint.
         part: 'student' or 'teacher'. Default: 'student'.
-        prefix: Prefix of the keys to load, if the module is a single stage of the backbone. For example, the head of a C4
-            detector is ``'layer4.'``. Default: load the whole backbone.
+        prefix: Prefix of the keys to load, if the module is a single stage of the backbone. For example, the prefix
+            for the head of a C4 detector is ``'layer4.'``. Default: load the whole backbone.
 
     Raises:
         UserError: If there is no checkpoint, or if its weights are not exactly those of the module.

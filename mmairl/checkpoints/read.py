@@ -127,7 +127,10 @@ class Backbone:
 
     @property
     def input(self) -> Input:
-        """The images that the backbone expects, from the run's settings, the record of origin or the files next to it."""
+        """The properties of the images that the backbone expects.
+
+        They are stated by the run's settings, the record of origin or the settings files next to the checkpoint.
+        """
         if self.settings:
             return input_of(self.settings)
         if 'mean' in self.origin and 'std' in self.origin:
@@ -189,11 +192,11 @@ class Backbone:
 
 
 def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
-    """Warn that ImageNet's statistics are used, because nothing states those of the backbone.
+    """Warn that images are normalized by ImageNet's mean and std, because nothing states those of the backbone's images.
 
     Args:
         backbone: The backbone.
-        how: The flag or key by which users can set the statistics.
+        how: The flag or key by which users can set the mean and std.
     """
     mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
@@ -203,7 +206,7 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
 
 
 def input_of(settings: Mapping[str, str]) -> Input:
-    """Return the images that a backbone expects, according to the settings of its training run.
+    """Return the properties of the images that a backbone expects, according to the settings of its training run.
 
     The settings come from an untrusted file, so values of unexpected types are ignored.
     """
@@ -245,8 +248,8 @@ def read_backbone(
             'torchvision:resnet50', 'timm:NAME' or 'hf-hub:ORG/NAME'.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
-        network: Tensors of the network for which the weights are read, required if it is not a ResNet or a ViT. Heads in the
-            file that this network does not have are left out.
+        network: Tensors of the network for which the weights are read, required unless the network is a ResNet or a ViT.
+            Heads in the file that this network does not have are left out.
 
     Returns:
         The backbone.

@@ -70,7 +70,8 @@ def embed(
         batch: Images per batch.
         workers: Number of processes that load images.
         device: Device of the network. Default: the GPU, if there is one.
-        patches: Whether to return the features of a ResNet's cells or a ViT's patches instead of pooled features.
+        patches: Whether to return the features of each cell instead of pooled features. A cell is a position of a ResNet's
+            feature map or a patch of a ViT.
         out: The .npy file to write the features to. Required with `patches`.
 
     Returns:

@@ -152,7 +152,7 @@ def map_images(
         out,
         'map.html',
         wide=True,
-        title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
+        title=f'{len(names):,} images by the features of {", ".join(path.name for path in paths)}',
         lead=f'{duplicates} of near-duplicates and {outliers} according to the features of the {part} of '
         f'{paths[-1]}. The maps by raw pixels and by random weights are for comparison.',
         data=data,

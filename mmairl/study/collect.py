@@ -65,7 +65,7 @@ def collect(
         runs: All planned runs.
         out: The study's folder.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
-        command: The command line of the study. The page shows it with more seeds, so that readers can add runs.
+        command: The command line of the study. The study page shows it with more seeds, so that readers can add runs.
     """
     columns = published_columns(study, scale)
     described = {run: describe(run, out, columns.values()) for run in runs}
@@ -258,7 +258,7 @@ def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) ->
     """Return the finished runs of each row, with the factors of training that are compared.
 
     If the study has external checkpoints, all factors that their authors can state are added to the runs that were trained
-    here. The runs can then be compared with the external checkpoints.
+    by mmairl. The runs can then be compared with the external checkpoints.
     """
     external = {row.name for row in study.rows if row.weights}
     if not external:

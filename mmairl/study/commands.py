@@ -6,8 +6,9 @@ runs = prepared.laid_out_runs()
 run_locally(runs)
 write_results(prepared, runs)
 
-A row of a study is one configuration, usually trained with several seeds. A scale is a set of changes that make all configs
-of a study smaller. A search tunes a row by trials, which are runs with changed options.
+A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
+measures the run. A scale is a set of changes that make all configs of a study smaller. A search tunes a row by trials, which
+are runs with changed options.
 """
 
 import shutil
@@ -59,7 +60,7 @@ class PreparedStudy:
         scale: The scale of its runs.
         configs: The config of each row, by the row's name.
         tasks: The tasks that measure each run.
-        out: The folder of the runs and the page.
+        out: The folder of the runs and the study page.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
         command: The command line of the study, without seeds.
     """
@@ -104,8 +105,8 @@ def prepare_study(
         seeds: The seeds to use instead of the study's.
         tasks: The tasks to use instead of the study's.
         out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
-        rate: How many images per second one device trains on with the scale's config `rate_of`, according to a
-            measurement. The plan computes hours from this rate. Default: the rate in the scale.
+        rate: The measured training speed of one device with the scale's config `rate_of`, in images per second. The
+            plan computes hours from this rate. Default: the rate in the scale.
 
     Raises:
         UserError: If the study is invalid, if it names an unknown task, or if two rows differ in an undeclared setting.
@@ -125,7 +126,7 @@ def prepare_study(
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
     sizes = replace(sizes, text=sizes.text.replace('{network}', network_names(configs.values())))
-    # This check must follow the loading of the configs, because configs may register further protocols.
+    # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     require_fair(compare_configs(study, configs))
     command = ['mmairl', 'study', str(path), '--scale', scale]
@@ -407,7 +408,7 @@ def submit_jobs(
         per_run: The number of GPUs of each run, or of processes on CPU nodes.
         partition: The partition. Default: the partition in the profile.
         profile: A YAML file with a site's options for sbatch.
-        gpus: 0 for jobs on nodes without GPUs; other numbers have no effect here.
+        gpus: 0 for jobs on nodes without GPUs; any other number has no effect.
     """
     cluster = read_cluster(profile) if profile else Cluster()
     gres = 'none' if gpus == 0 else cluster.gres

@@ -1,7 +1,6 @@
 """External checkpoints in a study: checkpoints that were trained elsewhere, with other code.
 
-A row of a study is one configuration, usually trained with several seeds.
-
+A row of a study is one configuration, usually trained with several seeds. A row can also consist of external checkpoints.
 Their configs are unknown, so the fairness check compares the factors of training that their authors state with the factors of
 the other rows.
 """
@@ -69,8 +68,8 @@ def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], li
         The names of the factors in which the rows differ, and the names of the factors that are unknown for one or both rows.
 
     Raises:
-        UserError: If one of the rows is trained here, and the authors of the external checkpoints state a factor that
-            the row trained here does not have.
+        UserError: If one of the rows is trained by mmairl, and the authors of the external checkpoints state a factor that
+            the row trained by mmairl does not have.
     """
     row_factors = known_factors(row, configs)
     base_factors = known_factors(base, configs)

@@ -42,8 +42,8 @@ class Run:
         folder: The run's folder.
         tasks: The tasks that measure the run.
         needs: The folders of the runs whose weights or scores this run uses.
-        part: The role of the run. It is 'compared' if the page compares the run with others. A search also has runs with
-            the row's own options ('published') and trials ('trial').
+        part: The role of the run. It is 'compared' if the study page compares the run with
+            others. A search also has runs with the row's own options ('published') and trials ('trial').
         asked: The request to the worker that trains and measures the run.
         config: The config as YAML.
     """
@@ -162,7 +162,7 @@ def _last_line(run: Run) -> str:
 
 def _log_age(run: Run) -> timedelta:
     seconds = round(time.time() - (run.folder / 'log.txt').stat().st_mtime)
-    # The age would be negative if the clock of the run's node is ahead of this machine's clock.
+    # The age of the log would be negative if the clock of the run's node is ahead of this machine's clock.
     return timedelta(seconds=max(0, seconds))
 
 

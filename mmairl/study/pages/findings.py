@@ -1,6 +1,7 @@
 """The effects of a study on one score, each with the facts that a reader needs to interpret it.
 
-A row of a study is one configuration, usually trained with several seeds.
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
+The rows of a factorial design are combinations of the levels of factors.
 """
 
 from collections import Counter

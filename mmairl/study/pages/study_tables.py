@@ -1,6 +1,6 @@
 """The table of a study's scores, in three formats: for its page, in Markdown and in LaTeX.
 
-A row of a study is one configuration, usually trained with several seeds.
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,7 +142,7 @@ def table_lines(study: Mapping) -> list[Line]:
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
     """Return the cell of each row in one column.
 
-    The running time must be linear in the number of runs, because an untrusted study.json may have very many.
+    The running time must be linear in the number of runs, because an untrusted study.json may have very many runs.
     """
     rows = study['rows']
     is_gap = column.kind == 'gap'

@@ -1,6 +1,6 @@
 """The costs of a study's rows, and comparisons of two rows at equal cost.
 
-A row of a study is one configuration, usually trained with several seeds.
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 
 A comparison at equal cost requires the scores of checkpoints that were saved along the runs.
 """
