@@ -69,7 +69,8 @@ class PlainYaml(YamlHandler):
         text = file.read()
         values = yaml.load(text, Loader=PlainLoader)
         refuse_expansion(values, max(LARGEST, len(text)))
-        return {} if values is None else values  # YAML parses an empty file as None
+        # PyYAML returns None for an empty file, which is a valid config.
+        return {} if values is None else values
 
 
 PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
@@ -206,7 +207,7 @@ def same_config(stored: str, current: str) -> bool:
         return True
     try:
         return _settings(stored) == _settings(current)
-    # The text is not a config of this package.
+    # These errors mean that one of the texts is not a config of this package.
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         return False
 
@@ -270,7 +271,7 @@ def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     yield keys, values
     items: Iterable = ()
     if isinstance(values, dict):
-        items = dict.items(values)  # `ConfigDict.items` would copy every value
+        items = dict.items(values)  # unlike this, `ConfigDict.items` copies every value
     elif isinstance(values, list | tuple | set):
         items = enumerate(values)
     for key, value in items:

@@ -149,7 +149,7 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # the process exists and belongs to another user
+        pass  # this error means that the process is running and belongs to another user
     return True
 
 
@@ -165,7 +165,7 @@ def appending(path: str | Path) -> IO[str]:
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file atomically and return its path."""
     with replacing(path) as temporary:
-        # A file name in the text may have a lone surrogate, which UTF-8 cannot store.
+        # A file name in the text may have a lone surrogate. UTF-8 cannot store it, so it is escaped.
         temporary.write_text(text, encoding='utf-8', errors='backslashreplace')
     return Path(path)
 

@@ -28,7 +28,7 @@ from typing import Any
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 # The exit code EX_TEMPFAIL. It means that running the same command again resumes the work, so a scheduler should requeue it.
 AGAIN = 75
-# The seconds that a process has to finish its step and to save. Slurm jobs have the same time.
+# The seconds that a process has to finish its step and to save. Slurm signals a job this long before its time limit.
 GRACE = 120
 PARENT = 'MMAIRL_PARENT'  # environment variable with the id of the process that called `start`
 PR_SET_PDEATHSIG = 1  # defined in linux/prctl.h

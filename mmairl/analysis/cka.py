@@ -41,8 +41,8 @@ def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
 class MinibatchCKA:
     """CKA between two lists of feature sets, `a` and `b`, accumulated over batches.
 
-    A feature set is the output of one stage, with the shape (images, ...). CKA is computed for each pair of a set of `a` and
-    a set of `b`.
+    A feature set is the output of one stage, with the shape (images, ...). CKA is computed between each
+    set of `a` and each set of `b`.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class MinibatchCKA:
         self.own_b += unbiased_hsic(grams_b, grams_b)
 
     def value(self) -> Tensor:
-        """Return the CKA of each pair of feature sets, (sets of a, sets of b).
+        """Return a matrix of CKA values, with a row for each feature set of `a` and a column for each feature set of `b`.
 
         CKA is 1 for features that are equal up to rotation and scale. It is NaN for features that do not vary.
         """

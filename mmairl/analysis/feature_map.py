@@ -1,4 +1,4 @@
-"""The data of a feature map: t-SNE of images by their features, nearest neighbors, near-duplicates, outliers and groups.
+"""The data of a map of images: t-SNE of their features, nearest neighbors, near-duplicates, outliers and groups.
 
 A cell is a position in the backbone's last feature map. The nearest neighbors are computed for whole images and for cells.
 """
@@ -134,7 +134,7 @@ def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint
 
 
 def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the nearest cells of each cell: the most similar cell of each of the k most similar other images.
+    """Return the k nearest cells of each cell. They belong to other images, at most one cell per image.
 
     Args:
         x: (images, cells, C) The features of all cells. To compare whole images, give each image one cell.
@@ -186,7 +186,7 @@ def find_nearest_cells(
     dataset: Dataset,
     extraction: Extraction,
 ) -> ImageCells:
-    """Select `count` readable images at equal intervals, and return the nearest cells of their cells."""
+    """Select `count` readable images at equal intervals, and return the nearest cells of each of their cells."""
     last = len(readable) - 1
     places = np.linspace(0, last, min(count, len(readable)))
     chosen = np.unique(places.round().astype(int)).tolist()

@@ -49,8 +49,8 @@ class Measure:
     Args:
         name: The name of the measure in tables.
         best: The ideal value. The closer a network is to this value, the better it is.
-        images: How many images the measure requires, as text. A number means that more images change the value by less
-            than 5 %.
+        images: How many images the measure requires, as text. If it is a number, using more images than this number
+            changes the value by less than 5 %.
     """
 
     name: str

@@ -124,10 +124,10 @@ class Images:
         """Load the network of a checkpoint up to a layer.
 
         Args:
-            checkpoint: The path of the checkpoint. Its backbone is a ResNet of any size, or the backbone of `cfg`.
+            checkpoint: The path of the checkpoint. Its backbone is a ResNet of any size, or the backbone of the sample's `cfg`.
             part: The part of the checkpoint: 'student' or 'teacher'.
             layer: The last layer: 'backbone', 'projector' or 'predictor'.
-            head_config: The config of the projector and the predictor. Default: the config of the images.
+            head_config: The config of the projector and the predictor. Default: the sample's `cfg`.
         """
         backbone = read_backbone(checkpoint, part)
         cfg = self.cfg

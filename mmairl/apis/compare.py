@@ -36,7 +36,7 @@ from mmairl.study.task_names import require_known
 UNCHANGED = Scale(
     text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',)
 )
-# For each set of images, the first of these folders that exists is used.
+# Training and test images are each read from the first of these folders that exists.
 FOLDERS = {'train': ('train',), 'test': ('test', 'val')}
 
 
@@ -82,7 +82,7 @@ def compare(
 
     Finished measurements are reused. A randomly initialized network is measured as well, because collapsed checkpoints are
     recognized by comparing them with it. If there are two recipes with one checkpoint each, `compare` also compares their
-    predictions image by image. The verdict of that test is about the two files and does not extend to their recipes.
+    predictions image by image. The verdict of that comparison is about the two files and does not extend to their recipes.
 
     Args:
         networks: A dictionary from the name of each recipe to a list of its checkpoints, one per seed. All other recipes

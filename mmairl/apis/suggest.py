@@ -273,7 +273,7 @@ def _starting_point(
 
 
 def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
-    """Return a backbone config that loads the weights of a checkpoint, and the number of its features."""
+    """Return a backbone config that loads the weights of a checkpoint, and the number of features of the backbone."""
     backbone = read_backbone(weights).network
     file = str(weights) if is_released(weights) else str(Path(weights).absolute())
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)

@@ -49,7 +49,7 @@ class _WithoutValues(TorchFunctionMode):
     """Create parameters on the meta device, so that they take no memory.
 
     `torch.device('meta')` cannot be used as a context, because mmpretrain's ResNet computes its drop rates with tensors and
-    must read their values. This mode affects only the functions that create parameters.
+    must read their values. This class affects only the functions that create parameters.
     """
 
     def __torch_function__(
@@ -64,7 +64,7 @@ class _WithoutValues(TorchFunctionMode):
 @lru_cache(64)
 def _tensors_of(network: str) -> Mapping[str, Tensor]:
     """Return the tensors of a network on the meta device. The network is given as the JSON text of its config."""
-    # This import registers mmpretrain's backbones. It takes seconds, so it is made only when it is needed.
+    # This import registers mmpretrain's backbones. The import takes seconds, so it is not at the top of the file.
     import mmairl.models  # noqa: F401
     from mmairl.registry import MODELS
 
@@ -111,14 +111,15 @@ def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
 
 
 def _in_channels(channels: int) -> dict[str, int]:
-    """Return the config entry for images that do not have three channels, or no entry for images with three."""
+    """Return the config entry for the number of channels, or an empty dictionary if images have three channels."""
     return {} if channels == 3 else dict(in_channels=channels)
 
 
 def _usual_heads(positions: Tensor, tokens: int, path: str) -> int:
     """Return the number of attention heads that released ViTs of the same width have.
 
-    Log a warning if no released ViT has this width, or if the weights look like those of MoCo v3's ViT of width 384.
+    Log a warning if no released ViT has this width, or if the weights look like those of MoCo v3's ViT of width 384, which
+    has twice as many heads as other ViTs of this width.
     """
     width = positions.shape[2]
     # MoCo v3's position embeddings are sines and cosines. The first patch has the position 0, so its row has only zeros and

@@ -47,7 +47,7 @@ def write_onnx(
         backbone: The backbone to export.
         path: The file to write.
         size: Side of the images in pixels.
-        cfg: A config that describes the backbone, required if it is not a ResNet or a ViT.
+        cfg: A config that describes the backbone, required unless the backbone is a ResNet or a ViT.
         normalization: The `mean` and `std` of images. Default: those of the config, else of the backbone.
 
     Returns:

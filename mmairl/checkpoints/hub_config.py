@@ -28,7 +28,7 @@ PILLOW_INTERPOLATIONS = {0: 'nearest', 2: 'bilinear', 3: 'bicubic'}
 
 @dataclass(frozen=True)
 class Input:
-    """The images that a backbone expects as input.
+    """The properties of the images that a backbone expects as input.
 
     Args:
         mean: Mean of each channel, for pixel values from 0 to 1.
@@ -36,7 +36,7 @@ class Input:
         size: Side of the crop in pixels.
         channels: Number of channels. None means 8-bit RGB images.
         interpolation: Interpolation that resizes images.
-        origin: Where the statistics come from. An empty text means that nothing states them, so ImageNet's are assumed.
+        origin: Where `mean` and `std` come from. An empty text means that nothing states them, so ImageNet's are assumed.
     """
 
     mean: Sequence[float] = (0.485, 0.456, 0.406)
@@ -78,10 +78,10 @@ class HubConfig:
         return float(value) if is_number(value) and 0 < value < 1 else None
 
     def input(self) -> Input | None:
-        """Return the images that the files describe, or None if the files do not describe any."""
+        """Return the properties of images that the files state, or None if the files do not state any."""
         if {'image_mean', 'do_normalize', 'do_rescale'} & self.preprocessor.keys():
             return _hugging_face_input(self.preprocessor, self.path / PREPROCESSOR)
-        # Early files of timm describe the images outside `pretrained_cfg`.
+        # Early files of timm state the properties of images at the top level, not in `pretrained_cfg`.
         timm = self.config.get('pretrained_cfg') or self.config
         if isinstance(timm, dict) and ('mean' in timm or 'std' in timm):
             return _timm_input(timm, self.path / CONFIG)
@@ -118,7 +118,10 @@ class HubConfig:
         self._require_registers(network.get('registers', 0))
 
     def _require_registers(self, registers: int) -> None:
-        """Raise an error if config.json states a different number of registers, because the weights are then incomplete."""
+        """Raise an error if config.json states another number of registers than the weights have.
+
+        The weights are probably incomplete in this case.
+        """
         named = re.search(r'_reg(\d+)', self.config['architecture']) if self.timm else None
         if named:
             stated = int(named[1])
@@ -252,7 +255,7 @@ def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
             f"{path}: rescale_factor must be positive ('{factor}'); correct it",
             code='bad-statistics',
         )
-    # Hugging Face's statistics are for pixel values from 0 to `scale`. mmairl's are for values from 0 to 1.
+    # Hugging Face's mean and std are for pixel values from 0 to `scale`. mmairl's are for values from 0 to 1.
     scale = 255 * factor
     if math.isclose(scale, 1, rel_tol=1e-6):
         scale = 1.0

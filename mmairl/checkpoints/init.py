@@ -23,8 +23,8 @@ class PretrainedBackbone:
     Args:
         checkpoint: The checkpoint.
         part: 'student' or 'teacher'. Default: 'student'.
-        prefix: Prefix of the keys to load, if the module is a single stage of the backbone. For example, the head of a C4
-            detector is ``'layer4.'``. Default: load the whole backbone.
+        prefix: Prefix of the keys to load, if the module is a single stage of the backbone. For example, the prefix
+            for the head of a C4 detector is ``'layer4.'``. Default: load the whole backbone.
 
     Raises:
         UserError: If there is no checkpoint, or if its weights are not exactly those of the module.
@@ -60,7 +60,7 @@ class PretrainedBackbone:
         weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)
         # Networks reset some weights after initialization, such as a ViT's position embeddings and MLPs, unless their
-        # `init_cfg` is mmengine's own `Pretrained`.
+        # `init_cfg` is mmengine's own `Pretrained`. Therefore, `init_cfg` is replaced by one of this type.
         module.init_cfg = dict(type='Pretrained', checkpoint=str(self.checkpoint))
         for part in module.modules():
             part._is_init = True

@@ -126,7 +126,7 @@ class Named(NamedTuple):
     """The tensors of a file under mmairl's names.
 
     Attributes:
-        weights: The tensors by mmairl's names.
+        weights: Maps mmairl's names to the tensors.
         names: Maps each name in the file to mmairl's name.
         source: The format of the file.
     """

@@ -142,11 +142,13 @@ def warn(text: str) -> None:
 
 
 def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
-    """Return the `meta` dictionary of a checkpoint without reading its tensors, or None if the file cannot be read.
+    """Return one dictionary of a checkpoint, by default `meta`, or None if the file cannot be read.
+
+    The tensors in the checkpoint are not read.
 
     Args:
         path: The checkpoint.
-        part: Key of the dictionary to return. The dictionary must not contain tensors.
+        part: Key of the dictionary, which must not contain tensors.
     """
     try:
         # This call raises an error if a pickle would take minutes to read.

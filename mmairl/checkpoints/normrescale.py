@@ -1,8 +1,8 @@
-"""NormRescale (Eq. 3): rescale each weight of a LARS-trained network to the norm of the same weight in an anchor network.
+"""NormRescale: rescale each weight of a LARS-trained network to the norm of the same weight in an anchor network.
 
-The paper's form rescales all weights, including gains and biases. This changes the features that the network computes before
-it is fine-tuned. The exact form only rescales weights that precede a batch norm, and adjusts the statistics and gains of the
-batch norm, so that the features stay the same.
+NormRescale is Eq. 3 of the ECCV 2022 paper that README.md cites. The paper's form rescales all weights, including gains and
+biases. This changes the features that the network computes before it is fine-tuned. The exact form only rescales weights
+that precede a batch norm, and adjusts the statistics and gains of the batch norm, so that the features stay the same.
 """
 
 import re

@@ -77,7 +77,7 @@ def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
 def predicted_times(
     weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Predict by which factors the best learning rate for fine-tuning these weights differs from the anchor's best rate.
+    """Predict by which factors the best learning rate for fine-tuning `weights` differs from the best rate for `anchor`.
 
     The result has one factor that follows from the kernels, and one that follows from the gains. A kernel w before a batch
     norm has a gradient proportional to 1 / |w|, so a step turns the kernel by an angle proportional to rate / |w|^2. A longer

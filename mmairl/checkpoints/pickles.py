@@ -166,7 +166,10 @@ def statistic(owner: type, name: str) -> None:
 
 
 class Storage(StandIn):
-    """The stand-in for the function that reads the memory of a tensor. It calls `torch.load` with `weights_only=True`."""
+    """The stand-in for the function that reads the memory of a tensor.
+
+    The stand-in calls `torch.load` with `weights_only=True`.
+    """
 
     __slots__ = ()
 
@@ -250,7 +253,7 @@ class SizedTuple(tuple):
 
 
 def size_of(value: Any) -> int:
-    """Return the size of a value. The time that Python takes to hash the value is proportional to it."""
+    """Return the size of a value. The time that Python takes to hash the value is proportional to the size."""
     if type(value) is int:
         return 1 + value.bit_length() // 32
     return value.size if type(value) is SizedTuple else 1
@@ -311,7 +314,7 @@ def refuse_endless(file: IO[bytes]) -> None:
         if name in GETS:
             results = [memo[argument]]
         elif name == 'REDUCE' and _are_two_numbers(taken[1]):
-            # `complex` is the only allowed function that takes two numbers.
+            # The called function is `complex`, because no other allowed function takes two numbers.
             results = [complex(*taken[1])]
         elif name == 'REDUCE' and taken[0] == 'torch Size':
             (value,) = taken[1]

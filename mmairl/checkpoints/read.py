@@ -62,14 +62,14 @@ class Backbone:
     """The weights of a backbone under mmairl's names.
 
     Args:
-        weights: The tensors by mmairl's names.
+        weights: Maps mmairl's names to the tensors.
         path: The file, or the name of a released model.
         source: The format of the file.
         part: 'student' or 'teacher'.
         renamed: Maps each key that was read from the file to the name in `weights`.
         dropped: The keys of the file that were not read.
-        origin: The record of origin in the file. mmairl stores it in files that it converts, to state where the weights come
-            from and which images they expect.
+        origin: The record of origin in the file. mmairl stores this record in converted files, to state where the weights
+            come from and which images the backbone expects.
         settings: The config of the mmairl training run that wrote the file. Maps dotted config keys to text.
     """
 
@@ -127,7 +127,10 @@ class Backbone:
 
     @property
     def input(self) -> Input:
-        """The images that the backbone expects, from the run's settings, the record of origin or the files next to it."""
+        """The properties of the images that the backbone expects.
+
+        They are stated by the run's settings, the record of origin or the settings files next to the checkpoint.
+        """
         if self.settings:
             return input_of(self.settings)
         if 'mean' in self.origin and 'std' in self.origin:
@@ -189,11 +192,11 @@ class Backbone:
 
 
 def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
-    """Warn that ImageNet's statistics are used, because nothing states those of the backbone.
+    """Warn that images are normalized by ImageNet's mean and std, because nothing states those of the backbone's images.
 
     Args:
         backbone: The backbone.
-        how: The flag or key by which users can set the statistics.
+        how: The flag or key by which users can set the mean and std.
     """
     mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
@@ -203,7 +206,7 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
 
 
 def input_of(settings: Mapping[str, str]) -> Input:
-    """Return the images that a backbone expects, according to the settings of its training run.
+    """Return the properties of the images that a backbone expects, according to the settings of its training run.
 
     The settings come from an untrusted file, so values of unexpected types are ignored.
     """
@@ -245,8 +248,8 @@ def read_backbone(
             'torchvision:resnet50', 'timm:NAME' or 'hf-hub:ORG/NAME'.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
-        network: Tensors of the network for which the weights are read, required if it is not a ResNet or a ViT. Heads in the
-            file that this network does not have are left out.
+        network: Tensors of the network for which the weights are read, required unless the network is a ResNet or a ViT.
+            Heads in the file that this network does not have are left out.
 
     Returns:
         The backbone.
@@ -357,13 +360,13 @@ class BackboneSearch:
         """Read the backbone whose keys start with a prefix.
 
         If the tensors with the prefix are no known network, read the student from the only known network at a longer prefix.
-        If there is no such network, read all tensors with the prefix under their own names, unless some of them belong to a
-        head (`pure` is false) or the user gave a network.
+        If there is no such network, read all tensors with the prefix under their own names. Raise an error instead if some
+        of these tensors belong to a head (`pure` is false), or if the user gave a network.
         """
         try:
             return self._read_known(prefix, source)
         except UserError as error:
-            # A network at any other prefix would not be the student, so only longer prefixes are searched.
+            # Every key of the student starts with `prefix`, so only longer prefixes are searched.
             match = self._only_network(prefix) if prefix and self.part == 'student' else None
             if match:
                 return match
@@ -442,9 +445,9 @@ class BackboneSearch:
         return Named(named.weights, renamed, source)
 
     def _closest(self, candidates: Sequence[Named]) -> Named:
-        """Return the candidate that has exactly the tensors of the user's network.
+        """Return the candidate that has exactly the tensors of the user's network. Candidates differ in the names of tensors.
 
-        If no candidate does, raise the error of the candidate with the fewest missing and unknown tensors.
+        If no candidate matches, raise the error of the candidate with the fewest missing and unknown tensors.
         """
         faults = [name_faults(with_counters(named.weights), self.network) for named in candidates]
         missing, unknown = best = min(faults, key=lambda fault: len(fault[0]) + len(fault[1]))
@@ -459,7 +462,7 @@ class BackboneSearch:
         return Named(weights, {key: name for name, key in keys.items()}, source)
 
     def _floats(self, keys: Mapping[str, str], selects: Callable[[str], bool]) -> dict[str, Tensor]:
-        """Return the selected tensors by their names without prefix.
+        """Return a dictionary from names without prefix to the selected tensors.
 
         Args:
             keys: Maps names without prefix to the keys of the file.
@@ -480,7 +483,7 @@ class BackboneSearch:
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the counters of batches that some formats omit. Their value has no effect on batch norms with a fixed momentum."""
+    """Add the counters of batches that some formats omit. Counters do not affect batch norms with a fixed momentum."""
     for key in [key for key in weights if key.endswith('.running_mean')]:
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     return weights
@@ -513,7 +516,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
 
 
 def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
-    """Return tensors by dotted names, without the prefixes of wrappers such as DDP.
+    """Return a dictionary from dotted names to tensors. The names do not have the prefixes of wrappers such as DDP.
 
     Tensors in a dictionary under a key of NESTED are included. All other nested dictionaries are left out.
     """

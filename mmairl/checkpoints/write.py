@@ -66,7 +66,7 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write the tensors under torchvision's names.
 
-    torchvision's ViT has a class token, position embeddings and biases, but no registers, layer scales or gates.
+    Raise an error for ViTs that torchvision cannot represent: without biases, or with registers, layer scales or gates.
     """
     if any(key.endswith('cls_token') for key in weights):
         named = {rename(key, 'torchvision_vit'): value for key, value in weights.items()}

@@ -122,7 +122,7 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
         args.src, args.part, args.prefix, tensors_of_config(cfg) if cfg else None
     )
     if cfg is None:
-        _ = backbone.network  # raises an error if a tensor is missing
+        _ = backbone.network  # accessing `network` raises an error if a tensor is missing
     if bool(args.mean) != bool(args.std):
         raise UserError(
             '--mean, --std: only one of them is set; set both or neither', code='half-statistics'

@@ -255,8 +255,8 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
 def default_out(args: argparse.Namespace) -> Path:
     """Return the default output path, which is CKPT_PART_PROTOCOL[_DATA].json next to the checkpoint.
 
-    DATA is the name of the config if the config is in configs/evaluation. For a baseline or a released model, which has no
-    folder, the path is work_dirs/CONFIG/SUBJECT_PROTOCOL.json.
+    PART is the value of --part. DATA is the name of the config if the config is in configs/evaluation. For a baseline or a
+    released model, which has no folder, the path is work_dirs/CONFIG/NAME_PROTOCOL.json with the name of the baseline or model.
     """
     from mmairl.checkpoints.released import is_released
     from mmairl.config_names import PREFIX

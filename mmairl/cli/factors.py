@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mmairl.cli.flags import parser_of
 
-# This table maps each framework of the paper to the framework that it builds on, from which it differs by one factor.
+# This table maps each framework of Huang et al. (2022) to the framework that it builds on.
 BUILT_ON = {
     'mocov2': None,
     'mocov2_syncbn': 'mocov2',

@@ -130,7 +130,8 @@ def check_evaluations(run: Path) -> Iterator['Verdict']:
 
     cfg = Fork(run).config()
     for record in records_in(run):
-        if record.checkpoint is None:  # the result of a baseline, which has no checkpoint
+        # Results of baselines have no checkpoint. They do not depend on the run.
+        if record.checkpoint is None:
             continue
         what = f'{record.protocol} of {record.checkpoint}'
         checkpoint = run / Path(record.checkpoint).name

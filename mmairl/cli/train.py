@@ -160,7 +160,7 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
     add_launcher(parser, default='none')
-    # OpenMMLab's `mim train mmairl --gpus 0` passes --device.
+    # OpenMMLab's `mim train mmairl --gpus 0` passes --device, so it must be accepted.
     parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)
     parser.add_argument(
         '--local_rank',

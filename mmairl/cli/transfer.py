@@ -108,7 +108,8 @@ def main(arguments: Sequence[str]) -> None:
 def run_name(args: argparse.Namespace) -> str:
     """Return RUN_CKPT_PART, or RUN_CKPT_PART_normrescale if the backbone is rescaled.
 
-    The name of the run is included, because checkpoints of different runs have the same file names.
+    PART is the value of --part. The name of the run is included, because checkpoints of different runs have the same file
+    names.
     """
     source = Path(args.checkpoint).absolute()
     suffix = '_normrescale' if args.normrescale else ''

@@ -327,7 +327,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
         files, folders = [], []
         try:
             status = os.stat(folder)
-            # These two numbers identify a folder. They are the same if the folder is reached by a link.
+            # The device and inode numbers identify a folder, even if it is reached by a link.
             this = status.st_dev, status.st_ino
             if this in parents:
                 raise UserError(

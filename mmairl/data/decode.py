@@ -190,7 +190,7 @@ def open_image(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     Warnings of Pillow are hidden.
     """
     before = Image.MAX_IMAGE_PIXELS
-    # Pillow raises if an image has more than twice this number of pixels.
+    # Pillow raises only if an image has more than twice this number of pixels, so half of max_pixels is set.
     Image.MAX_IMAGE_PIXELS = max_pixels / 2
     try:
         with warnings.catch_warnings():
@@ -225,7 +225,10 @@ def decoder() -> str:
 
 
 def refuse_pages(image: Image.Image) -> None:
-    """Raise if the second page of a TIFF is as large as the first page. A second page of another size counts as a preview."""
+    """Raise if a TIFF has a second page as large as the first page, because only the first page would be read.
+
+    A second page of another size counts as a preview and is ignored.
+    """
     size = image.size
     image.seek(1)
     if image.size == size:
@@ -292,7 +295,7 @@ def file_kind(data: bytes) -> str:
     """Return the file extension, such as 'jpg' or 'png', that fits the content of an image file."""
     if data.startswith(NPY):
         return 'npy'
-    if data.startswith(TIFF):  # Pillow does not open all TIFF files
+    if data.startswith(TIFF):  # Pillow is not used here, because it does not open all TIFF files
         return 'tif'
     if ending := ending_by_reader(data, READERS):
         return ending[1:]
@@ -326,7 +329,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
         gray = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
         return Image.fromarray(gray).convert('RGB')
-    if image.mode in ('I', 'F'):  # the value range of these modes is unknown
+    if image.mode in ('I', 'F'):  # the value range is unknown, so scaling is impossible
         raise UnreadableImage(Reason.NOT_RGB)
     if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
         # In a CMYK JPEG with Adobe's marker, 255 means no ink. Pillow assumes this of all CMYK JPEGs, so a file without the

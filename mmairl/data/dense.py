@@ -91,7 +91,7 @@ class MMSegImages(DenseDataset):
         super().__init__(target)
         use_torchvision_ops()
         fault = 'MMSegImages: mmseg cannot be imported'
-        # mmseg asserts on import that the version of mmcv is supported.
+        # On import, mmseg raises an AssertionError if it does not support the installed version of mmcv.
         kinds = (ImportError, AssertionError)
         with explained(fault, 'run requirements/install.sh full', kinds, code='missing-mmseg'):
             from mmseg.datasets import transforms

@@ -38,8 +38,8 @@ def use_torchvision_ops() -> bool:
         # mmcv-lite is installed, or the ops were built for another version of torch.
         pass
     sys.modules[NAME] = TorchvisionOps()
-    # mmdet imports MultiScaleDeformableAttention from this module of mmcv. The module lacks the class if it was imported
-    # before `mmcv.ops` was importable.
+    # mmdet imports MultiScaleDeformableAttention from `mmcv.cnn.bricks.transformer`. If that module was imported before
+    # `mmcv.ops` was importable, it lacks this class, so the class is added.
     if transformer := sys.modules.get('mmcv.cnn.bricks.transformer'):
         ops = import_module('mmcv.ops')
         transformer.MultiScaleDeformableAttention = ops.MultiScaleDeformableAttention

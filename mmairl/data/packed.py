@@ -155,7 +155,8 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
     info = tarfile.TarInfo(path)
     info.size = len(data)
     archive.addfile(info, io.BytesIO(data))
-    archive.members.clear()  # tarfile keeps a list of all members, and a list of millions would fill the memory
+    # tarfile adds each member to a list, which would fill the memory after millions of images.
+    archive.members.clear()
 
 
 def member_key(name: str, taken: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""Public labeled data sets. The class of a data set defines its splits, its file layout and how its lists are read.
+"""Public labeled data sets. The class of a data set defines its splits, its file layout and how its lists of images are read.
 
 To add a data set, write a class in this file and a config in configs/evaluation.
 """

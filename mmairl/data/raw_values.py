@@ -35,7 +35,7 @@ MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')
 def decode_stored(data: bytes, max_pixels: int) -> Tensor:
     """Decode the content of an image file to its stored values: uint8, uint16 or float32, channels first.
 
-    The channels of a TIFF are the samples of its pixels, or its pages.
+    If a TIFF has several pages, each page is a channel. Otherwise, its pixels have one sample per channel.
     """
     if data.startswith(NPY):
         read = from_npy

@@ -61,7 +61,7 @@ def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def require_root(root: Path) -> None:
-    """Raise if the root folder is missing or empty, for example after a mount was lost. Otherwise, only the file is missing."""
+    """Raise if the root folder is missing or empty, for example after a mount was lost. Otherwise, do nothing."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
         if any(entries):
             return
@@ -91,7 +91,7 @@ def retried(read: Callable[[], Answer], name: Path | str, patience: float | None
         try:
             return read()
         except OSError as error:
-            if error.errno in FULL:  # `read` copies a file, and the disk that it writes to is full
+            if error.errno in FULL:  # `read` writes to a full disk, so another try would fail, too
                 raise
             tries += 1
             seconds = time.monotonic() - began

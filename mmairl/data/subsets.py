@@ -1,4 +1,7 @@
-"""Data sets that select images of another data set or change their labels."""
+"""Data sets that select images of another data set or change their labels.
+
+The paper that the docstrings refer to is Huang et al. (ECCV 2022).
+"""
 
 import os
 from collections import Counter

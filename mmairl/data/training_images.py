@@ -59,7 +59,7 @@ class TrainingImages(Dataset):
     def __getitems__(self, items: Sequence[int | tuple[int, int]]) -> list[Any]:
         """Return a list of samples. If the items have seeds, restore the random generators of the process afterwards.
 
-        If the items have no seeds, the generators are not restored, because every batch would then have the same views.
+        Without seeds, restoring the generators would give every batch the same views, so they are not restored.
         """
         pairs = [item if isinstance(item, tuple) else (item, None) for item in items]
         began = time.perf_counter()
@@ -116,7 +116,7 @@ class TrainingImages(Dataset):
         return torch.cat([unreadable, self.reasons[unreadable].long()], 1)
 
     def refuse_too_many(self, met: Tensor) -> None:
-        """Raise if the images in `met` are more than the data set allows."""
+        """Raise if `met` lists more unreadable images than the data set allows."""
         if len(met) > self.allowed:
             first = ', '.join(self.names_with_reasons(met[:3]))
             raise UserError(
@@ -126,7 +126,7 @@ class TrainingImages(Dataset):
             )
 
     def names_with_reasons(self, met: Tensor) -> list[str]:
-        """Return the name of each image in `met`, followed by the reason why it is unreadable."""
+        """Return the name of each unreadable image that `met` lists, followed by the reason why it is unreadable."""
         names = getattr(self.dataset, 'name', 'image {}'.format)
         return [
             f'{printable(names(index))} ({Reason(reason).phrase})' for index, reason in met.tolist()

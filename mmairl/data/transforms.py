@@ -64,7 +64,7 @@ class Augmentation:
         return self.apply(to_unit(image)[None], params)[0]
 
     def only_rgb(self) -> str:
-        """Name the change that requires RGB images, and state how to disable it. Return '' if no change requires RGB."""
+        """Return a text that names the change that requires RGB images and how to disable it, or '' if RGB is not required."""
         return f'{type(self).__name__} (leave it out)' if self.rgb_alone and self.p else ''
 
     def describe(self, params: Params) -> str:
@@ -165,7 +165,7 @@ class RandomResizedCrop(Augmentation):
         widths = np.rint(np.sqrt(area * ratio))
         fits = (heights >= 1) & (heights <= height)
         fits &= (widths >= 1) & (widths <= width)
-        # For each image, the first attempt that fits into it is used.
+        # For each image, the first sampled box that fits into the image is used.
         first = np.arange(count), fits.argmax(1)
         h = heights[first]
         w = widths[first]
@@ -173,8 +173,8 @@ class RandomResizedCrop(Augmentation):
         left = np.floor(chance[:, -1] * (width - w + 1))
         none_fits = ~fits.any(1)
         if none_fits.any():
-            # If an image is very long, it can happen that no attempt fits. The largest centered box with an allowed aspect
-            # ratio is used instead.
+            # If an image is very long, it can happen that no sampled box fits. The largest centered box with an allowed
+            # aspect ratio is used instead.
             largest_height = min(height, round(width / self.ratio[0]))
             largest_width = min(width, round(height * self.ratio[1]))
             h[none_fits] = largest_height
@@ -564,8 +564,8 @@ class Solarize(Augmentation):
         return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # The threshold is lowered by half a byte. Data workers change bytes, so values less than half a byte below the
-        # threshold have been rounded up to it in a data worker.
+        # In 8-bit images, values were rounded to whole numbers, so a value that was at most 0.5 below the threshold is
+        # inverted. Here, values are not rounded, so the threshold is lowered by 0.5.
         bright = images >= (self.threshold - 0.5) / 255
         bright &= to_device_of(params['on'], images).view(-1, 1, 1, 1)
         return torch.where(bright, 1 - images, images)

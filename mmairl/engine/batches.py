@@ -94,7 +94,7 @@ def copy_stream() -> torch.cuda.Stream:
 
 
 def to_device(inputs: Any) -> Any:
-    """Start to copy those images that are in pinned memory to the GPU.
+    """Start to copy images to the GPU if they are in pinned memory.
 
     Other images are left to the preprocessor, because their copy would block the host until it is complete.
     """

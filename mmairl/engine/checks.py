@@ -62,7 +62,7 @@ def check_config(cfg: Config) -> None:
 
 
 def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
-    """Raise if these sections name an unknown class, or if a class does not accept a key that an entry sets.
+    """Raise if these sections name an unknown class, or if they set a key that a class does not accept.
 
     Also raise for numbers out of range, and for unknown keys in sections that do not name a class.
     """
@@ -146,8 +146,8 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
     """Return the classes that a type may refer to.
 
-    If a registry `box` is given, it must have a class of this name. If `box` is None, the class may be in any of our
-    registries. If none of these has it, raise if the name resembles a registered name. Otherwise, return an empty list, because
+    If a registry `box` is given, raise unless it has a class of this name. If `box` is None, search all of our registries.
+    If the class is in none of them, raise if its name resembles a registered name. Otherwise, return an empty list, because
     mmengine may still find the class when it builds the object.
     """
     if not isinstance(name, str):

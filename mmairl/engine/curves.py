@@ -28,7 +28,7 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
     curves: dict[str, dict[int, float]] = {}
     for start in _starts(work_dir):
         for name, values in start.items():
-            # From its first step on, a later start replaces the values of earlier starts.
+            # A later start replaces the values that earlier starts logged at or after its first step.
             first = min(values)
             before = {step: value for step, value in curves.get(name, {}).items() if step < first}
             curves[name] = {**before, **values}

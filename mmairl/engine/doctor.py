@@ -34,13 +34,13 @@ WORST = 2.0
 PERTURBATION = 1e-9
 # A remedy counts as helpful if the whole confidence interval of its gain is above this value.
 CLEAR = 0.05
-# The weight, in the severity of a fork, of all quantities except the one that turned bad first.
+# In the severity of a fork, the quantity that turned bad has weight 1. The mean of all others has this weight.
 OTHERS = 0.1
 Options = dict[str, Any]
 
 
 class Usual(msgspec.Struct):
-    """The usual range of a setting. If the setting is outside it, applying `options` is a remedy, which `words` describes."""
+    """The usual range of a setting. If the setting is outside this range, `options` are a remedy, described by `words`."""
 
     key: str
     low: float

@@ -73,9 +73,9 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 
 class PatientAgent(LocalElasticAgent):
-    """Torch's agent, with two changes: it never restarts processes that a signal has stopped, and it gives them more time.
+    """Torch's agent, with two changes.
 
-    Processes have GRACE seconds to exit instead of 30.
+    It never restarts processes that a signal has stopped. Processes have GRACE seconds to exit instead of 30.
     """
 
     starting = False

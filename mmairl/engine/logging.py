@@ -79,7 +79,7 @@ class Service(BaseVisBackend):
 
     def add_config(self, config: Config, **_: Any) -> None:
         advice = "fix the cause (for example, run pip install 'mmairl[log]'), or remove the logger"
-        # Each service raises its own errors, for example if a key is missing or its server does not respond.
+        # Each service raises its own errors, for example if an API key is missing or its server does not respond.
         with explained(f'{self.package}: cannot start', advice, code='logger-failed'):
             self._init_env()
             self.begin(config)

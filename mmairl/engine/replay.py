@@ -100,7 +100,7 @@ def stretches_of(work_dir: Path) -> list[Stretch]:
     """Return the stretches of a run that can be replayed.
 
     If the run started from the weights of another run, its first stretch cannot be replayed. No stretch ends at a checkpoint
-    that was written because of a signal, because a replay receives no signal and would not write that checkpoint.
+    that was written after a signal, because a replay receives no signal and would not write that checkpoint.
     """
     stored = checkpoints_of_run(work_dir)
     values = read_run_config(work_dir, 0)

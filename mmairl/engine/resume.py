@@ -1,7 +1,7 @@
 """Restore a run from a checkpoint.
 
 mmengine restores the learning rate, weight decay, momentum and schedules of the checkpoint and ignores changes of the config.
-Here, the current config takes precedence: the run continues with its hyperparameters. If a schedule has changed, it is
+Here, the run continues with the hyperparameters of the current config. If a schedule has changed, it is
 rebuilt and stepped to the current iteration. The log lists every changed setting and whether it is applied. A change with
 which the run cannot continue, such as another batch size, raises an error.
 """
@@ -119,7 +119,7 @@ def restore_optimizer(
     """Load the state of the optimizer and its schedules, but keep the hyperparameters of the current config.
 
     If the checkpoint has None instead of an optimizer state (see `fork.py`), the optimizer keeps its initial state. Return
-    the changes to log.
+    the changes that the log should list.
     """
     states = checkpoint.get('param_schedulers') or []
     reset = checkpoint['optimizer'] is None

@@ -80,7 +80,7 @@ class Runner(PlainRunner):
         source = Path(self.cfg.filename or f'{self.timestamp}.py')
         path = Path(self.work_dir) / source.name
         if path.resolve() == source.resolve():
-            return  # The run was started from the config file in its work dir, so this path is the original file.
+            return  # The run was started from the config file in its work dir, and this file must not be overwritten.
         if path.suffix == '.py':
             write_text(path, python_text(self.cfg))
         else:

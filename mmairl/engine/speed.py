@@ -1,7 +1,7 @@
 """Speed up training steps or reduce their memory, as the section `fast` of a config requests.
 
-Each key of `fast` is an optimization. The example lists them in the order in which they apply. They do not change the
-method::
+Each key of `fast` is an optimization that does not change the method. This example lists all keys, in the order in which the
+optimizations are applied::
 
     fast = dict(
         precision='bfloat16',  # type of matrix products; also 'float16', 'tf32', or 'float32' (exact, without TF32)

@@ -105,9 +105,10 @@ def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
 
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Recompute the batch norm statistics on these images.
+    """Recompute the batch norm statistics on batches of images.
 
-    NormRescale changes the weights, so the statistics that are stored with them are no longer valid.
+    After NormRescale (`mmairl.checkpoints.normrescale`), new statistics are needed, because the stored statistics do not fit
+    the new weights.
     """
     backbone.eval()
     for layer in norms_of(backbone):

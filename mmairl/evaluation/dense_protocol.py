@@ -377,7 +377,7 @@ class CellFeatures:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Return features, (B, C, rows, columns)."""
+        """Return the concatenated feature maps of a batch of images, (B, C, rows, columns)."""
         how = self.how
         x = normalize(images.to(how.device), how.mean, how.std)
         with how.autocast():

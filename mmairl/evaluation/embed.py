@@ -65,12 +65,13 @@ def embed(
         mean: Mean of each channel, with pixel values from 0 to 1. Default: the mean in `config`, or without a config, the
             mean that the checkpoint or a file next to it states. If there is none, ImageNet's mean is used, with a warning.
         std: Standard deviation of each channel. Default: chosen in the same way as the mean.
-        config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT, or if the
-            number of attention heads that a warning states is not the network's.
+        config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT, or if a
+            warning states a wrong number of attention heads.
         batch: Images per batch.
         workers: Number of processes that load images.
         device: Device of the network. Default: the GPU, if there is one.
-        patches: Whether to return the features of a ResNet's cells or a ViT's patches instead of pooled features.
+        patches: Whether to return the features of each cell instead of pooled features. A cell is a position of a ResNet's
+            feature map or a patch of a ViT.
         out: The .npy file to write the features to. Required with `patches`.
 
     Returns:
@@ -127,7 +128,7 @@ def require_integer(name: str, number: object, least: int) -> None:
 
 
 def require_device(name: str) -> None:
-    """Raise unless torch can use a device on this machine."""
+    """Raise unless torch can use the device with this name on this machine."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -1,6 +1,6 @@
 """Base class of the protocols that score the features of a frozen backbone, such as k-NN.
 
-With a cache, protocols that use the same views of the images share the extracted features.
+With a cache, protocols that preprocess the images in the same way share the extracted features.
 """
 
 import dataclasses
@@ -71,9 +71,9 @@ class FeatureProtocol(Protocol):
         """Return scores in percent, with the main score first, and details as plain values.
 
         A protocol that predicts one class per test image returns these classes as `details['predicted']`. From them, mmairl
-        computes the confusion matrix, the score on each data set of a mixture, the score without near duplicates, and the
-        noise of the test set. A protocol without predicted classes may instead return which test images it got right,
-        encoded by `metrics.packed`, as `details['right']`.
+        computes the confusion matrix, the score on each data set of a mixture, the score without near duplicates, and how
+        much the score varies with the choice of test images. A protocol without predicted classes may instead return which
+        test images it got right, encoded by `metrics.packed`, as `details['right']`.
         """
 
     def run(

@@ -152,11 +152,12 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
-    """Return the settings (except views), a digest of the images, labels and classes, and the number of images of a data set.
+    """Return the settings and the number of images of a data set, and a digest of its images, labels and classes.
 
-    The digest covers the labels, the arrays in memory, and the files. If the files have at most 256 MiB in total, it covers
-    their bytes. Otherwise, it covers only the name, size and modification time of each file, and a change goes unnoticed if
-    a file is rewritten with the same size and modification time.
+    The settings do not include the views, which state how images are preprocessed. The digest covers the labels, the arrays
+    in memory, and the files. If the files have at most 256 MiB in total, it covers their bytes. Otherwise, it covers only
+    the name, size and modification time of each file, and a change goes unnoticed if a file is rewritten with the same size
+    and modification time.
 
     Args:
         described: The config of the data set.

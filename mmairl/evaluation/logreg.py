@@ -31,7 +31,7 @@ EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ROWS = 65536  # number of images whose features are converted to float64 at a time
-# Principal axes would take minutes if the numbers of features and of images both exceed this. They are then not computed.
+# Principal axes are not computed if the numbers of features and of images both exceed this, because that would take minutes.
 WIDEST = 8192
 # A fit can end only after a step of at most this fraction of the largest weight. With FORCING = 0.01, the remaining error is
 # about a twentieth of the step.
@@ -348,7 +348,10 @@ class Objective:
         return step * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
-        """Return the weights for the original features. Classes that cannot be fitted get the constant score `certain`."""
+        """Return the weights for the original features.
+
+        Classes that cannot be fitted, such as those without a training image, get the constant score `certain`.
+        """
         inner = weight[:, :-1]
         if self.axes is not None:
             inner = inner @ self.axes.T

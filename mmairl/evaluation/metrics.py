@@ -39,7 +39,7 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def packed(right: Tensor) -> dict[str, Any]:
-    """Encode which images are classified correctly as one bit per image, in a form that JSON can store."""
+    """Encode, in a form that JSON can store, which images are classified correctly. Each image takes one bit."""
     bits = np.packbits(right.cpu().numpy())
     return dict(images=len(right), bits=base64.b64encode(bits).decode())
 
@@ -227,7 +227,8 @@ class HeadAccuracy(BaseMetric):
             require_finite(scores.flatten(1))
             self.classes = scores.shape[2]
             if labels.ndim == 1:
-                # ImageNet has 1000 classes, so five of them take 200 times less memory than all scores.
+                # Only the five best classes of each image are kept. For ImageNet, they take 200 times less memory than the
+                # scores of all 1000 classes.
                 scores = best_five(scores)
             readable = samples.get('readable', torch.ones(len(labels)))
             self.results += zip(scores, labels, readable.bool().cpu())

@@ -72,9 +72,9 @@ def _chooses_by(hook: CheckpointHook, metrics: Mapping[str, float]) -> bool:
 class OnlineKNNHook(SelectionHook):
     """Measure k-NN accuracy during training, on held-out images of the config's `evaluation`.
 
-    The held-out images are `evaluation.val`. If it is not set, they are a part of the training images, and the images of one
-    group (`evaluation.groups`) are held out together. Unless `images` is 'test', test images are not read. It is then safe
-    to choose a checkpoint by `default_hooks.checkpoint.save_best='knn_accuracy'`.
+    The held-out images are `evaluation.val`. If this key is not set, a part of the training images is held out. Images of
+    one group, such as all images of a patient, are held out together (`evaluation.groups`). Unless `images` is 'test', test
+    images are not read, so it is safe to choose a checkpoint by `default_hooks.checkpoint.save_best='knn_accuracy'`.
 
     Each process extracts a share of the features with a copy of the backbone, and classifies a share of the images. The
     processes exchange features through files in the work dir, which are then removed. Training is bit-identical with and
@@ -159,18 +159,18 @@ class OnlineProbeHook(SelectionHook):
     The probe has its own SGD optimizer. The student gets no gradient from it and is bit-identical with and without the hook.
     The probe is saved and resumed with the run.
 
-    The learning rates are those in the release of the ECCV 2022 paper. The default is 30, divided by 10 after 60 % and again
-    after 80 % of the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The release differs from
-    this hook in two points: its probe uses the last view, and it divides the learning rate after epochs 60 and 80,
-    regardless of the length of the run.
+    The learning rates are those in the release of the ECCV 2022 paper that README.md cites. The default is 30, divided by 10
+    after 60 % and again after 80 % of the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The
+    release differs from this hook in two points: its probe uses the last view, and it divides the learning rate after epochs
+    60 and 80, regardless of the length of the run.
 
     Args:
         classes: Number of classes of the training set. Images with a negative label are ignored.
         lr: Learning rate of the probe. Default: 30.
         schedule: 'steps' or 'cosine'. Default: 'steps'.
         held_out: Fraction of each class that the probe is not trained on. After each epoch, the accuracy on these images is
-            logged as `probe_held_out_accuracy`, which `save_best` can use. The images of one group (`evaluation.groups`) are
-            held out together. Default: 0.
+            logged as `probe_held_out_accuracy`, which `save_best` can use. Images of one group, such as all images of a
+            patient, are held out together (`evaluation.groups`). Default: 0.
 
     Raises:
         UserError: If there are fewer than two classes, or if the schedule is unknown.
@@ -202,7 +202,8 @@ class OnlineProbeHook(SelectionHook):
         self.handle = model.backbone.register_forward_hook(partial(self._keep, model))
         self.features: Tensor | None = None
         if not runner.iter:
-            self.resumed = None  # A probe in the checkpoint of `load_from` belongs to another run.
+            # The checkpoint of `load_from` belongs to another run, so the probe in the checkpoint is not restored.
+            self.resumed = None
         if self.held_out:
             self._require_labels(runner, torch.tensor(UNKNOWN))
             settings = runner.cfg.get('evaluation') or {}

@@ -80,7 +80,8 @@ class Protocol:
             ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether the protocol trains a network by a recipe. Other protocols share extracted features.
-        columns: Maps each ImageNet column of the ECCV 2022 paper's tables to the name of the protocol's score for it.
+        columns: Maps each ImageNet column in the tables of the ECCV 2022 paper that README.md cites to the name of the
+            protocol's score for this column.
         published: Maps the name of each published ImageNet score to the protocol's score that a study shows next to it. An
             empty string stands for the main score.
         unit: Unit of the scores.
@@ -225,7 +226,7 @@ def evaluate(
         subject: A checkpoint, a `Backbone` from `read_backbone`, or a baseline: 'random' or 'pixels'.
         part: 'student' or 'teacher'.
         settings: The protocol's settings, from `settings_for`. Default: those of the config.
-        asked: Further facts that the result depends on. They are recorded in its identity.
+        asked: Further facts that the result depends on. They become part of the result's identity.
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Returns:

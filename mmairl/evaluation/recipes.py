@@ -114,7 +114,8 @@ def compose(
         composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
-        # Importing the class makes its module part of the protocol's digest. Its name as a plain string would not.
+        # HeadAccuracy is imported, so that the digest of the protocol's source code covers its module. The digest would not
+        # cover the module if this line had the name of the class as a string.
         type=HeadAccuracy.__name__,
         metric=images.metric,
         train_counts=_long_tail(images.labels, len(images.classes)),

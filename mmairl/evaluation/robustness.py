@@ -13,7 +13,7 @@ from mmairl.registry import DATASETS
 
 
 def robustness_parts(cfg: Config, classes: Sequence[str], loader: dict) -> dict[str, dict]:
-    """Return the loader and the evaluator of each data set in `evaluation.robustness`, by the data set's name."""
+    """Return a dictionary from the name of each data set in `evaluation.robustness` to its loader and evaluator."""
     parts = {}
     for name, described in cfg.evaluation.get('robustness', {}).items():
         dataset = DATASETS.build(described)

@@ -1,7 +1,7 @@
 """Build the training, validation and test sets of a config's `evaluation`, and check that they are valid and separate.
 
 In this module, these three sets are called parts. A group is a set of images that must stay in one part, such as all images
-of a patient.
+of a patient. A view is a list of the steps that preprocess an image.
 """
 
 import copy
@@ -236,8 +236,8 @@ def _refuse_shared_groups(parts: Mapping[str, Dataset], groups: Groups) -> None:
 def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
     """Raise if the images `held`, on which hyperparameters are chosen, contain test images or copies of test images.
 
-    The splits of published data sets share a few images. Therefore, copies that make up at most a hundredth of `held`
-    are only logged if `held` is another split of the data set of `test`, or a part of the training images.
+    The splits of published data sets share a few images. Therefore, if `held` and `test` are two splits of one data set,
+    or if `held` is a part of the training images, copies that make up at most a hundredth of `held` are only logged.
     """
     copies = shared_images(held, test)
     tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])

@@ -135,7 +135,7 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         self.group = group
         # The number of views in a batch. `each_view` changes it for the duration of a forward pass.
         self.views = 1
-        # Whether to use the fused kernel, and whether ReLU follows. The config key `fast.fused_norm` sets both.
+        # Whether to use the kernel in fused_norm.py, and whether ReLU follows. The config key `fast.fused_norm` sets both.
         self.fused = False
         self.relu = False
 

@@ -37,7 +37,7 @@ class Siamese(BaseModel):
 
     The student's embeddings of some views are the queries. The head compares each query with keys, which are embeddings of
     other views of the same image by the teacher or by the student. The parts of the student are attributes of the model
-    itself, so the keys of its backbone begin with `backbone.` in checkpoints.
+    itself, so the names of its backbone's weights begin with `backbone.` in checkpoints.
 
     Args:
         backbone: Config of any registered backbone.
@@ -137,7 +137,7 @@ class Siamese(BaseModel):
         """Return the head's loss, and values to log, for a batch of views.
 
         The head compares each query with the keys of the *other* views and, if the model has a queue, with the keys in the
-        queue. In this case, `self.keys` stores the keys of the batch, and a hook adds them to the queue after the step.
+        queue. If the model has a queue, `self.keys` stores the keys of the batch, and a hook enqueues them after the step.
         """
         queries, keys = self.roles(len(views))
         if self.teacher is not None:

@@ -320,8 +320,9 @@ def measures_page(
     _add_table(
         page,
         'All measures',
-        'A number in the column "images" states how many images a measure requires: with more images, the measure changes by '
-        'less than 5 %. docs/reference/measures.md states which measures predict accuracy.',
+        'A number in the column "images" is a sufficient number of images: more images change the measure by less than 5 %. '
+        'A measure with "equal numbers" grows with the number of images, so compare networks only on equal numbers of images. '
+        'docs/reference/measures.md states which measures predict accuracy.',
         columns,
         rows,
         title=title,

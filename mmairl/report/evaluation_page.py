@@ -74,9 +74,10 @@ class LowShot(msgspec.Struct):
 
 
 class NearDuplicates(msgspec.Struct):
-    """Test images that are nearly identical to a training image, and some pairs of these images as pictures with names.
+    """Test images that are nearly identical to a training image.
 
-    `conflicts` is the number of test images whose label differs from the label of the similar training image.
+    A pair of pictures shows a test image and the similar training image, with their names. `conflicts` is the number of test
+    images whose label differs from the label of the similar training image.
     """
 
     images: int

@@ -93,11 +93,11 @@ def _vital(quantity: Quantity, value: float) -> dict[str, str]:
 
 
 def _lead(known: Known, vitals: Sequence[Mapping[str, str]]) -> str:
-    """Return the first line of the page: how many quantities are in their normal ranges, and which quantities to check."""
+    """Return the first line of the page: how many quantities are within their normal ranges, and which quantities to check."""
     step = max(steps[-1] for steps, _ in known.values())
     rated = [vital for vital in vitals if vital['state'] != 'open']
     outside = [vital for vital in rated if vital['state'] != 'good']
-    inside = f'{len(rated) - len(outside)} of {len(rated)} quantities are in their normal ranges'
+    inside = f'{len(rated) - len(outside)} of the {len(rated)} quantities with a normal range are within it'
     labels = [f'{vital["label"]} ({vital["state"]})' for vital in outside]
     attention = f' To check: {", ".join(labels)}.' if labels else ''
     return f'At iteration {step:,}, {inside}.{attention}'

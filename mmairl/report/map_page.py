@@ -77,8 +77,8 @@ def map_images(
     Args:
         checkpoint: One or more checkpoints in any format that `mmairl evaluate` reads. The page has a map for each. The
             features of the last checkpoint determine near-duplicates, outliers and groups.
-        images: A folder with or without classes, an archive of `mmairl pack`, or a list: of folders or archives (then colors
-            show the source), of image files, or of Pillow images.
+        images: A folder with or without classes, an archive of `mmairl pack`, or a list. A list contains folders or archives
+            (then images are colored by source), image files, or Pillow images.
         out: The HTML file to write.
         part: The network of the checkpoint to use: 'student' or 'teacher'.
         size: The side of the center crop of an image. Default: the side of the training crops if the checkpoint states it, else
@@ -152,7 +152,7 @@ def map_images(
         out,
         'map.html',
         wide=True,
-        title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
+        title=f'{len(names):,} images by the features of {", ".join(path.name for path in paths)}',
         lead=f'{duplicates} of near-duplicates and {outliers} according to the features of the {part} of '
         f'{paths[-1]}. The maps by raw pixels and by random weights are for comparison.',
         data=data,
@@ -225,7 +225,8 @@ def by_class(
 ) -> tuple[list[str], Tensor]:
     """Return the classes to color images by, and the class index of each image.
 
-    The classes are the data sets of a mixture, otherwise the classes of the data set, otherwise the top-level folders.
+    If `dataset` is a mixture, its data sets serve as classes. Otherwise, its classes are used, or the top-level folders if it
+    has no classes.
     """
     if isinstance(dataset, Mixture):
         return list(dataset.sets), dataset.origins[kept]

@@ -78,7 +78,7 @@ def write_replay_page(
     table = html_table(columns, rows)
     page.add(
         'Values',
-        'The iteration was replayed from the nearest checkpoint, exactly as in training.',
+        'The iteration was replayed exactly as in training, from the nearest checkpoint before it (or the initial weights).',
         table,
     )
     if per_image:

@@ -1,4 +1,4 @@
-"""Create parts that several pages share: pictures of images, feature maps, nearest neighbors, and the names of curves."""
+"""Create parts that several pages share: pictures of images, t-SNE maps, nearest neighbors, and the names of curves."""
 
 import io
 from base64 import b64encode
@@ -19,7 +19,7 @@ from mmairl.evaluation.neighbors import nearest
 from mmairl.report.charts import chart
 from mmairl.report.page import Page, macro
 
-MAPPED = 1000  # maximum number of images on a feature map
+MAPPED = 1000  # maximum number of images on a t-SNE map
 NEIGHBORS = 7
 QUERIES = 8
 REACH = 3  # in images other than photographs, black and white are this many standard deviations from the mean
@@ -29,7 +29,7 @@ CURVES = {
     'lr': 'learning rate',
     'momentum': 'teacher momentum',
 }
-# These are logged as fractions, while the online k-NN logs percent.
+# These accuracies are logged as fractions, while the online k-NN logs percent.
 FRACTIONS = {'instance_accuracy', 'probe_accuracy'}
 Picture = tuple[str, str]  # a PNG in base64 and its alternative text
 

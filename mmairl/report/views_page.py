@@ -20,7 +20,7 @@ from mmairl.report.sections import REACH, augmented, picture, sample_indices, vi
 
 SHOWN = 12
 LONGEST = 400  # maximum side length in pixels of an original image on the page
-# A text about a transform with its sampled parameters, and whether it was applied.
+# A text about a transform with its sampled parameters, and whether the transform was applied.
 Step = tuple[str, bool]
 Box = dict[str, float]  # the left and top edge, width and height of a crop, in percent of the image
 # A text about the sampled parameters of an image ('' if the transform was not applied), and the crop of the image.

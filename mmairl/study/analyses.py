@@ -1,5 +1,7 @@
 """Further analyses of a study, from modules that the study lists under `analyses`.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 A module registers its analysis when it is imported::
 
     ANALYSES[__name__] = Analysis('benefit', record, section)
@@ -17,7 +19,7 @@ from mmairl.errors import UserError
 
 
 class Analysis(NamedTuple):
-    """An analysis of a study's runs, which adds a result to study.json and a section to the page.
+    """An analysis of a study's runs, which adds a result to study.json and a section to the study page.
 
     Args:
         key: The key of the result in study.json.
@@ -66,7 +68,7 @@ def analysis_records(study: Any, configs: Mapping[str, Any], runs: Sequence[Any]
 
 
 def analysis_sections(study: Mapping[str, Any]) -> list[Markup]:
-    """Return the page's sections for the analyses whose results are in study.json.
+    """Return the study page's sections for the analyses whose results are in study.json.
 
     The modules that study.json names are not imported, because study.json may come from an untrusted source. The section of
     an analysis is left out if this process has not loaded the analysis.

@@ -1,7 +1,8 @@
 """Test the claims of papers on the runs of a study.
 
-A study lists the claims that its rows can test. A claim consists of a quotation from a paper and a test, which compares
-scores of rows. The verdict states whether the study's runs support the claim.
+A row of a study is one configuration, usually trained with several seeds. A study lists the claims that its rows can test.
+A claim consists of a quotation from a paper and a test, which compares scores of rows. The verdict states whether the
+study's runs support the claim.
 
 `configs/studies/_claims.yaml` has the margins and the stand-ins that all studies use. A margin is the largest difference at
 which two scores still count as similar. The margins were fixed before any result was read. A study can run at several
@@ -55,7 +56,8 @@ Two = Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)]
 Three = Annotated[tuple[str, ...], Meta(min_length=3)]
 Margin = Annotated[float, Meta(gt=0)]
 Need = Literal['all', 'most']  # how many parts of a claim must hold for the claim to hold
-Known = Callable[[str, str], float | None]  # a function that maps a row and a score to a number
+# A function that gets the names of a row and of a score, and returns the value of the score.
+Known = Callable[[str, str], float | None]
 Margins = Callable[[str], float]  # a function that maps a score to its margin
 Term = tuple[float, str, str]  # a weight, the row whose mean score is weighted, and the score
 
@@ -164,7 +166,7 @@ def _gain(one: str, other: str, score: str, weight: float = 1.0) -> list[Term]:
 
 
 def _bounds(relation: str, margin: float) -> dict[str, float]:
-    """Return the bounds of a part that states this relation. A part without bounds states that its sum exceeds zero."""
+    """Return the bounds of a part that states the given relation. A part without bounds states that its sum exceeds zero."""
     if relation in ('similar', 'plateau'):
         return dict(margin=margin)
     return dict(least=-margin) if relation in ('not_larger', 'not_worse', 'no_gain') else {}
@@ -210,9 +212,9 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
     """Compares the gains of two pairs of rows, or the gains of one pair in several scores.
 
     The gain of a pair is how much better its first row is than its second row. The claim is that the gain of the pair
-    `gain` is larger than the gain of the pair `than`, or larger than its own gain in the scores `than_scores`. The relation
-    `similar` claims that the two gains differ by at most the margin. The relation `not_larger` claims that the gain of
-    `gain` exceeds the other gain by at most the margin.
+    `gain` is larger than the gain of the pair `than`, or larger than the gain of the same pair in the scores `than_scores`.
+    The relation `similar` claims that the two gains differ by at most the margin. The relation `not_larger` claims that the
+    gain of `gain` exceeds the other gain by at most the margin.
     """
 
     gain: Two
@@ -574,7 +576,7 @@ def _words(text: str) -> list[str]:
 
 
 def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[str]) -> None:
-    """Raise an error unless each claim names known rows, scores and places, and quotes its paper word for word.
+    """Raise an error unless each claim names known rows, scores and places in its paper, and quotes the paper exactly.
 
     Args:
         claims: The claims of a study.
@@ -657,7 +659,8 @@ class StudyRuns:
     def test_all(self, parts: Sequence[ClaimPart], seeds: int | None) -> list[Evidence]:
         """Test each part of a claim, and return the evidence.
 
-        At a small scale, a part is skipped if its scores are not measured. If this would skip all parts, none is skipped.
+        At a small scale, parts whose scores are not measured are skipped. If no part is measured, none is skipped, and the
+        evidence states why the claim cannot be tested.
         """
         measured = [part for part in parts if all(map(self.measured, part.scores))]
         if measured and self.scale != FULL_SCALE:

@@ -1,4 +1,8 @@
-"""Collect the results of a study's runs in study.json, the record from which pages and tables are written."""
+"""Collect the results of a study's runs in study.json, the record from which pages and tables are written.
+
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options. A scale is a set of changes that make all configs of a study smaller.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -37,7 +41,7 @@ from mmairl.study.trials import search_record
 # The keys of a study and of its rows that are copied to the record.
 COPIED = ('name', 'title', 'question', 'paper', 'figure', 'analyses')
 COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained', 'trained')
-LISTED = 6  # the largest number of unknown factors that a sentence names
+LISTED = 6  # A sentence about unknown factors names at most this many of them.
 
 Record = dict[str, Any]
 RunsByRow = dict[str, list[Record]]
@@ -61,7 +65,7 @@ def collect(
         runs: All planned runs.
         out: The study's folder.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
-        command: The command line of the study. The page shows it with more seeds, so that readers can add runs.
+        command: The command line of the study. The study page shows it with more seeds, so that readers can add runs.
     """
     columns = published_columns(study, scale)
     described = {run: describe(run, out, columns.values()) for run in runs}
@@ -224,7 +228,7 @@ def describe_row(row: Row, study: Study, configs: Configs, columns: Mapping[str,
 
 
 def external_comparisons(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence about each comparison with external checkpoints whose authors do not state all factors."""
+    """Yield a sentence about each comparison with external checkpoints whose authors do not state all training factors."""
     for entry in differences:
         if unknown := entry['unknown']:
             more = f' and {len(unknown) - LISTED} more' if len(unknown) > LISTED else ''
@@ -254,7 +258,7 @@ def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) ->
     """Return the finished runs of each row, with the factors of training that are compared.
 
     If the study has external checkpoints, all factors that their authors can state are added to the runs that were trained
-    here. The runs can then be compared with the external checkpoints.
+    by mmairl. The runs can then be compared with the external checkpoints.
     """
     external = {row.name for row in study.rows if row.weights}
     if not external:

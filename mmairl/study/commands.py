@@ -5,6 +5,10 @@ show_plan(prepared, devices=1)
 runs = prepared.laid_out_runs()
 run_locally(runs)
 write_results(prepared, runs)
+
+A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
+measures the run. A scale is a set of changes that make all configs of a study smaller. A search tunes a row by trials, which
+are runs with changed options.
 """
 
 import shutil
@@ -56,7 +60,7 @@ class PreparedStudy:
         scale: The scale of its runs.
         configs: The config of each row, by the row's name.
         tasks: The tasks that measure each run.
-        out: The folder of the runs and the page.
+        out: The folder of the runs and the study page.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
         command: The command line of the study, without seeds.
     """
@@ -101,8 +105,8 @@ def prepare_study(
         seeds: The seeds to use instead of the study's.
         tasks: The tasks to use instead of the study's.
         out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
-        rate: How many images per second one device trains on with the scale's config `rate_of`, according to a
-            measurement. The plan computes hours from this rate. Default: the rate in the scale.
+        rate: The measured training speed of one device with the scale's config `rate_of`, in images per second. The
+            plan computes hours from this rate. Default: the rate in the scale.
 
     Raises:
         UserError: If the study is invalid, if it names an unknown task, or if two rows differ in an undeclared setting.
@@ -122,7 +126,7 @@ def prepare_study(
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
     sizes = replace(sizes, text=sizes.text.replace('{network}', network_names(configs.values())))
-    # This check must follow the loading of the configs, because configs may register further protocols.
+    # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     require_fair(compare_configs(study, configs))
     command = ['mmairl', 'study', str(path), '--scale', scale]
@@ -133,7 +137,7 @@ def prepare_study(
 def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
     """Return the study's seeds, or the scale's seeds if the scale has more.
 
-    The scale does not change the seeds of a study with a search, because there is one seed for each search. Nor does it
+    The scale does not change the seeds of a study with a search, because each further seed would add a search. Nor does it
     change the seeds of a study with external checkpoints, because each checkpoint has a seed of its own.
     """
     is_fixed = study.search or any(row.weights for row in study.rows)
@@ -200,7 +204,7 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         f'pre-training takes about {hours:.1f} device hours ({hours / devices:.1f} h on {devices} devices) and '
         f'{gigabytes:.1f} GB, at {scale.rate:g} images per second and device ({scale.rate_source})'
     )
-    # The hours of tasks do not include trials, because trials are measured only by the criterion of the search.
+    # The hours of tasks do not include trials, because a trial is measured by only one task, the criterion of its search.
     seeds = len(study.seeds)
     measured = {name: number - seeds * trials.get(name, 0) for name, number in runs.items()}
     show_task_hours(prepared, measured)
@@ -404,7 +408,7 @@ def submit_jobs(
         per_run: The number of GPUs of each run, or of processes on CPU nodes.
         partition: The partition. Default: the partition in the profile.
         profile: A YAML file with a site's options for sbatch.
-        gpus: 0 for jobs on nodes without GPUs; other numbers have no effect here.
+        gpus: 0 for jobs on nodes without GPUs; any other number has no effect.
     """
     cluster = read_cluster(profile) if profile else Cluster()
     gres = 'none' if gpus == 0 else cluster.gres

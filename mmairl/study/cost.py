@@ -1,5 +1,8 @@
 """Estimate the hours and the disk space of a study before its first run starts.
 
+A row of a study is one configuration, usually trained with several seeds. A scale is a set of changes that make all configs
+of a study smaller.
+
 The work of a model is counted in FLOPs and in bytes moved. Counting takes seconds and its result depends only on the model
 and on the code, so results are stored in the user's cache folder.
 """
@@ -35,8 +38,8 @@ from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
 
 BYTES = 4  # the number of bytes of a float32 value
-# The number of float32 FLOPs that take as long as moving one byte. According to their data sheets, it is 17 for a V100 and
-# 10 for an A100.
+# The number of float32 FLOPs that take as long as moving one byte. According to the data sheets, it is 17 for a V100 and 10
+# for an A100.
 BALANCE = 15
 CHANNELS = 3
 COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # Counts depend on the versions of these packages.
@@ -95,7 +98,8 @@ def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
     Args:
         cfg: The config, to which the scale has been applied.
         scale: The scale, whose rate and number of images are used.
-        more_checkpoints: The number of checkpoints that the run also keeps because forks continue from them.
+        more_checkpoints: The number of checkpoints that the run also keeps because forks (rows that continue this
+            run) start from them.
     """
     own = work_per_image(cfg)
     reference = reference_work(scale)

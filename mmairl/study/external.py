@@ -1,5 +1,6 @@
 """External checkpoints in a study: checkpoints that were trained elsewhere, with other code.
 
+A row of a study is one configuration, usually trained with several seeds. A row can also consist of external checkpoints.
 Their configs are unknown, so the fairness check compares the factors of training that their authors state with the factors of
 the other rows.
 """
@@ -67,8 +68,8 @@ def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], li
         The names of the factors in which the rows differ, and the names of the factors that are unknown for one or both rows.
 
     Raises:
-        UserError: If one of the rows is trained here, and the authors of the external checkpoints state a factor that
-            the row trained here does not have.
+        UserError: If one of the rows is trained by mmairl, and the authors of the external checkpoints state a factor that
+            the row trained by mmairl does not have.
     """
     row_factors = known_factors(row, configs)
     base_factors = known_factors(base, configs)
@@ -162,7 +163,7 @@ def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
     """Return a YAML form in which users state the factors of a row's checkpoints.
 
     The factors that the authors have already stated, or that are known from the first checkpoint, are filled in. The
-    comments are the factors of the row with which this row is compared.
+    comments in the form show the factors of the row with which this row is compared.
     """
     facts = facts_of(checkpoint_path(row, min(row.weights)))
     listed = ', '.join(f'{name} {value}' for name, value in facts.items()) or 'nothing'

@@ -1,4 +1,8 @@
-"""The fairness check: raise an error if compared rows differ in settings that the study does not declare."""
+"""The fairness check: raise an error if compared rows differ in settings that the study does not declare.
+
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options. A scale is a set of changes that make all configs of a study smaller.
+"""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
@@ -74,7 +78,7 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
 def require_unscaled(study: Study, configs: Configs, scale: Scale) -> None:
     """Raise an error if the scale changes a key that the study lists in `unscaled`.
 
-    The study's question is about these keys, so the result at such a scale would not answer it.
+    The study's question is about these keys, so the result at such a scale would not answer the question.
     """
     for row, key in product(study.rows, study.unscaled):
         full, scaled = (own_value(cfg, key) for cfg in (load_row(row), configs[row.name]))
@@ -180,10 +184,10 @@ def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
 
     Returns:
         A record for each pair of rows. `declared` has the keys that the row declares. `found` has the keys in which the
-        configs differ. `searched` has the keys that are searched in both rows. `undeclared` has the keys that differ
-        although they are neither declared nor searched in both rows. If a row has external checkpoints, the factors that
-        their authors state are compared in place of config keys. `unknown` has the factors that are unknown for one or
-        both of the rows.
+        configs differ. `searched` has the keys whose values are tuned by the search in both rows. `undeclared` has the keys
+        that differ although they are neither declared nor searched in both rows. If a row has external checkpoints, the
+        factors that their authors state are compared in place of config keys. `unknown` has the factors that are unknown for
+        one or both of the rows.
     """
     rows = {row.name: row for row in study.rows}
     searched = searched_keys(study.search, study.rows, configs)

@@ -76,8 +76,8 @@ def execute(
                 settled = settle_failed_trials(runs)
                 for run in settled:
                     report(run, 'failed twice with the same error, so it counts as the worst trial')
-                # If no failed trial can be counted as the worst of its search, all waiting runs need the results of a
-                # failed run, so they cannot start.
+                # A search tunes a row by trials, and a trial that failed twice can count as the worst trial. If there is
+                # no such trial, all waiting runs need the results of a failed run, so they cannot start.
                 if not settled:
                     break
             time.sleep(POLL)
@@ -130,7 +130,7 @@ class ActiveRun:
             self.process = start(self.remaining.pop(0), self.share, stdout=log, stderr=log)
 
     def poll(self) -> int | None:
-        """Start the next command if one has succeeded.
+        """Start the next command if the previous one has succeeded.
 
         Return None while commands are running. At the end, return the exit code of the last command that was executed.
         """

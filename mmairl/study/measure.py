@@ -1,4 +1,7 @@
-"""Measure a run by the tasks of its study, and record the code, settings and machine that produced the scores."""
+"""Measure a run by the tasks of its study, and record the code, settings and machine that produced the scores.
+
+A task, such as k-NN classification, is an evaluation of the pre-trained model.
+"""
 
 import hashlib
 import json
@@ -107,7 +110,7 @@ def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protoc
 
 
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
-    """Return the stored result that has this identity, or None.
+    """Return the stored result that has the given identity, or None.
 
     The identities inside the files are compared, because earlier versions gave the files other names.
     """
@@ -135,10 +138,14 @@ def forget(folder: Path, task: str) -> None:
 def result_of(
     cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Measured]
 ) -> RunResult:
-    """Return the content of result.json, from which the page shows a run. A task's first score is its main score."""
+    """Return the content of result.json, which the study page uses to describe the run.
+
+    The first score of a task is its main score.
+    """
     trained = {} if asked.untrained else describe_training(cfg, folder, asked)
     settings = cfg.get('evaluation', {}).items()
-    # A setting that is False is left out, as if the config did not have it.
+    # The fairness check compares these settings as text. A setting that is False is left out, because it has the same
+    # effect as a missing setting.
     evaluation = {key: value for key, value in settings if value is not False}
     result = RunResult(
         **trained,

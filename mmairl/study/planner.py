@@ -1,4 +1,8 @@
-"""Plan the runs of a study, and write each run's config and the request to its worker into the run's folder."""
+"""Plan the runs of a study, and write each run's config and the request to its worker into the run's folder.
+
+A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
+measures the run. A search tunes a row by trials, which are runs with changed options.
+"""
 
 import copy
 import sys
@@ -50,7 +54,8 @@ def prepare_runs(
     """Plan the runs, and write each run's config and the request to its worker into the run's folder.
 
     Raises:
-        UserError: If a run was started with another config, or if source code has changed while the run is running.
+        UserError: If a run was started with another config, or if source code that a run uses has changed while the run
+            is active.
     """
     require_networks(study.rows, configs)
     runs = plan_runs(study, configs, seeds, tasks, out)

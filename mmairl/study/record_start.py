@@ -1,5 +1,7 @@
 """Record the initial weights and the order of images of a run, and measure the time of its training.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 The statistics pair the runs of two rows by their seeds only if the runs of each seed recorded the same order of images. If
 the two backbones have equal shapes, the runs must also have recorded the same initial weights.
 """

@@ -1,4 +1,4 @@
-"""Complete the runs of a study on this machine, and write a page for each analysis that it lists under `look`."""
+"""Complete the runs of a study on this machine, and write a page for each analysis that the study lists under `look`."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,8 @@
-"""The runs of a study: their folders, their states, and which of them must be completed."""
+"""The runs of a study: their folders, their states, and which of them must be completed.
+
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options.
+"""
 
 import re
 import time
@@ -38,8 +42,8 @@ class Run:
         folder: The run's folder.
         tasks: The tasks that measure the run.
         needs: The folders of the runs whose weights or scores this run uses.
-        part: The role of the run. It is 'compared' if the page compares the run with others. A search also has runs with
-            the row's own options ('published') and trials ('trial').
+        part: The role of the run. It is 'compared' if the study page compares the run with
+            others. A search also has runs with the row's own options ('published') and trials ('trial').
         asked: The request to the worker that trains and measures the run.
         config: The config as YAML.
     """
@@ -158,7 +162,7 @@ def _last_line(run: Run) -> str:
 
 def _log_age(run: Run) -> timedelta:
     seconds = round(time.time() - (run.folder / 'log.txt').stat().st_mtime)
-    # The age would be negative if the clock of the run's node is ahead of this machine's clock.
+    # The age of the log would be negative if the clock of the run's node is ahead of this machine's clock.
     return timedelta(seconds=max(0, seconds))
 
 
@@ -205,7 +209,7 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
 
 
 def _any_trial_finished(search: Path) -> bool:
-    """Return True if a trial in the search's folder has a result. Trials that were set aside do not count."""
+    """Return True if a trial in the search's folder has a result. Results that were moved to another folder do not count."""
     return any(path.parent.name.isdecimal() for path in search.glob('*/result.json'))
 
 

@@ -1,4 +1,7 @@
-"""Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
+"""Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows.
+
+A row of a study is one configuration, usually trained with several seeds.
+"""
 
 import copy
 from collections.abc import Iterable
@@ -162,7 +165,7 @@ def change_data(cfg: Config, scale: Scale) -> None:
     views = []
     for view in own_views:
         steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
-        # Turning an image gray has no effect if all images are gray already.
+        # The transform that turns images gray is removed if all images are gray already, because it has no effect then.
         if scale.data and scale.data.get('gray'):
             steps = [step for step in steps if step['type'] != 'RandomGrayscale']
         views.append(steps)
@@ -200,7 +203,7 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
     widths = scale.widths
     if not widths:
         return
-    if cfg.model.get('in_channels'):  # Only classifiers have this key.
+    if cfg.model.get('in_channels'):  # Only classifiers have `in_channels`.
         cfg.model.in_channels = widths.features
     in_channels = widths.features * multiple
     out_channels = widths.out
@@ -227,7 +230,7 @@ def change_rates(cfg: Config, scale: Scale) -> None:
     if scale.batch:
         optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
-    # LARS without its trust ratio is the same as SGD, so it needs the scale's factor for SGD.
+    # LARS without its trust ratio is the same as SGD, so its learning rate needs the scale's factor for SGD.
     rule = optimizer.type if optimizer.get('trust', True) else 'SGD'
     optimizer.lr *= scale.lr.get(rule, 1.0)
     momentum = cfg.default_hooks.get('momentum')
@@ -260,7 +263,8 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
-    # A config that keeps all its checkpoints still keeps the same number, because rows with `along` measure them.
+    # A config that keeps all its checkpoints still keeps the same number, because rows with `along` take their weights from
+    # these checkpoints.
     if checkpoint.max_keep_ckpts == -1:
         checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:

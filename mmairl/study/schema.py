@@ -1,6 +1,10 @@
 """Typed schemas of the JSON files in a run's folder: request, training summary, scores.
 
-The keys in the files never change. If a field has another name here than in the file, `field(name=...)` states the key.
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options.
+
+The keys in the files never change. If the name of a struct's field differs from the key in the file,
+`field(name=...)` states the key.
 """
 
 import itertools
@@ -26,7 +30,7 @@ class Chosen(Struct):
 
     trials: tuple[str, ...]  # the folders of the trials
     criterion: str  # the task whose score decides which trial is best
-    # The folder of the run that has the same seed and the row's own options, which is called the row as published.
+    # The folder of the run with the seed of this run and with the row's own, unchanged options (the row as published).
     published: str = ''
 
 
@@ -52,8 +56,8 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     untrained: Untrained | None = None
     external: str = field(default='', name='given')  # the path of an external checkpoint
     stated: dict[str, str] = {}  # the factors of an external checkpoint that its authors state
-    # The options of a trial. The trial's config already includes them. If the trial is the best of its search, they are
-    # read from here to train the row again.
+    # The options of a trial. The trial's config already includes them. If the trial is the best of its search, the
+    # options are read from this request to train the row again.
     trial: dict[str, Any] | None = None
     # The data sets of the trial's row. The worker raises an error if their held-out images include test images, because
     # trials are measured on these held-out images.
@@ -78,7 +82,7 @@ class EarlierAnalyses(Struct):
 
 
 class Choice(Struct):
-    """chosen.json: the best trial of a search. The run in this folder is trained with its options."""
+    """chosen.json: the best trial of a search. The run in this folder is trained with the options of this trial."""
 
     trial: str  # the folder of the trial
     options: dict[str, Any]
@@ -110,9 +114,9 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     """result.json: everything that the study's page shows about a run."""
 
     checkpoint: str = ''
-    # The main score of each task. A task of tools/transfer.py has all its scores here.
+    # The main score of each task, or all scores of a task of tools/transfer.py.
     scores: dict[str, float] = {}
-    labels: dict[str, str] = {}  # the label of each score on the page
+    labels: dict[str, str] = {}  # the label of each score on the study page
     further: dict[str, float] = {}  # the other scores of the tasks; a key is 'TASK SCORE'
     # For each task, everything that its score depends on.
     identities: dict[str, dict[str, Any]] = {}

@@ -1,5 +1,7 @@
 """Tune the rows of a study with equal budgets before they are compared.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 A search trains several trials of each row. The first trial has the row's own options and is called the row as published.
 Further trials change the row's own values of the searched keys. The changes follow scrambled Sobol points, which are the same
 for all rows. Each row is then trained with the options of its best trial from a fresh seed, and only these final runs are
@@ -95,7 +97,7 @@ class Dimension(Declared, frozen=True):
     def place(self, value: Any, own: Any) -> float:
         """Return the position of a value on the dimension, from 0 to 1.
 
-        This is the inverse of `at`. The position is NaN if the dimension lists its values and this is not one of them.
+        This is the inverse of `at`. The position is NaN if the dimension lists its values and the value is not one of them.
         """
         if self.values:
             listed = value in self.values
@@ -309,8 +311,8 @@ def searched_keys(
     """Return the config keys that are searched in each row.
 
     Raises:
-        UserError: If no row has the key of a dimension, or if a key is searched in a row but not in the row of its
-            `against`, or vice versa, and the row does not declare the key.
+        UserError: If no row has the key of a dimension. An error is also raised if a key is searched in only one of two
+            compared rows (a row and the row in its `against`), unless the row declares the key.
     """
     if search is None:
         return {row.name: set() for row in rows}

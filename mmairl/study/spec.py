@@ -77,9 +77,9 @@ class ForkPoint(Declared, frozen=True):
 
 
 def roles(origin: Rescaled | Along | ForkPoint | None) -> dict[str, str]:
-    """Return those of the keys `of` and `anchor` that are set in `rescaled`, `along` or `fork`.
+    """Return the keys `of` and `anchor` of `rescaled`, `along` or `fork` with their values, without unset keys.
 
-    Their values name the rows whose weights are used. In the request that the planner writes for a run's worker process, the
+    The values name the rows whose weights are used. In the request that the planner writes for a run's worker process, the
     values are the folders of runs of these rows.
     """
     used = {role: getattr(origin, role, None) for role in ('of', 'anchor')}
@@ -225,7 +225,7 @@ class Cross(Declared, frozen=True):
             ) from None
 
     def without(self, names: Collection[str]) -> 'Cross':
-        """Return the design without these factors. Rows that differed only in them are merged."""
+        """Return the design without the given factors. Rows that differed only in these factors are merged."""
         stays = [name not in names for name in self.names]
         levels = dict.fromkeys(tuple(compress(row, stays)) for row in self.combinations)
         return replace(
@@ -258,7 +258,8 @@ class Cross(Declared, frozen=True):
                 label, overrides = list(factor.levels.items())[level]
                 labels.append(str(label))
                 options |= overrides
-            changed = list(compress(self.factors, levels))  # A factor at level 0 is not changed.
+            # These factors are not at their first level.
+            changed = list(compress(self.factors, levels))
             row = Row(
                 name=', '.join(labels),
                 config=self.config,
@@ -272,7 +273,7 @@ class Cross(Declared, frozen=True):
 
 
 class Paper(Declared, frozen=True):
-    """The table or figure of a paper that a study repeats, and the published numbers that the page shows."""
+    """The table or figure of a paper that a study repeats, and the published numbers that the study page shows."""
 
     where: str = ''
     table: str = ''

@@ -18,7 +18,7 @@ def stale_reason(folder: Path, result: RunResult, asked: Asked) -> str:
     """Return the reason why a finished run is stale, such as a changed checkpoint.
 
     The reason is '' if nothing has changed, or if the inputs of the run are no longer available. A new version of the code
-    does not make a run stale, because the page shows which version measured each run.
+    does not make a run stale, because the study page shows which version measured each run.
     """
     if changed := difference(result.made, origin(asked, folder)):
         return f'weights: {changed}'

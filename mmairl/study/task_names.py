@@ -4,6 +4,8 @@
 - PROTOCOL@CONFIG measures it on the data in `configs/evaluation/CONFIG.py`.
 - TASK#SEED is the same as TASK, but trains the task's classifier from another seed.
 - All other names, such as `voc07`, are tasks of `tools/transfer.py`.
+
+A row of a study is one configuration, usually trained with several seeds.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """Plan, compare and record the trials of a search.
 
-A search tunes each row of a study by trials, which are training runs with changed options. A row with its own, unchanged
-options is called the row as published. This module returns the number of trials of each row, chooses the best trial, and
-records all trials for the page.
+A row of a study is one configuration. A search tunes each row by trials, which are training runs with changed options. A row
+with its own, unchanged options is called the row as published. This module returns the number of trials of each row, chooses
+the best trial, and records all trials for the study page.
 """
 
 import math
@@ -39,7 +39,8 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
 EDGE = 0.1  # A trial in the first or last tenth of a range counts as close to the end of the range.
-PATIENCE = 600  # how many seconds the other ranks of a run wait until rank 0 has written the choice
+# how many seconds the other ranks of a run wait until rank 0 has written the best trial
+PATIENCE = 600
 
 Trial = dict[str, Any]
 
@@ -96,7 +97,7 @@ def best_trial(chosen: Chosen) -> Choice:
 def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
     """Write the best trial to chosen.json, and return its options.
 
-    If the run was already trained with other options, its files are moved to another folder.
+    If the run in the folder was already trained with other options, its files are moved to another folder.
     """
     choice = best_trial(chosen)
     path = folder / CHOICE
@@ -129,7 +130,7 @@ def search_record(
     seeds: Sequence[int],
     trials: Mapping[str, Sequence[Trial]],
 ) -> dict[str, Any]:
-    """Return the part of study.json from which the page describes the searches.
+    """Return the part of study.json that the study page uses to describe the searches.
 
     Args:
         study: The study.
@@ -217,7 +218,8 @@ def _edges(
 ) -> Iterator[dict[str, Any]]:
     """Yield, for each end of a dimension's range, a record of how many searches have their best trial close to this end.
 
-    Ends without such a trial are skipped. If an end has many, better values may lie outside the range.
+    Ends without such a trial are skipped. If many searches have their best trial close to an end, better values may lie
+    outside the range.
     """
     best = list(map(best_of_search, searches))
     for name, dimension in dimensions_of(search, row, cfg).items():
@@ -225,7 +227,8 @@ def _edges(
         places = [dimension.place(trial['values'][name], own) for trial in best]
         at_start = sum(place <= EDGE for place in places)
         at_end = sum(place >= 1 - EDGE for place in places)
-        # A dimension with `complement` begins at its highest value.
+        # With `complement`, factors multiply 1 - value. The lowest factor then gives the highest value, so the range starts
+        # at the highest value.
         ends = ('high', 'low') if dimension.complement else ('low', 'high')
         for end, count in zip(ends, (at_start, at_end)):
             if count:

@@ -1,4 +1,8 @@
-"""Train one run of a study, measure it and write its result: python -m mmairl.study.worker FOLDER"""
+"""Train one run of a study, measure it and write its result: python -m mmairl.study.worker FOLDER
+
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options. A row with its own, unchanged options is called the row as published.
+"""
 
 if __name__ == '__main__':
     from mmairl.startup import prepare
@@ -70,13 +74,13 @@ def run_worker() -> None:
     warnings.filterwarnings('ignore')
     register()
     try:
-        # Each rank locks its own file. This detects a second start of the same run under every launcher.
+        # Each rank locks a file of its own, so that a second start of the same run is detected with every launcher.
         with FileLock(args.folder / f'.lock_{launched_rank()}', timeout=PATIENCE):
             if args.transfer is None:
                 complete_run(args.folder, args.launcher)
             else:
                 transfer(args.folder, args.transfer)
-    # This can happen to a requeued job if a node that Slurm cannot reach is still executing the first job.
+    # The lock of a requeued job can time out if a node that Slurm cannot reach is still executing the first job.
     except Timeout:
         print(
             f'error: {args.folder} is locked by another process of this run; start the run again later',
@@ -159,7 +163,8 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
 def reason_to_exclude(branch: Branch, folder: Path) -> str:
     """Return the reason why a branch (the run of a fork) must not be trained: its trunk had collapsed before the fork point.
 
-    The reason is '' if the trunk had not collapsed, or if the branch is already trained.
+    A fork is a row whose runs continue the run of another row, the trunk, from the fork point. The reason is '' if the trunk
+    had not collapsed, or if the branch is already trained.
     """
     trunk = Path(branch.trunk)
     require_finished(folder, trunk)
@@ -192,7 +197,7 @@ def prepare_weights(
 
     Args:
         cfg: The run's config, with the options of the best trial if there was a search.
-        asked: The request.
+        asked: The request of the planner, which states what to train and measure.
         folder: The run's folder.
         launcher: The launcher.
         published: A finished run with the same config and seed, whose weights are copied instead of training; or None.

@@ -6,7 +6,7 @@ The processes of a task run the command `python -m mmairl.transfer.execute FOLDE
 if __name__ == '__main__':
     from mmairl.startup import prepare
 
-    prepare()  # this must precede the imports below, which take seconds
+    prepare()  # this makes signals end the process during the imports below, which take seconds
 
 import argparse
 import copy
@@ -47,7 +47,7 @@ class Place:
     """Where tasks run: their folders and the number of their processes.
 
     Attributes:
-        data: The folder that contains the folder `data`.
+        data: The folder that contains `data/`, in which the data sets are.
         work_dir: The folder for all tasks of this checkpoint.
         gpus: Number of processes of a task, one for each GPU.
     """

@@ -1,4 +1,7 @@
-"""The transfer tasks of the papers' tables. Each task has a config, data and scores."""
+"""The transfer tasks of the papers whose tables are in configs/studies/_published.
+
+Each task has a config, data and scores.
+"""
 
 from collections import Counter
 from dataclasses import dataclass

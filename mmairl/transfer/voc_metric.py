@@ -1,4 +1,4 @@
-"""The metrics AP, AP50 and AP75 for detection on VOC, as in the paper's tables."""
+"""The metrics AP, AP50 and AP75 for detection on VOC, as in the tables of Huang et al. (2022)."""
 
 import numpy as np
 from mmdet.evaluation import VOCMetric
@@ -87,7 +87,7 @@ def match(detections: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> n
     """Match the detections in an image to the boxes of true objects.
 
     Return the outcome of each detection at each IoU threshold. Detections must be sorted by score. The outcome is 1 if the
-    detection is the first match of a box, 0 if it matches a difficult box (it is then ignored), and -1 otherwise.
+    detection is the first match of a box, 0 if it matches a difficult box and is therefore ignored, and -1 otherwise.
     """
     outcome = np.full((len(detections), len(THRESHOLDS)), -1)
     truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)

@@ -138,7 +138,7 @@ def test_run_from_weights_has_a_tenth_of_the_rate(images, tmp_path, monkeypatch)
             after = read_backbone(last, part).weights
             for key, value in before.weights.items():
                 if 'running_' not in key and 'num_' not in key:
-                    # Warm-up sets its own learning rate, so the weights still change slightly.
+                    # Warm-up starts from 1e-6 even if `lr` is 0, so the weights still change slightly.
                     torch.testing.assert_close(value, after[key], atol=1e-4, rtol=0)
     lower, full = (config_for('byol', 72, images, shared_options, weights=file) for file in (first, None))
     assert lower.optim_wrapper.optimizer.lr == pytest.approx(full.optim_wrapper.optimizer.lr / 10)

@@ -20,8 +20,8 @@ from mmairl.study.statistics import sequential
 from mmairl.transfer import tasks
 
 ROOT = Path(__file__).parents[2]
-# These packages take more than a tenth of a second to import. numpy does not, but most of the
-# others import it.
+# Importing any of these packages takes more than a tenth of a second, except numpy. numpy is
+# listed because most of the others import it.
 HEAVY = 'torch torchvision mmengine mmcv mmpretrain mmdet numpy scipy sklearn matplotlib pandas msgspec joblib rich cv2'
 # `mmairl report` writes these pages.
 PAGES = ('study', 'health', 'views', 'compare', 'map')

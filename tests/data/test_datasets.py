@@ -26,7 +26,7 @@ def test_classes_are_sorted_and_cyclic_links_raise(tmp_path):
         (tmp_path / 'ant' / name).symlink_to(tmp_path)
     with raises_code('cyclic-link', match='ant/one:'):
         UnlabelledFolder(tmp_path)
-    # Each folder links to the other one, although neither contains the other.
+    # Each folder contains a link to the other folder, so following the links would never end.
     for one, two in (('left', 'right'), ('right', 'left')):
         picture(tmp_path / 'pair' / one / 'a.png')
         (tmp_path / 'pair' / one / 'other').symlink_to(tmp_path / 'pair' / two)

@@ -31,7 +31,7 @@ COUNTS = [21, 15, 203]
 
 
 class Sizes:
-    """Stand in for a Mixture: only its sizes, in shards of ten images."""
+    """A substitute for a Mixture that has only the sizes of its sets and shards. A shard has ten images."""
 
     def __init__(self) -> None:
         self.bounds, self.per_epoch = np.cumsum([0, *SIZES]), np.array(COUNTS)

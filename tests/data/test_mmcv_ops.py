@@ -70,7 +70,7 @@ def test_roi_align_equals_mmcv_with_gradient(aligned: bool, samples: int) -> Non
     images = torch.tensor(generator.normal(size=(2, 2, 5, 6)), requires_grad=True)
     rois = torch.tensor(regions(generator, 4, 6))
     assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 1.0, samples, 'avg', aligned), images)
-    # The gradient from above is not contiguous in memory.
+    # The gradient with respect to the output is not contiguous in memory.
     upstream = torch.randn(2, 4, 2, 3, dtype=torch.float64).transpose(0, 1)
     pooled = roi_align(images, rois, (2, 3))
     (pooled_value,) = torch.autograd.grad(pooled, images, upstream, retain_graph=True)

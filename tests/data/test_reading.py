@@ -58,7 +58,7 @@ def test_each_fault_of_a_file_has_its_reason(tmp_path, file, clock, monkeypatch)
         huge.truncate(2**40)
     os.mkfifo(root / 'pipe.jpg')
     (root / 'device.jpg').symlink_to('/dev/zero')
-    # The path of a socket has a length limit, so the test uses a relative one.
+    # The path of a socket has a length limit, so the test uses a relative path.
     monkeypatch.chdir(root)
     names = {
         Reason.VANISHED: ('gone.jpg', 'a.jpg/b.jpg', 'dangling.jpg', 'loop.jpg'),

@@ -51,7 +51,7 @@ def test_long_tailed_counts_are_the_published_ones(classes, images, total):
         counts = torch.bincount(LongTailed(numbered(*[images] * classes), imbalance).labels).tolist()
         power = classes - 1
         for label, count in enumerate(counts):
-            # Check count <= images * imbalance^(-label / power) < count + 1 in integers.
+            # Check count <= images * imbalance^(-label / (classes - 1)) < count + 1 in integers.
             assert count**power * imbalance**label <= images**power < (count + 1) ** power * imbalance**label
         assert counts[0] == images and counts[-1] == images // imbalance
     assert sum(counts) == total

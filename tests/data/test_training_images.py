@@ -85,7 +85,7 @@ def folder(root: Path, broken: list[int], count: int = 30) -> Path:
 @pytest.mark.parametrize('workers', [0, 2])
 def test_unreadable_image_is_replaced_and_reported(tmp_path, workers):
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, [4, 5, 29])))
-    # mmengine also copies the data set, so the test does.
+    # mmengine copies the data set, so the test copies it, too.
     loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)
     batches = list(loader)
     reds = torch.cat([batch['inputs'][0][:, 0, 4, 4] for batch in batches]).tolist()

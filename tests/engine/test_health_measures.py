@@ -24,7 +24,7 @@ def test_collapsed_run_is_bad_for_a_named_reason():
     advice_of = {
         q.name: advice(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'
     }
-    assert advice_of['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 times 1/sqrt(d)')
+    assert advice_of['spread_key'].startswith('collapse: the spread of the keys is 0.023 (its maximum is 1)')
     assert {'negative', 'teacher_distance'} <= set(advice_of)
 
 

@@ -49,8 +49,8 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     state_of = states(text)
     assert list(state_of.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
     assert state_of['similarity to the positive key'] == 'good' and state_of['loss'] == 'no range'
-    assert 'standard deviation of the keys is 0.02 times' in text
-    assert 'At iteration 150, 2 of 4 quantities are in their normal ranges. To check: ' in text
+    assert 'the spread of the keys is 0.02 (its maximum is 1)' in text
+    assert 'At iteration 150, 2 of the 4 quantities with a normal range are within it. To check: ' in text
     assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
     # There is a chart for each quantity, one for the gradients by stage, and those of the reference
     # runs.

@@ -11,7 +11,7 @@ from mmairl.engine import run
 from projects.benchmark.drawn_sets import write_coco, write_voc
 
 collect_ignore_glob = [] if find_spec('mmdet') and find_spec('mmseg') else ['test_*.py']
-use_torchvision_ops()  # This must happen before a test imports mmdet
+use_torchvision_ops()  # mmdet must not be imported before the ops are replaced
 
 
 @pytest.fixture(scope='session')

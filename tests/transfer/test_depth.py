@@ -30,7 +30,7 @@ def test_up_projection_equals_an_independent_assembly():
     right = bn(F.conv2d(big, block.shortcut[0].weight, padding=2), block.shortcut[1])
     torch.testing.assert_close(block(x), F.relu(left + right))
     head = UpProjectionHead(32, (16, 8, 8, 4), norm_cfg=BN)
-    # The head enlarges its input sixteen times.
+    # The head multiplies the height and the width of its input by 16.
     assert head((None, torch.randn(2, 32, 2, 3))).shape == (2, 1, 32, 48)
 
 
@@ -59,7 +59,7 @@ def test_views_keep_image_and_depth_together():
         assert out['img'].shape == (228, 304, 3) and out['gt_depth_map'].shape == (228, 304)
         flipped = out['gt_depth_map'][0, 0] > out['gt_depth_map'][0, -1]
         flips += flipped
-        # The sides are the middle 304 of the 320 columns.
+        # The crop has the middle 304 of the 320 columns, so its depth ranges from 9 to 312.
         assert sorted({out['gt_depth_map'][0, 0], out['gt_depth_map'][0, -1]}) == [9.0, 312.0]
         greys += np.ptp(out['img'].astype(int), axis=2).max() == 0
     assert 8 < flips < 32 and 4 < greys < 24

@@ -123,6 +123,6 @@ def test_imagenet_protocols_take_depth_from_checkpoint(tmp_path, monkeypatch, ca
     assert f'voc07: skipped, because {tmp_path}/data/VOCdevkit/VOC2007 is missing' in capfd.readouterr().out
     lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()
     table = {line.split(',')[0]: line.split(',')[1:] for line in lines[1:]}
-    # Chance is 25, and the paper prints no number.
+    # Chance accuracy is 25 percent. The papers state no accuracy for this k-NN.
     assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''
     assert table['voc07_ap50'] == ['', '77.1']

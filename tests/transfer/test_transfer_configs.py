@@ -17,7 +17,7 @@ from mmairl.transfer.tasks import TASKS
 CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*_r*.py'))
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
 UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` runs all of them
-# Each config has the scores that `mmairl transfer` reads. The key is the first word of its name.
+# Each config has the scores that `mmairl transfer` reads. The key is the first word of the config's name.
 METRICS = {Path(task.config).name.split('_')[0]: task.scores.values() for task in TASKS.values()}
 # These are upper bounds. Other metrics are at most 1.
 MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)
@@ -51,8 +51,8 @@ def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
         assert 0 < (parameter - start).norm() < 2 * start.norm() + 1, key
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     assert norms and all(type(norm).__name__ == 'SyncBN' for norm in norms)
-    # The images are those of trainval2007, with trainval2012 in the second, and of train and aug in
-    # the third.
+    # voc07 has the images of trainval2007, voc0712 also has those of trainval2012, and voc2012 has
+    # those of train and aug.
     counts = dict(voc07=6, voc0712=9, voc2012=2)
     assert len(runner.train_dataloader.dataset) == counts.get(task, len(runner.train_dataloader.dataset))
     if task in OF_TASK:

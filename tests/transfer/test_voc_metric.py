@@ -94,7 +94,7 @@ def test_ap_equals_a_plain_implementation(seed: int, digits: int) -> None:
 
 
 def test_known_detections_have_their_ap() -> None:
-    """An IoU of 0.8 exceeds seven of ten thresholds.
+    """An IoU of 0.8 reaches seven of the ten thresholds.
 
     One of two objects gives six of eleven points. Without a detection, the AP is 0.
     """

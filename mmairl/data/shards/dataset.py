@@ -108,7 +108,7 @@ class Shards(ViewDataset):
 def read_local(
     name: str, stamp: remote.Stamp, cache: NodeCache | None, start: int, size: int
 ) -> bytes:
-    """Return the file content of an image in a local file or copy. Raise if a local shard was overwritten during the run."""
+    """Return the file content of an image from a shard that is local or copied. Raise if a local shard was overwritten."""
     try:
         file = open_shard(os.getpid(), name, stamp, cache)
         if remote.base_name(name).endswith('.parquet'):

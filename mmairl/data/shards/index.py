@@ -142,7 +142,7 @@ def build_index(
     starts, sizes, labels, name_sizes = np.concatenate([arrays['rows'] for arrays in saved], axis=1)
     if notes[0]['kind'] == 'names':
         number = {name: position for position, name in enumerate(classes)}
-        # For each shard, map its labels to positions in the joint classes. Label -1 indexes the last entry, which is -1.
+        # For each shard, map its labels to indices into `classes`. Label -1 (unlabeled) indexes the last entry, which is -1.
         numbers = [np.array([*map(number.get, note['classes']), -1]) for note in notes]
         labels = np.concatenate([new[arrays['rows'][2]] for new, arrays in zip(numbers, saved)])
     np.save(folder / 'rows.npy', np.stack([starts, sizes, labels, name_sizes.cumsum()]))

@@ -20,8 +20,8 @@ from mmairl.data.reading import retried
 from mmairl.errors import UserError, chain, explained, refuse_secret
 from mmairl.io import FULL
 
-# The state of a shard, by which changes are noticed: its size, then its modification time or the versions that the storage
-# states.
+# The stamp of a shard, which differs if the shard has changed: its size, then its modification time or the versions that the
+# storage states.
 Stamp = tuple[int | str, ...]
 LIMIT = 30  # time limit of a request in seconds, in addition to the limits of the package that accesses the storage
 PATIENCE = 120  # total time limit in seconds of all tries of a request
@@ -140,7 +140,7 @@ def explained_refusals(url: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise  # the disk of this node is full, so another try would fail, too
-        # The cause of a time-out is a CancelledError. It is not an Exception and is left out here.
+        # This leaves out CancelledError, the cause of a time-out, because it is not an Exception.
         links = [link for link in chain(error) if isinstance(link, Exception)]
         first = type(links[-1])
         if issubclass(first, ValueError) and not issubclass(first, OSError):
@@ -174,7 +174,7 @@ def stamp_of(shard: str) -> Stamp:
     if is_remote(shard):
         return call_remote(shard, 'stamp')
     status = os.stat(shard)
-    if not stat.S_ISREG(status.st_mode):  # reading a pipe, for example, would wait forever
+    if not stat.S_ISREG(status.st_mode):  # reading from a pipe, for example, could block forever
         raise UserError(
             f'{shard}: the shard is not a regular file; leave the shard out',
             code='not-a-regular-file',

@@ -66,7 +66,7 @@ class MomentumHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self.keys: list[Tensor] = []
-        # With diff_rank_seed, each process has another seed, so all processes use the seed of the first.
+        # With diff_rank_seed, the processes have different seeds. To choose equal views, all use the seed of the first process.
         seed = torch.tensor(runner.seed)
         broadcast(seed)
         self.seed = seed.item()

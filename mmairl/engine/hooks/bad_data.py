@@ -23,9 +23,9 @@ class NonFiniteHook(Hook):
     The optimizer wrapper skips these steps, and teacher and queue do not change. This hook restores the statistics of batch
     norm, and each process writes the file names of its images to WORK_DIR/non_finite/.
 
-    On a GPU, a step whose loss is finite but whose gradients are not is reported one step later. Its gradients are dropped,
-    but teacher, queue and statistics change as in other steps. With float16, gradients that overflow are not reported,
-    because the loss scaler handles them.
+    One case differs: on a GPU, a step whose loss is finite but whose gradients are not is reported one step later. Its
+    gradients are dropped, but teacher, queue and statistics change as in other steps. With float16, gradients that overflow
+    are not reported, because the loss scaler handles them.
 
     Args:
         limit: The run ends after this number of skipped steps, which includes those before a resume. Default: 20.

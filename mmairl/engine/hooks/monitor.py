@@ -35,7 +35,7 @@ class HealthHook(Hook):
         interval: Iterations between two measurements. Default: 50.
     """
 
-    # MomentumHook, which runs later, overwrites negatives of this step with new keys.
+    # This hook must run before MomentumHook, which overwrites negatives of this step with new keys.
     priority = 'ABOVE_NORMAL'
 
     def __init__(self, interval: int = 50) -> None:
@@ -225,7 +225,7 @@ class Recorder:
         """Return the teacher's distance. Unless the step was skipped, add values for each stage and for the whole model.
 
         Each stage has the norms of its gradients and weights, and the relative change of its weights. The whole model has the
-        norm of all gradients and the largest of these changes.
+        norm of all gradients and the largest relative change of a stage.
         """
         values = {}
         if self.teacher_distance is not None:

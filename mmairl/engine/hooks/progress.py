@@ -77,7 +77,7 @@ class DeviceHistory(HistoryBuffer):
         return self._values[-1]
 
     def __reduce__(self) -> tuple:
-        """Make copies and pickles of this object plain HistoryBuffers, which can be read without mmairl."""
+        """Turn copies and pickles of this object into plain HistoryBuffers, which can be read without mmairl."""
         return HistoryBuffer, (self._log_history, self._count_history, KEPT)
 
 

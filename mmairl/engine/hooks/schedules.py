@@ -10,7 +10,7 @@ from mmairl.errors import explained
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
-# Each function maps the fraction of a schedule's time that has passed to the fraction of the change that is complete.
+# Each function takes the fraction of a schedule's time that has passed, and returns the completed fraction of the change.
 CURVES = dict(
     linear=lambda time: time,
     cosine=lambda time: (1 - math.cos(math.pi * time)) / 2,

@@ -9,14 +9,14 @@ from mmairl.registry import PARAM_SCHEDULERS
 
 @PARAM_SCHEDULERS.register_module()
 class WarmUpLR(LinearLR):
-    """Increase the learning rate linearly. At step t, it is start + (lr - start) t / end.
+    """Increase the learning rate linearly. At step t, it is start + (lr - start) (t - begin) / (end - begin).
 
     Step `end` is the first with the optimizer's learning rate lr. mmengine's LinearLR starts at a fraction of lr instead of
     a fixed rate, and it reaches lr one step early.
 
     Args:
         optimizer: The optimizer or its wrapper.
-        start: Learning rate at step 0. Default: 1e-6.
+        start: Learning rate at step `begin`. Default: 1e-6.
         begin: First step of the warm-up. Default: 0.
         end: First step with the optimizer's learning rate.
         kwargs: Other arguments of mmengine's LinearLR.

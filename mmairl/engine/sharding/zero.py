@@ -92,7 +92,7 @@ class ZeroStrategy(Strategy):
             reshard_after_forward=self.stage == 3,
         )
         if self.half:
-            # Batch norm requires weights of the same type as its running statistics, which are float32.
+            # Batch norm requires weights of the same type as its running statistics, so its weights are gathered in float32.
             for layer in norms_of(model):
                 policy = MixedPrecisionPolicy(cast_forward_inputs=False)
                 fully_shard(layer, mp_policy=policy, **settings)

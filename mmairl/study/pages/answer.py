@@ -1,6 +1,8 @@
 """The top of a study page: problems, answer and next steps.
 
-The sentences are in the templates `study_problems.html` and `study_sentences.html`.
+A row of a study is one configuration, usually trained with several seeds.
+
+The sentences of this part of the page are in the templates `study_problems.html` and `study_sentences.html`.
 """
 
 import shlex
@@ -29,7 +31,7 @@ from mmairl.study.statistics.summary import progress
 from mmairl.study.statistics.verdict_words import INCONCLUSIVE, ONE_SEED
 
 Record = Mapping[str, Any]
-# If a study has only one seed, the page suggests this number of seeds.
+# If a study has only one seed, the study page suggests this number of seeds.
 FEW_SEEDS = 3
 # Rows may differ in these properties, because the length of training may be a factor of the study.
 FAIR_ANYWAY = 'images seen', 'optimizer steps'
@@ -112,7 +114,7 @@ def _along_axis(study: Record) -> Iterator[Markup]:
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do next.
+    """A next step that the study page suggests.
 
     Args:
         title: What to do.
@@ -217,7 +219,7 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
         run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
         yield Step(
             Markup('Find out why {}, seed {}, collapsed').format(quoted(name), seeds[0]),
-            'the means of this row are not compared, because some of its runs collapsed',
+            'some runs of this row collapsed, so its mean score is not compared with that of other rows',
             'no runs',
             shlex.join(['mmairl', 'report', 'health', run['folder']]),
         )
@@ -245,7 +247,7 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     if options and study.get('sequential'):
         yield Step(
             Markup('Continue the sequential analysis'),
-            'undecided comparisons get more seeds until they are decided',
+            'rows of undecided comparisons get more seeds until each comparison is decided',
             command=command(study, '--until-decided'),
         )
     elif options:

@@ -121,7 +121,7 @@ def claims_summary(entries: Sequence[Entry]) -> str:
 
 
 def effects(verdict: Verdict, side: str) -> str:
-    """Return the range of the published or measured effects behind a verdict, and how many they are, as text."""
+    """Return the range of the published or measured effects behind a verdict, and the number of these effects, as text."""
     known = [part[side] for part in verdict['parts'] if part[side] is not None]
     if not known:
         return BLANK

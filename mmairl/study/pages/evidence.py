@@ -1,7 +1,9 @@
 """The evidence on a study page: claims, fairness, noise, cost, tuning, runs, methods and reproduction.
 
-Each of these parts is a section that the reader can unfold. For each part, a function returns the summary of the section and
-the values of its template, `part_NAME.html`.
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
+
+Each part of the evidence is a section that the reader can unfold. For each part, a function returns the summary of the section
+and the values of its template, `part_NAME.html`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,7 +144,7 @@ def _noise(of: PageData) -> Content | None:
 
 
 def _power(found: Sequence[Findings]) -> str:
-    """Return one line with the spread of a difference (median over all comparisons) and the effect that the seeds detect."""
+    """Return one line about the comparison with the median spread: its spread and the smallest effect its seeds detect."""
     findings = found[0].all if found else ()
     known = [one.stored for one in findings if one.stored.get('deviation')]
     known = [pair for pair in known if pair['seeds'] > 1]

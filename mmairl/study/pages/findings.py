@@ -1,4 +1,8 @@
-"""The effects of a study on one score, each with the facts that a reader needs to interpret it."""
+"""The effects of a study on one score, each with the facts that a reader needs to interpret it.
+
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
+The rows of a factorial design are combinations of the levels of factors.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -299,7 +303,7 @@ class Findings:
     def published_key(self) -> str:
         """The key of the published score that the page shows next to this score.
 
-        If both rows of any comparison have a published number for this score, the result is the key of this score.
+        If both rows of at least one comparison have a published number for this score, the result is the key of this score.
         Otherwise, it is the key of the score with the most comparisons of published numbers; '' if there is none.
         """
         counts: Counter[str] = Counter()

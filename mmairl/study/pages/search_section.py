@@ -1,7 +1,8 @@
 """The section of a study page about tuning: scores as published and as tuned, trials, and the best score of each budget.
 
-Each row of such a study is tuned by one or more searches. A search runs several trials, which differ in the values of some
-settings. These settings are the dimensions of the search.
+A row of a study is one configuration, and its base row is the row with which it is compared. If the page has this section,
+each row is tuned by one or more searches. A search runs several trials, which differ in the values of some settings. These
+settings are the dimensions of the search.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

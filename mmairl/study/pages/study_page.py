@@ -1,4 +1,7 @@
-"""The page of a study: problems, answer, next steps, effects, scores and evidence."""
+"""The page of a study: problems, answer, next steps, effects, scores and evidence.
+
+A row of a study is one configuration, usually trained with several seeds.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -191,7 +194,10 @@ def _scatter(
 
 
 def _score_tables(study: Record, lines: Sequence[Line], first: str) -> dict[str, Markup]:
-    """Return a table of all measured scores and one published score (`first`, if published), and a table of the others."""
+    """Return a table of the measured scores and one published score, and a table of the other published scores.
+
+    The published score in the first table is `first` if it is published.
+    """
     heads = columns(study)
     published = [number for number, head in enumerate(heads) if head.kind == 'published']
     published.sort(key=lambda number: heads[number].key != first)

@@ -1,4 +1,7 @@
-"""The table of a study's scores, in three formats: for its page, in Markdown and in LaTeX."""
+"""The table of a study's scores, in three formats: for its page, in Markdown and in LaTeX.
+
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -139,7 +142,7 @@ def table_lines(study: Mapping) -> list[Line]:
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
     """Return the cell of each row in one column.
 
-    The running time must be linear in the number of runs, because an untrusted study.json may have very many.
+    The running time must be linear in the number of runs, because an untrusted study.json may have very many runs.
     """
     rows = study['rows']
     is_gap = column.kind == 'gap'
@@ -227,7 +230,7 @@ def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
         label = metric['label']
         score = run['scores'].get(metric['key'])
         if score is None:
-            # Some tasks do not measure untrained rows.
+            # An untrained row may lack a score, because some tasks do not measure untrained rows.
             if not row.get('untrained'):
                 yield f'{label} was not measured'
         elif not isfinite(score) or (metric.get('unit') == '%' and not 0 <= score <= 100):

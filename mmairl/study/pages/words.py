@@ -59,7 +59,8 @@ def tallied(verdicts: Iterable[str], verb: bool = False) -> list[str]:
     phrases = []
     for verdict, number in Counter(verdicts).most_common():
         if verb and verdict == OTHER_COLLAPSES:
-            verdict = verdict if number == 1 else verdict.replace('differs', 'differ')
+            changes = 'changes' if number == 1 else 'change'
+            verdict = verdict.replace('differs in', changes)
         elif verb:
             verdict = f'{"is" if number == 1 else "are"} {verdict}'
         phrases.append(f'{number} {verdict}')

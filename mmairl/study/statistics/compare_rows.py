@@ -36,7 +36,7 @@ from mmairl.study.statistics.verdict_words import (
     verdict_of,
 )
 
-# The chance of one or more false differences among all comparisons by one score is at most this.
+# The limit on the chance of one or more false differences among all comparisons by one score.
 LEVEL = 0.05
 # Differences below this number of points are equivalent, unless the study declares another margin.
 MARGIN = 1.0
@@ -242,7 +242,7 @@ def verdicts(
         known: Decisions of an earlier analysis, which are final. To repeat a decision, the test that led to it gets the
             p-value 0, and the other test of the same comparison gets 1.
         share: p-values of Fisher's exact test, NaN for comparisons without collapsed runs. Where there is such a
-            p-value, it replaces that of the difference, and the comparison cannot be equivalent.
+            p-value, it replaces the p-value of the difference, and the comparison cannot be equivalent.
     """
     by_counts = ~np.isnan(share)
     p_equal = 2 * scipy.stats.t.sf(abs(estimate) / error, freedom)

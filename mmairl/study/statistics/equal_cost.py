@@ -1,5 +1,7 @@
 """The costs of a study's rows, and comparisons of two rows at equal cost.
 
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
+
 A comparison at equal cost requires the scores of checkpoints that were saved along the runs.
 """
 
@@ -53,7 +55,7 @@ def _mean(row: Mapping, key: str) -> float | None:
     values = []
     for run in row['runs']:
         value = run.get(key) if run['state'] == 'done' else None
-        # A cost of 0 is skipped. It marks a run that a search reused, because the best trial is the unchanged recipe.
+        # A cost of 0 is skipped. It marks a run that was copied, because a search chose the unchanged options of the row.
         if value is not None and (value or row.get('of')):
             values.append(value)
     return mean(values) if values else None

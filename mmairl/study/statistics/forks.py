@@ -1,5 +1,6 @@
 """The precision of comparisons with forked rows, relative to comparisons of independent runs.
 
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 A fork is a row that continues checkpoints of another row, its trunk, with changed options. The runs of a fork and its trunk
 share the epochs before the checkpoint, so they differ less than independent runs.
 """

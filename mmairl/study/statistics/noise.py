@@ -1,5 +1,7 @@
 """Three sources of noise in a score: the pre-training seed, the seed of a trained classifier, and the choice of test images.
 
+A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
+
 The noise from the choice of test images is computed without resampling. For many images, the bootstrap standard error of a
 mean is the standard deviation over images divided by the square root of the number of images.
 """
@@ -95,7 +97,8 @@ def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None
         if right is None:
             return None
         answer = unpacked(right)
-        # The score may be a statistic other than this fraction, such as a mean over classes.
+        # The score may differ from the fraction of images that are classified correctly, for example if it is a mean
+        # over classes.
         if not math.isclose(100 * answer.mean(), scores[run['seed']], abs_tol=1e-6):
             return None
         answers.append(answer)

@@ -1,5 +1,7 @@
 """Sequential analysis: add seeds until every comparison is decided, without raising the error rate.
 
+A row of a study is one configuration, usually trained with several seeds.
+
 The numbers of seeds per row at which the study is analyzed are fixed in advance. Each number is 1.5 times the previous one,
 up to N, the largest number that the budget allows. The error rate over all analyses is 5 %. The analyses up to n seeds
 together may use (n / N)^2 of it. The level of an analysis is therefore this amount minus the amount that the previous
@@ -78,8 +80,8 @@ def begin(
         study: The study.
         seeds: Seeds of the first analysis.
         budget: Maximum number of runs. Default: enough for 12 seeds per row.
-        runs_a_seed: Number of runs that each seed requires, including the trials of a search. Default: one run of each
-            trained row.
+        runs_a_seed: Number of runs that each seed requires, including the trials of a search, which are runs that tune a
+            row. Default: one run of each trained row.
 
     Raises:
         UserError: If the study is crossed (it has a design of factors), if the budget is too small, or if the stored
@@ -145,7 +147,8 @@ def compare_sequentially(
 ) -> list[Comparison]:
     """Return the comparisons of a sequential study, with their verdicts.
 
-    Each decided comparison is as of the analysis that decided it. Each undecided comparison is as of the latest analysis.
+    A decided comparison has the values from the analysis that decided it. An undecided comparison has the values from the
+    latest analysis.
     The result depends only on the record of the study, not on when it was analyzed. An analysis includes a comparison only
     if both rows have all seeds of this analysis.
     """
@@ -167,7 +170,7 @@ def _undecided(pair: Comparison) -> Comparison:
 
 
 def with_seeds(study: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return a copy of a study's record that has only the runs of these seeds."""
+    """Return a copy of a study's record that has only the runs of the given seeds."""
     rows = []
     for row in study['rows']:
         runs = [run for run in row['runs'] if run['seed'] in seeds]

@@ -1,4 +1,7 @@
-"""Numbers on study pages that are computed from the record of a study (study.json)."""
+"""Numbers on study pages that are computed from the record of a study (study.json).
+
+A row of a study is one configuration, usually trained with several seeds.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,8 @@
 """The benefit of hyperparameter tuning: how good the best of n trials is, and how many trials are close to the best one.
 
+A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
+with changed options.
+
 Each row is tuned by several searches with different trials and different seeds. The intervals describe the spread between
 searches, so they include both sources of luck. The scores are those that selected the best trial, so the best score is
 optimistic.
@@ -57,7 +60,7 @@ def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
 
 
 def fraction_within(scores: Sequence[float], points: float) -> float:
-    """Return the fraction of trials whose score is within this number of points of the best score.
+    """Return the fraction of trials whose score is at most `points` below the best score.
 
     Trials cover the search space evenly, so this is also a fraction of the space.
     """

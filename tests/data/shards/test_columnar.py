@@ -50,7 +50,7 @@ def by_datasets(folder: Path, kind: str) -> str:
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     kinds = datasets.Features(label=datasets.ClassLabel(names=CLASSES), image=datasets.Image())
     images = [dict(bytes=file, path=None) for file in FILES]
-    # `to_parquet` stores the paths of images that are given as paths.
+    # For images that are passed as paths, `to_parquet` stores only the paths.
     if kind == 'paths':
         images = [str(folder / f'{index}.png') for index in range(10)]
         for path, file in zip(images, FILES):

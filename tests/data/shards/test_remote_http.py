@@ -92,7 +92,8 @@ class Site:
         self.modified = True
         self.closes_connections = False
         self.has_ranges = True
-        # Each entry replaces one of the next answers. It is an HTTP status, 'drop' or 'cut'.
+        # Each entry replaces one of the next answers: an HTTP status to send, 'drop' to close the connection without an
+        # answer, or 'cut' to send only 10 bytes.
         self.answers: list[object] = []
         self.serve(('127.0.0.1', 0))
         self.url = f'http://127.0.0.1:{self.server.server_port}'

@@ -23,8 +23,8 @@ from study.pages.planted import (
 from mmairl.study.pages.answer import answer, command, next_steps, problems
 from mmairl.study.pages.findings import all_findings
 
-LARGEST = 'The largest decided effect is that of'
-OPEN = 'No step is decided. The largest effect, that of'
+LARGEST = 'The largest significant effect is that of'
+OPEN = 'No step has a significant effect. The largest effect, that of'
 HEADLINES = {
     'one_decided': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
     'all_inconclusive': f'{OPEN} “+ symmetric loss”, is inconclusive: k-NN changes by +4.5 points',
@@ -76,7 +76,10 @@ def test_confounded_effect_is_not_in_the_headline():
 
 def test_collapsed_runs_name_their_comparisons():
     record = collapsed()
-    expected = '2 of 5 runs of “BYOL loss” collapsed, so the means of “BYOL loss” and “+ large batch” are not compared.'
+    expected = (
+        '2 of 5 runs of “BYOL loss” collapsed, so the effects of “BYOL loss” and “+ large batch” on the mean score are '
+        'not tested.'
+    )
     assert plain(problems(record)) == expected
     assert '2 are not tested (collapsed runs)' in plain(answer(record))
     assert next_steps(record)[0].command == 'mmairl report health runs/1/seed_0'
@@ -122,11 +125,11 @@ def test_page_states_that_no_comparison_is_open():
 
 def test_headline_counts_differences_in_collapses():
     text = plain(answer(crossed()))
-    assert 'Of 3 effects, 1 differs in how many runs collapse.' in text
+    assert 'Of 3 effects, 1 changes how many runs collapse.' in text
 
 
 def test_shares_of_factors_are_in_the_answer():
-    assert 'averaged over all orders of adding them: “symmetric loss” +8.0' in plain(answer(two_factors()))
+    assert 'averaged over all orders of adding the factors: “symmetric loss” +8.0' in plain(answer(two_factors()))
 
 
 def test_external_rows_are_not_one_factor():

@@ -66,7 +66,7 @@ def test_hostile_names_stay_text(tmp_path):
     lay_down(tmp_path, 'javascript:alert("1")<b>', json.dumps(study), 1000)
     lay_down(tmp_path, '<i>&', '', 1000)
     page = write_studies_page(tmp_path).read_text()
-    assert 'The largest decided effect is that of “momentum <ascending>”' in text_of(page)
+    assert 'The largest significant effect is that of “momentum <ascending>”' in text_of(page)
     assert '<script>alert' not in page
     assert str(escape(HOSTILE)) in page
     assert '&lt;i&gt;&amp;: study.json' in page
