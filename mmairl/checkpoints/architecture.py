@@ -64,7 +64,7 @@ class _WithoutValues(TorchFunctionMode):
 @lru_cache(64)
 def _tensors_of(network: str) -> Mapping[str, Tensor]:
     """Return the tensors of a network on the meta device. The network is given as the JSON text of its config."""
-    # This import registers mmpretrain's backbones. It takes seconds, so it is made only when it is needed.
+    # This import registers mmpretrain's backbones. The import takes seconds, so it is not at the top of the file.
     import mmairl.models  # noqa: F401
     from mmairl.registry import MODELS
 

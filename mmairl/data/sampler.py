@@ -1,4 +1,4 @@
-"""The order of the images in an epoch. It can be resumed at any image and does not depend on the number of processes."""
+"""The order of the images in an epoch. It does not depend on the number of processes, and a run can resume at any image."""
 
 import math
 from collections.abc import Callable, Iterator, Sized

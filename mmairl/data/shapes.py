@@ -147,7 +147,7 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
         placed = {key: values[:, copy] for key, values in stacked.items()}
         center = placed['center'] * size + margin
         corner = np.floor(center).astype(int) - reach
-        # The columns and the rows of the pixels in each patch have the shape (N, 2, P).
+        # The column indices and the row indices of the pixels in each patch, as an array of shape (N, 2, P).
         pixels = corner[..., None] + np.arange(2 * reach + 1)
         dx, dy = np.moveaxis((pixels + 0.5 - center[..., None]).astype(np.float32), 1, 0)
         cover = coverage(kinds, dx, dy, placed['radius'] * size, placed['angle'])

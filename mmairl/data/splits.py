@@ -39,9 +39,9 @@ Groups = str | Mapping[str, str] | Callable[[str], str]
 
 
 def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
-    """Read a CSV table whose first column contains image names. Return the value of each image in `column`.
+    """Read a CSV table whose first column contains image names. Return the entry of `column` for each image.
 
-    The default is the second column.
+    The default of `column` is the second column.
     """
     try:
         lines = StringIO(read_text(path, LARGEST_LIST, 'utf-8-sig')).readlines() or ['']
@@ -213,8 +213,8 @@ def split_by_class(
 ) -> tuple[Tensor, Tensor]:
     """Split images into two sides. Return the indices of the images to fit on, and the indices of the held-out images.
 
-    A fraction of every class is held out, but at least one image. If an image can have several labels, a fraction of all
-    images is held out instead. If `groups` is set, all images of a group are on the same side.
+    A fraction of every class is held out, but at least one image per class. If an image can have several labels, a fraction of
+    all images is held out instead. If `groups` is set, all images of a group are on the same side.
     """
     generator = torch.Generator().manual_seed(seed)
     if groups is not None:

@@ -19,9 +19,9 @@ EIGEN_CROP = (slice(45, 471), slice(41, 601))
 @PROTOCOLS.register_module('depth_probe')
 @dataclass(frozen=True)
 class DepthProbe(DenseProtocol):
-    """Predict depth from the features of each cell by linear heads, as in DINOv2.
+    """Predict depth by linear heads from the features of each cell (position of the feature map), as in DINOv2.
 
-    The head 'bins' predicts a weight for each of many depth bins. Its depth is the weighted mean of the bins' centers. The
+    The head 'bins' predicts a weight for each of many depth bins. The depth is the weighted mean of the bins' centers. The
     head 'regression' predicts the depth directly. The scores are the percentage of pixels whose predicted depth is within a
     factor of 1.25 of the target, and the RMSE in meters. The details contain the percentages for the factors 1.25^2 and
     1.25^3, and the absolute relative error. As in mmseg, all these values are means over images.

@@ -26,8 +26,8 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     """Return the cosine similarities and the row indices, both (N, k), of the k bank rows nearest to each query row.
 
-    The search runs in float32. For some queries, the cosines of two rows differ so little that float32 cannot decide
-    which row is the last neighbor. The search for these queries is repeated in float64. They are common if a network has
+    The search runs in float32. For some queries, the cosines of two rows differ so little that float32 cannot decide which
+    row is the last neighbor. The search for these queries is repeated in float64. Such queries are common if a network has
     collapsed.
 
     Args:

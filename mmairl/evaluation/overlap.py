@@ -121,7 +121,10 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
 
 
 def _has_parquet(dataset: Dataset) -> bool:
-    """Return whether images are in Parquet files. Their index has no sizes, and their reader supports only one thread."""
+    """Return whether images are in Parquet files.
+
+    The index of these files has no image sizes, and their reader supports only one thread.
+    """
     if not isinstance(dataset, Shards):
         return False
     return any(shard.endswith('.parquet') for shard in dataset.contents.shards)

@@ -226,7 +226,7 @@ def evaluate(
         subject: A checkpoint, a `Backbone` from `read_backbone`, or a baseline: 'random' or 'pixels'.
         part: 'student' or 'teacher'.
         settings: The protocol's settings, from `settings_for`. Default: those of the config.
-        asked: Further facts that the result depends on. They are recorded in its identity.
+        asked: Further facts that the result depends on. They become part of the result's identity.
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Returns:

@@ -1,8 +1,8 @@
 """Normalize each view of a batch, add a residual and apply ReLU in a single Triton kernel.
 
 torch's SyncBN kernels compute the batch statistics, and the sums that the gradients require. A single Triton kernel
-then computes the output in the forward pass, and also the gradient of the input in the backward pass. It has been tested in
-Triton's interpreter, but not on a GPU yet.
+then computes the output in the forward pass, and also the gradient of the input in the backward pass. This kernel has
+been tested in Triton's interpreter, but not on a GPU yet.
 """
 
 import torch

@@ -258,7 +258,7 @@ def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) ->
     """Return the finished runs of each row, with the factors of training that are compared.
 
     If the study has external checkpoints, all factors that their authors can state are added to the runs that were trained
-    here. The runs can then be compared with the external checkpoints.
+    by mmairl. The runs can then be compared with the external checkpoints.
     """
     external = {row.name for row in study.rows if row.weights}
     if not external:

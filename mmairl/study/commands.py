@@ -105,8 +105,8 @@ def prepare_study(
         seeds: The seeds to use instead of the study's.
         tasks: The tasks to use instead of the study's.
         out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
-        rate: How many images per second one device trains on with the scale's config `rate_of`, according to a
-            measurement. The plan computes hours from this rate. Default: the rate in the scale.
+        rate: The measured training speed of one device with the scale's config `rate_of`, in images per second. The
+            plan computes hours from this rate. Default: the rate in the scale.
 
     Raises:
         UserError: If the study is invalid, if it names an unknown task, or if two rows differ in an undeclared setting.
@@ -126,7 +126,7 @@ def prepare_study(
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
     sizes = replace(sizes, text=sizes.text.replace('{network}', network_names(configs.values())))
-    # This check must follow the loading of the configs, because configs may register further protocols.
+    # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     require_fair(compare_configs(study, configs))
     command = ['mmairl', 'study', str(path), '--scale', scale]
@@ -408,7 +408,7 @@ def submit_jobs(
         per_run: The number of GPUs of each run, or of processes on CPU nodes.
         partition: The partition. Default: the partition in the profile.
         profile: A YAML file with a site's options for sbatch.
-        gpus: 0 for jobs on nodes without GPUs; other numbers have no effect here.
+        gpus: 0 for jobs on nodes without GPUs; any other number has no effect.
     """
     cluster = read_cluster(profile) if profile else Cluster()
     gres = 'none' if gpus == 0 else cluster.gres

@@ -38,8 +38,8 @@ from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
 
 BYTES = 4  # the number of bytes of a float32 value
-# The number of float32 FLOPs that take as long as moving one byte. According to their data sheets, it is 17 for a V100 and
-# 10 for an A100.
+# The number of float32 FLOPs that take as long as moving one byte. According to the data sheets, it is 17 for a V100 and 10
+# for an A100.
 BALANCE = 15
 CHANNELS = 3
 COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # Counts depend on the versions of these packages.

@@ -1,7 +1,6 @@
 """External checkpoints in a study: checkpoints that were trained elsewhere, with other code.
 
-A row of a study is one configuration, usually trained with several seeds.
-
+A row of a study is one configuration, usually trained with several seeds. A row can also consist of external checkpoints.
 Their configs are unknown, so the fairness check compares the factors of training that their authors state with the factors of
 the other rows.
 """

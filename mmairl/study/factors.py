@@ -17,7 +17,7 @@ from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
 
-Configs = Mapping[str, Config]  # the config of each row, by the row's name
+Configs = Mapping[str, Config]  # the config of each row of a study, by the row's name
 
 # The keys of a config that affect what a training run computes.
 TRAINING = (

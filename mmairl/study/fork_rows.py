@@ -1,7 +1,7 @@
 """Forks: rows of a study whose runs continue the run of another row, their trunk, with changed options.
 
 A row of a study is one configuration, usually trained with several seeds. The run of a fork is called a branch. Trunk and
-branch share the epochs before the fork point.
+branch share the epochs before the fork point, at which the branch continues a checkpoint of the trunk.
 """
 
 from collections.abc import Sequence

@@ -110,7 +110,7 @@ def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protoc
 
 
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
-    """Return the stored result that has this identity, or None.
+    """Return the stored result that has the given identity, or None.
 
     The identities inside the files are compared, because earlier versions gave the files other names.
     """

@@ -162,7 +162,7 @@ def _last_line(run: Run) -> str:
 
 def _log_age(run: Run) -> timedelta:
     seconds = round(time.time() - (run.folder / 'log.txt').stat().st_mtime)
-    # The age would be negative if the clock of the run's node is ahead of this machine's clock.
+    # The age of the log would be negative if the clock of the run's node is ahead of this machine's clock.
     return timedelta(seconds=max(0, seconds))
 
 

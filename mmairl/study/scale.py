@@ -165,7 +165,7 @@ def change_data(cfg: Config, scale: Scale) -> None:
     views = []
     for view in own_views:
         steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
-        # Turning an image gray has no effect if all images are gray already.
+        # The transform that turns images gray is removed if all images are gray already, because it has no effect then.
         if scale.data and scale.data.get('gray'):
             steps = [step for step in steps if step['type'] != 'RandomGrayscale']
         views.append(steps)
@@ -230,7 +230,7 @@ def change_rates(cfg: Config, scale: Scale) -> None:
     if scale.batch:
         optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
-    # LARS without its trust ratio is the same as SGD, so it needs the scale's factor for SGD.
+    # LARS without its trust ratio is the same as SGD, so its learning rate needs the scale's factor for SGD.
     rule = optimizer.type if optimizer.get('trust', True) else 'SGD'
     optimizer.lr *= scale.lr.get(rule, 1.0)
     momentum = cfg.default_hooks.get('momentum')

@@ -3,7 +3,8 @@
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
 with changed options.
 
-The keys in the files never change. If a field has another name here than in the file, `field(name=...)` states the key.
+The keys in the files never change. If the name of a struct's field differs from the key in the file,
+`field(name=...)` states the key.
 """
 
 import itertools
@@ -29,7 +30,7 @@ class Chosen(Struct):
 
     trials: tuple[str, ...]  # the folders of the trials
     criterion: str  # the task whose score decides which trial is best
-    # The folder of the run with the same seed and with the row's own, unchanged options. It is called the row as published.
+    # The folder of the run with the seed of this run and with the row's own, unchanged options (the row as published).
     published: str = ''
 
 
@@ -56,7 +57,7 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     external: str = field(default='', name='given')  # the path of an external checkpoint
     stated: dict[str, str] = {}  # the factors of an external checkpoint that its authors state
     # The options of a trial. The trial's config already includes them. If the trial is the best of its search, the
-    # options are read from here to train the row again.
+    # options are read from this request to train the row again.
     trial: dict[str, Any] | None = None
     # The data sets of the trial's row. The worker raises an error if their held-out images include test images, because
     # trials are measured on these held-out images.
@@ -113,7 +114,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     """result.json: everything that the study's page shows about a run."""
 
     checkpoint: str = ''
-    # The main score of each task. A task of tools/transfer.py has all its scores here.
+    # The main score of each task, or all scores of a task of tools/transfer.py.
     scores: dict[str, float] = {}
     labels: dict[str, str] = {}  # the label of each score on the study page
     further: dict[str, float] = {}  # the other scores of the tasks; a key is 'TASK SCORE'

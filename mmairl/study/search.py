@@ -97,7 +97,7 @@ class Dimension(Declared, frozen=True):
     def place(self, value: Any, own: Any) -> float:
         """Return the position of a value on the dimension, from 0 to 1.
 
-        This is the inverse of `at`. The position is NaN if the dimension lists its values and this is not one of them.
+        This is the inverse of `at`. The position is NaN if the dimension lists its values and the value is not one of them.
         """
         if self.values:
             listed = value in self.values

@@ -225,7 +225,7 @@ class Cross(Declared, frozen=True):
             ) from None
 
     def without(self, names: Collection[str]) -> 'Cross':
-        """Return the design without these factors. Rows that differed only in them are merged."""
+        """Return the design without the given factors. Rows that differed only in these factors are merged."""
         stays = [name not in names for name in self.names]
         levels = dict.fromkeys(tuple(compress(row, stays)) for row in self.combinations)
         return replace(

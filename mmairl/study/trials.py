@@ -39,7 +39,8 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
 EDGE = 0.1  # A trial in the first or last tenth of a range counts as close to the end of the range.
-PATIENCE = 600  # how many seconds the other ranks of a run wait until rank 0 has written the choice
+# how many seconds the other ranks of a run wait until rank 0 has written the best trial
+PATIENCE = 600
 
 Trial = dict[str, Any]
 

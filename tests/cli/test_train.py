@@ -1,4 +1,4 @@
-"""`mmairl train` as a user types it. tests/test_multi_node.py starts it by the shell scripts."""
+"""`mmairl train` as a user types it. tests/test_multi_node.py starts it through the shell scripts."""
 
 import shlex
 

@@ -54,8 +54,8 @@ class ContrastiveHead(PairwiseHead):
 class InfoNCEHead(Head):
     """InfoNCE loss with weighted negatives (BYOL's Eq. 6).
 
-    The negatives of an image are the other images in the batch of all processes. The loss is ``-InfoNCE(alpha, beta)``. It is
-    summed over two directions: queries of the first view with keys of the second view, and the reverse::
+    The negatives of an image are the other images in the batch of all processes. The loss is the sum
+    of ``-InfoNCE(alpha, beta)`` over two directions: queries of the first view with keys of the second view, and vice versa::
 
         InfoNCE(alpha, beta) = 2/B sum_i S(v_i, v'_i)
             - beta 2 alpha/B sum_i ln( sum_{j != i} exp(S(v_i, v_j)/alpha) + sum_j exp(S(v_i, v'_j)/alpha) )

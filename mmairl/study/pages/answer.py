@@ -2,7 +2,7 @@
 
 A row of a study is one configuration, usually trained with several seeds.
 
-The sentences are in the templates `study_problems.html` and `study_sentences.html`.
+The sentences of this part of the page are in the templates `study_problems.html` and `study_sentences.html`.
 """
 
 import shlex
@@ -114,7 +114,7 @@ def _along_axis(study: Record) -> Iterator[Markup]:
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do next.
+    """A next step that the study page suggests.
 
     Args:
         title: What to do.

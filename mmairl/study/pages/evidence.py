@@ -2,8 +2,8 @@
 
 A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 
-Each of these parts is a section that the reader can unfold. For each part, a function returns the summary of the section and
-the values of its template, `part_NAME.html`.
+Each part of the evidence is a section that the reader can unfold. For each part, a function returns the summary of the section
+and the values of its template, `part_NAME.html`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -142,7 +142,7 @@ def table_lines(study: Mapping) -> list[Line]:
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
     """Return the cell of each row in one column.
 
-    The running time must be linear in the number of runs, because an untrusted study.json may have very many.
+    The running time must be linear in the number of runs, because an untrusted study.json may have very many runs.
     """
     rows = study['rows']
     is_gap = column.kind == 'gap'

@@ -36,7 +36,7 @@ from mmairl.study.statistics.verdict_words import (
     verdict_of,
 )
 
-# The chance of one or more false differences among all comparisons by one score is at most this.
+# The limit on the chance of one or more false differences among all comparisons by one score.
 LEVEL = 0.05
 # Differences below this number of points are equivalent, unless the study declares another margin.
 MARGIN = 1.0

@@ -97,7 +97,8 @@ def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None
         if right is None:
             return None
         answer = unpacked(right)
-        # The score may be a statistic other than this fraction, such as a mean over classes.
+        # The score may differ from the fraction of images that are classified correctly, for example if it is a mean
+        # over classes.
         if not math.isclose(100 * answer.mean(), scores[run['seed']], abs_tol=1e-6):
             return None
         answers.append(answer)

@@ -55,7 +55,7 @@ def power_at(
     limit = scipy.stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
     shift = abs(effect) / error
     right_side = scipy.stats.nct.sf(limit, freedom, shift)
-    # For some probabilities close to 0, scipy returns NaN.
+    # For some probabilities close to 0, scipy returns NaN, which is replaced by 0 below.
     wrong_side = scipy.stats.nct.cdf(-limit, freedom, shift)
     return float(right_side + np.nan_to_num(wrong_side))
 
@@ -69,7 +69,7 @@ def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
 
 
 def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
-    """Return the smallest effect that this number of seeds per row detects with 80 % power."""
+    """Return the smallest effect that the given number of seeds per row detects with 80 % power."""
 
     def surplus(effect: float) -> float:
         return power(effect, deviation, seeds, comparisons) - POWER

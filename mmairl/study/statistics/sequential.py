@@ -80,8 +80,8 @@ def begin(
         study: The study.
         seeds: Seeds of the first analysis.
         budget: Maximum number of runs. Default: enough for 12 seeds per row.
-        runs_a_seed: Number of runs that each seed requires, including the trials of a search. Default: one run of each
-            trained row.
+        runs_a_seed: Number of runs that each seed requires, including the trials of a search, which are runs that tune a
+            row. Default: one run of each trained row.
 
     Raises:
         UserError: If the study is crossed (it has a design of factors), if the budget is too small, or if the stored
@@ -170,7 +170,7 @@ def _undecided(pair: Comparison) -> Comparison:
 
 
 def with_seeds(study: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return a copy of a study's record that has only the runs of these seeds."""
+    """Return a copy of a study's record that has only the runs of the given seeds."""
     rows = []
     for row in study['rows']:
         runs = [run for run in row['runs'] if run['seed'] in seeds]

@@ -60,7 +60,7 @@ def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
 
 
 def fraction_within(scores: Sequence[float], points: float) -> float:
-    """Return the fraction of trials whose score is within this number of points of the best score.
+    """Return the fraction of trials whose score is at most `points` below the best score.
 
     Trials cover the search space evenly, so this is also a fraction of the space.
     """
