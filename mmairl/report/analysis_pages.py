@@ -150,8 +150,8 @@ def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: P
 
 def _cka_page(images: Images) -> Page:
     lead = (
-        f'Similarity of the networks by the features of {len(images)} images: it is 1 for equal features and 0 for '
-        'unrelated features.'
+        f'Similarity between the features that two networks compute for {len(images)} images (linear CKA). It is 1 for equal '
+        'features and 0 for unrelated features.'
     )
     return Page('CKA', lead)
 

@@ -106,6 +106,8 @@ def _add_images(page: Page, record: StepRecord) -> None:
         'The gradient norm of an image is the norm of the gradient of the loss with respect to the queries of the image, '
         'multiplied by the batch size.'
     )
+    if record.nearest:
+        text += ' The nearest keys are listed with their age and their cosine similarity to the first query of the image.'
     if record.losses is None:
         text += ' This loss compares the images of a batch with each other, so a single image has no loss.'
     columns = ['loss', 'gradient norm', 'nearest keys in the queue']
