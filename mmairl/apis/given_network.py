@@ -37,7 +37,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     except Exception as error:  # The module is user code and can raise any exception.
         raise UserError(
             f'network: {kind} fails for images of shape {tuple(images.shape)} ({type(error).__name__}: {error}); change the '
-            'module, or set size or channels',
+            'module, or set size and channels as it requires',
             code='bad-network',
         ) from error
     finally:

@@ -98,7 +98,7 @@ def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> tor
     shape = weights[key].shape
     if len(shape) != ndim:
         raise UserError(
-            f"{path}: '{key}' must have {ndim} dimensions ('{tuple(shape)}'); give the config of its network",
+            f"{path}: '{key}' must have {ndim} dimensions ('{tuple(shape)}'); give a config with its backbone",
             code='other-network',
         )
     return shape

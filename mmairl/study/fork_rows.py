@@ -25,8 +25,8 @@ def fork_epoch(row: Row, configs: Configs) -> int:
     epochs = configs[row.fork.of].train_cfg.get('max_epochs', 0)
     if epochs < 2:
         raise UserError(
-            f"fork: the trunk '{row.fork.of}' must train for at least 2 epochs ('{epochs}'); set train_cfg.max_epochs in its "
-            'config',
+            f"fork: the trunk (the forked row '{row.fork.of}') must train for at least 2 epochs ('{epochs}'); set "
+            'train_cfg.max_epochs in its config',
             code='trunk-without-epochs',
         )
     return min(max(1, round(row.fork.at * epochs)), epochs - 1)
@@ -57,8 +57,8 @@ def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
         model_keys = [key for key in keys if key.startswith('model.')]
         if model_keys and (other := _other_shapes(trunk, configs[row.name], known)):
             raise UserError(
-                f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), so the trunk's "
-                'weights do not fit; remove `fork` to train the row from its start',
+                f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), so the weights "
+                'of the forked row do not fit; remove `fork` to train the row from its start',
                 code='fork-changes-shapes',
             )
 

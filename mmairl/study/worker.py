@@ -224,8 +224,8 @@ def require_same_trunk(asked: Asked, folder: Path) -> None:
     made = read_json(folder / 'trained.json', Trained).made
     if changed := difference(made, origin(asked, folder)):
         raise UserError(
-            f'{folder}: the trunk has changed since this branch was trained ({changed}); remove the folder to train the branch '
-            'again',
+            f'{folder}: the trunk (the run that this branch continues) has changed since the branch was trained ({changed}); '
+            'remove the folder to train the branch again',
             code='trunk-changed',
         )
 

@@ -230,7 +230,7 @@ class TarReader:
         kinds = [kind for kind in sample if kind in image_kinds()] or sample.keys() & {b'npy'}
         if len(kinds) != 1:
             members = ', '.join(readable(kind) for kind in sample)
-            fault = f'expected one image among its members, found {len(kinds)} ({members})'
+            fault = f'expected one image among the members with this name, found {len(kinds)} ({members})'
             self.fail(name, fault, 'not-one-image')
         return sample[next(iter(kinds))]
 
