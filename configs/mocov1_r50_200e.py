@@ -21,7 +21,8 @@ default_hooks = dict(momentum=dict(base=0.999, schedule='constant'))
 assumptions = dict(
     split_bn='batch norm normalizes 1024 images in eight groups of 128; in the releases of MoCo, it normalizes the 32 '
     'images on a GPU',
-    orientation='images are rotated by their EXIF orientation; the loaders of the release and torchvision ignore it',
+    orientation='images are rotated according to their EXIF orientation; the loaders of the release and of torchvision '
+    'ignore it',
     crop='crops are resized bilinearly',
     jitter='color jitter rounds once; PIL, and therefore the release, rounds after each operation',
     blur="blur is a Gaussian with 23 taps at 224 pixels; the release uses PIL's box approximation",
@@ -29,5 +30,6 @@ assumptions = dict(
     'it is biased',
     linear_start='linear classifiers start at N(0, 0.01) and are tested after the last epoch; the release tests after '
     'every 20th epoch and reports the best result',
-    probe='the rate of the online probe drops after 60 and 80 % of the run; in the release, it drops after epochs 60 and 80',
+    probe='the learning rate of the online probe drops after 60 and 80 % of the run; in the release, it drops after '
+    'epochs 60 and 80',
 )

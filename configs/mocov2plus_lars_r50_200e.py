@@ -8,6 +8,6 @@ optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6, eta=0.001)
 )
 assumptions = dict(
-    lars_batch="models with LARS are trained with the benchmark's batch of 1024; neither the paper nor its release "
-    'states a batch, and BYOL itself uses 4096'
+    lars_batch="models with LARS are trained with the benchmark's batch of 1024; neither the AIRL paper nor its "
+    'release states a batch, and BYOL itself uses 4096'
 )

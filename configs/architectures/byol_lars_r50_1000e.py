@@ -12,7 +12,7 @@ train_cfg = dict(max_epochs=1000)
 # BYOL selects the learning rate of the linear classifier from five rates.
 evaluation = dict(sweep=True)
 assumptions = dict(
-    crop="crops are resized bilinearly; BYOL's were bicubic",
+    crop="crops are resized bilinearly; BYOL's crops were resized bicubically",
     release="BYOL's release differs in eight settings that its paper does not state; `byol_release_r50_1000e.py` has "
     'seven of them, and the study `explain_byol_release.yaml` measures the effects of these seven',
 )

@@ -17,6 +17,6 @@ param_scheduler = [
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=250200)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))
 assumptions = dict(
-    iterations='for Fig. 8, models on all subsets are trained for as many iterations as 200 epochs of ImageNet have; '
-    'the paper does not state the number'
+    iterations='for Fig. 8, models on all subsets are trained for as many iterations as there are in 200 epochs of '
+    'ImageNet; the paper does not state the number'
 )

@@ -18,6 +18,6 @@ param_scheduler = [
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=125100)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))
 assumptions = dict(
-    iterations='for Fig. 8, supervised models on all subsets are trained for as many iterations as 100 epochs of '
-    'ImageNet have; the paper does not state the number'
+    iterations='for Fig. 8, supervised models on all subsets are trained for as many iterations as there are in 100 '
+    'epochs of ImageNet; the paper does not state the number'
 )

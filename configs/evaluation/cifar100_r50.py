@@ -6,6 +6,6 @@ evaluation = dict(
     test=dict(type='CIFAR100', root='data/cifar100', split='test', views=[{{_base_.test_view}}]),
 )
 assumptions = dict(
-    linear="linear evaluation on CIFAR-100 uses ImageNet's recipe (rate 30, 100 epochs) at 224 pixels; the paper "
-    'states neither recipe nor size'
+    linear="linear evaluation on CIFAR-100 uses ImageNet's recipe (learning rate 30, 100 epochs) at 224 pixels; the "
+    'paper states neither the recipe nor the image size'
 )

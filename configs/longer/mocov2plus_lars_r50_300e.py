@@ -4,5 +4,6 @@ train_cfg = dict(max_epochs=300)
 # AIRL's Fig. 7 shows checkpoints of every 50 epochs.
 default_hooks = dict(checkpoint=dict(interval=50, max_keep_ckpts=-1))
 assumptions = dict(
-    lars_rate="with LARS and 300 epochs, the rate is 0.3 per 256 images, as in BYOL's ablations; AIRL has no such model"
+    lars_rate="with LARS and 300 epochs, the learning rate is 0.3 per 256 images, as in BYOL's ablations; the AIRL "
+    'paper has no such model'
 )

@@ -3,5 +3,6 @@
 _base_ = '../mocov2plus_lars_r50_200e.py'
 train_cfg = dict(max_epochs=500)
 assumptions = dict(
-    lars_rate='with LARS and 500 epochs, the rate is 0.3 per 256 images; neither the paper nor its release states a rate'
+    lars_rate='with LARS and 500 epochs, the learning rate is 0.3 per 256 images; neither the paper nor its release '
+    'states a learning rate'
 )

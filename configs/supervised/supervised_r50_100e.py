@@ -14,7 +14,7 @@ train_dataloader = dict(dataset=dict(views=[{{_base_.crop_flip}}]))
 optim_wrapper = dict(optimizer=dict(lr=0.4))
 train_cfg = dict(max_epochs=100)
 assumptions = dict(
-    supervised_rate='supervised models have a rate of 0.1 per 256 images and a weight decay of 1e-4; the paper states '
-    'no rate',
+    supervised_rate='supervised models have a learning rate of 0.1 per 256 images and a weight decay of 1e-4; the '
+    'paper states no learning rate',
     supervised_norm='supervised models have SyncBN, like the frameworks; in the release, batch norm is per GPU',
 )

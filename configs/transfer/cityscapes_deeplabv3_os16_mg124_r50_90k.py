@@ -10,5 +10,6 @@ model = dict(
 param_scheduler = [dict(type='PolyLR', eta_min=1e-4, power=0.9, begin=0, end=90000, by_epoch=False)]
 train_cfg = dict(max_iters=90000, val_interval=90000)
 assumptions = dict(
-    head="mmseg's head has 512 channels, dropout and an auxiliary head; the release's has 256 and a hard-pixel loss",
+    head="the segmentation head is mmseg's, which has 512 channels, dropout and an auxiliary head; the head of the "
+    'release has 256 channels and a loss on hard pixels',
 )

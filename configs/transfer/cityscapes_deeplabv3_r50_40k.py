@@ -15,6 +15,6 @@ train_cfg = dict(val_interval=40000)
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}
 assumptions = dict(
-    cityscapes="Cityscapes is trained by mmseg's recipe: batch 16, rate 0.01, weight decay 5e-4, photometric "
-    'distortion; in the release, the decay is 1e-4'
+    cityscapes="Cityscapes is trained with mmseg's recipe: batch 16, learning rate 0.01, weight decay 5e-4, "
+    'photometric distortion; in the release, the weight decay is 1e-4'
 )

@@ -67,5 +67,6 @@ test_cfg = dict(type='TestLoop')
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}
 assumptions = dict(
-    steps='the rate on NYUv2 drops after 70 and 90 % of the iterations, as in segmentation; BYOL states no schedule'
+    steps='the learning rate on NYUv2 drops after 70 and 90 % of the iterations, as in segmentation; BYOL states no '
+    'schedule'
 )

@@ -53,6 +53,7 @@ train_cfg = dict(max_iters=30000, val_interval=30000)
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}
 assumptions = dict(
-    rate="VOC2012 is fine-tuned with the middle one of BYOL's five rates; BYOL reports the best of them",
+    rate="VOC2012 is fine-tuned with the middle one of BYOL's five learning rates; BYOL reports the score with the "
+    'best of the five',
     size='scales of 0.5 to 2 on VOC2012 refer to a short side of 513; BYOL does not state the reference size',
 )

@@ -70,7 +70,8 @@ class MinibatchCKA:
         """
         if not isinstance(self.cross, Tensor):
             raise UserError(
-                f'CKA: all batches are too small, because the unbiased estimate requires {SMALLEST} images; raise --batch-size',
+                f'CKA: every batch is too small, because the unbiased estimate requires {SMALLEST} images per batch; raise '
+                '--batch-size, or use more images',
                 code='small-batch',
             )
         product = self.own_a[:, None] * self.own_b[None]

@@ -168,7 +168,7 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
     slug = Row(name, '').slug
     if not slug:
         raise UserError(
-            f"compare: the name '{name}' has no letters or digits for a file name; choose another",
+            f"compare: the name '{name}' has no letters or digits for a file name; choose another name",
             code='bad-name',
         )
     comparison = {}

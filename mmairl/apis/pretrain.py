@@ -114,8 +114,8 @@ def pretrain(
 def _check_arguments(data: str | Path, stop: str) -> None:
     if stop:
         raise UserError(
-            f"stop: pretrain no longer chooses a checkpoint ('{stop}'); leave out `stop`, or choose one afterwards with "
-            '`python -m projects.label_free.choose checkpoints`',
+            f"stop: pretrain no longer chooses a checkpoint ('{stop}'); leave out `stop`; to choose a "
+            'checkpoint after training, run `python -m projects.label_free.choose checkpoints`',
             code='label-free-moved',
         )
     if not Path(data).is_dir():

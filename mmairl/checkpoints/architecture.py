@@ -157,7 +157,7 @@ def _vit_of(
 ) -> dict[str, Any]:
     if 'pos_embed' not in weights:
         raise UserError(
-            f"{path}: the ViT has no table of positions and is not DINOv3's; give weights of DINO, DINOv2, DINOv3 or DeiT, or "
+            f"{path}: the ViT has no position embedding and is not DINOv3's; give weights of DINO, DINOv2, DINOv3 or DeiT, or "
             'a config with its backbone',
             code='unknown-network',
         )

@@ -114,7 +114,7 @@ def _feature_difference(network: nn.Module, file: Path, images: Tensor, path: st
         error = float(np.abs(exported - expected).max() / np.abs(expected).max())
     if not error <= TOLERANCE:
         raise UserError(
-            f"{path}: not written, because the features of onnxruntime differ from torch's ('{error:.1e}' of the largest "
+            f"{path}: not written, because the features of onnxruntime differ from torch's (by '{error:.1e}' times the largest "
             'feature); choose another format, or another release of torch or onnxruntime',
             code='onnx-difference',
         )

@@ -130,8 +130,8 @@ class HubConfig:
             stated = self.fields.get(name, registers)
         if stated != registers:
             raise UserError(
-                f'{self.path / CONFIG}: the network has {stated} registers, but the weights have {registers}; give complete '
-                'weights',
+                f'{self.path / CONFIG}: states {stated} registers, but the weights contain {registers}; give the complete '
+                'weights of this network',
                 code='other-network',
             )
 

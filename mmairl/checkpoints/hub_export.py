@@ -41,7 +41,7 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(
-            f"--to hub: a folder is written, but the path is a file ('{folder}'); give another path",
+            f"--to hub: the output must be a folder, but the path is a file ('{folder}'); give another path",
             code='not-a-folder',
         )
     network = backbone.network

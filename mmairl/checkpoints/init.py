@@ -90,7 +90,7 @@ def weights_for(
     }
     if not inside:
         raise UserError(
-            f"prefix: no key of {path} starts with it ('{prefix}'); its keys look like {list(whole)[:3]}",
+            f"{path}: no key begins with the prefix ('{prefix}'); its keys look like {list(whole)[:3]}",
             code='unknown-prefix',
         )
     stages = {key.split('.')[0] for key in network}

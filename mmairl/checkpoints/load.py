@@ -69,7 +69,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise UserError(
-            f'{path}: larger than the free memory; free some, or use a larger machine',
+            f'{path}: the file is larger than the free memory; end other programs, or use a machine with more memory',
             code='out-of-memory',
         ) from error
     except OSError as error:
@@ -82,7 +82,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(
-            f'{path}: expected a dictionary of weights, got a {type(loaded).__name__}; give a model file',
+            f'{path}: expected a dictionary of weights, got a {type(loaded).__name__}; give the checkpoint of a model',
             code='no-dictionary',
         )
     if isinstance(loaded.get('meta'), dict):
@@ -251,7 +251,7 @@ def other_architecture(
 ) -> UserError:
     """Return the error for a file whose tensors do not fit a network."""
     return UserError(
-        f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config it was trained with, or '
+        f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config of this checkpoint, or '
         'the prefix of another network in the file',
         code='other-network' if others else 'incomplete-network',
     )

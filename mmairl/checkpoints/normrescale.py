@@ -22,7 +22,7 @@ from mmairl.registry import WEIGHT_INITIALIZERS
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')
 # This is the reason given for a tensor of whole numbers, such as Swin's table of positions, which cannot be rescaled.
-WHOLE_NUMBERS = 'it holds whole numbers'
+WHOLE_NUMBERS = 'whole numbers'
 # This is the epsilon of torch's batch norm.
 EPSILON = 1e-5
 
@@ -94,7 +94,7 @@ def normrescale(
     if exact:
         if statistics != 'keep':
             raise UserError(
-                "NormRescale: the exact form adjusts statistics itself; leave out statistics='rescale'",
+                "NormRescale: the exact form always adjusts the running statistics; leave out statistics='rescale'",
                 code='exact-statistics',
             )
         return _keeping_function(weights, anchor, constant, per)
@@ -174,7 +174,7 @@ def _change(
     """Return the change of a tensor, and the factor by which to multiply it."""
     norm = weight.double().norm().item()
     if constant is not None:
-        why = '' if norm else 'its norm is zero'
+        why = '' if norm else 'zero norm'
         return TensorChange(name, norm, norm * constant, why), constant
     why = _why_not(weight, other)
     target = None if other is None else other.double().norm().item()
@@ -204,14 +204,14 @@ def _next_kernel(kernel: str) -> str:
 
 def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
     if anchor is None:
-        return 'the anchor lacks it'
+        return 'not in the anchor'
     if anchor.shape != weight.shape:
-        return f"its shape {tuple(weight.shape)} differs from the anchor's {tuple(anchor.shape)}"
+        return f"shape {tuple(weight.shape)} differs from the anchor's {tuple(anchor.shape)}"
     if not weight.isfinite().all() or not anchor.isfinite().all():
-        return 'it or the anchor is not finite'
+        return 'values of the tensor or of the anchor not finite'
     if not weight.any():
-        return 'its norm is zero'
-    return '' if anchor.any() else "the anchor's norm is zero"
+        return 'zero norm'
+    return '' if anchor.any() else 'zero norm in the anchor'
 
 
 def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
@@ -245,7 +245,7 @@ def left_alone(rows: list[TensorChange]) -> str:
         return ''
     skipped = sum(map(len, reasons.values()))
     parts = '; '.join(f'{why}: {first_few(names)}' for why, names in reasons.items())
-    return f'{skipped} of {len(rows)} tensors were left as they were ({parts})'
+    return f'{skipped} of {len(rows)} tensors were not rescaled ({parts})'
 
 
 @WEIGHT_INITIALIZERS.register_module()

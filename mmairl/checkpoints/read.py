@@ -392,7 +392,7 @@ class BackboneSearch:
                 )
         if len(found) > 1:
             raise UserError(
-                f'{self.path}: several backbones, below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
+                f'{self.path}: several backbones, with the prefixes {", ".join(map(repr, found))}; choose one by --prefix',
                 code='several-backbones',
             )
         for prefix, match in found.items():

@@ -135,7 +135,7 @@ def _hub_file(repository: str, name: str) -> Path:
         if status is not None:
             reason = f'HTTP status {status}'
         free = 'free some disk space and ' if getattr(error, 'errno', None) in FULL else ''
-        fault = 'download-failed', f'the download failed ({reason}); {free}run it again'
+        fault = 'download-failed', f'the download failed ({reason}); {free}try again'
         # The hub answers with these codes if a repository is private or a token is not valid.
         if status in (401, 403):
             fault = FAULTS['GatedRepoError']

@@ -1,8 +1,8 @@
 """Write a backbone in another format: mmairl convert SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors,hub,onnx}.
 
 With the formats timm, safetensors and hub, a model card (README.md) is written, too. With hub, the output is a folder in the
-layout of model hubs. The command to upload the folder is printed, but nothing is uploaded. With onnx, the output of the
-converted model is compared with the output in torch before the file is written.
+layout of the Hugging Face Hub. The command to upload the folder is printed, but nothing is uploaded. With onnx, the output
+of the converted model is compared with the output in torch before the file is written.
 """
 
 import argparse

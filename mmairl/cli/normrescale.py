@@ -1,6 +1,7 @@
-"""Rescale a LARS-trained backbone to the weight norms of an anchor: mmairl normrescale LARS_CKPT OUT --anchor CKPT (Eq. 3).
+"""Rescale a LARS-trained backbone to the weight norms of an anchor: mmairl normrescale LARS_CKPT OUT --anchor CKPT.
 
-The anchor is a checkpoint of the same network that was trained by SGD, such as torchvision:resnet50.
+This is Eq. 3 of Huang et al. 2022. The anchor is a checkpoint of the same network that was trained by SGD, such as
+torchvision:resnet50.
 
 With --advise, report whether the norms have grown, predict a learning rate for fine-tuning, and print a recommendation:
 mmairl normrescale CKPT --advise [--anchor CKPT].
@@ -25,7 +26,7 @@ KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version
 # The printed recommendation. The key states whether the network looks LARS-trained.
 ADVICE = {
     True: 'recommendation: rescale the network by an anchor (without --exact) and keep the learning rate of your recipe, or '
-    'search learning rates {rates}',
+    'try learning rates {rates}',
     False: 'recommendation: the network does not look LARS-trained; if your recipe is for networks trained by SGD with weight '
     'decay and this network was trained differently, compare two options on held-out images: NormRescale with an '
     'SGD-trained anchor, or learning rates {rates}',
@@ -53,7 +54,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--constant',
         type=above_zero,
         metavar='FACTOR',
-        help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1 (default: use --anchor)',
+        help='multiply all weights by FACTOR instead of using an anchor; Huang et al. 2022 use 0.1 (default: use --anchor)',
     )
     add_part(parser)
     add_part(parser, '--anchor-part', "the anchor's")
@@ -69,12 +70,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--statistics',
         choices=STATISTICS,
         default='keep',
-        help="keep batch norm's running statistics, or rescale them as in the paper's release (default: keep)",
+        help="keep batch norm's running statistics, or rescale them as in the release of Huang et al. 2022 (default: keep)",
     )
     add_switch(
         parser,
         '--exact',
-        'rescale only weights whose scale batch norm cancels, so that the features stay the same (default: off)',
+        'rescale only weights whose scale is canceled by a batch norm, so that the features stay the same (default: off)',
     )
     add_switch(parser, '--advise', 'write nothing and print a recommendation (default: off)')
     parser.add_argument(
@@ -120,7 +121,8 @@ def rescale(args: argparse.Namespace) -> None:
     source = read_backbone(args.lars, args.part, args.prefix)
     if 'normrescale' in source.origin and args.constant:
         raise UserError(
-            f'{args.lars}: this checkpoint is already rescaled ({source.origin["normrescale"]}); rescale the original',
+            f'{args.lars}: this checkpoint is already rescaled ({source.origin["normrescale"]}); rescale the original '
+            'checkpoint',
             code='rescaled-twice',
         )
     anchor = None
@@ -171,7 +173,7 @@ def advise(args: argparse.Namespace) -> None:
     growth = typical_growth(weights)
     if growth is None:
         raise UserError(
-            f'{args.lars}: --advise requires 3x3 convolutions; search the learning rate instead',
+            f'{args.lars}: --advise requires 3x3 convolutions; try several learning rates instead',
             code='no-3x3',
         )
     rows = [

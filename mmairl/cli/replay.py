@@ -97,8 +97,8 @@ def check_run(run: Path, count: int, seed: int) -> None:
     differing = [verdict.what for verdict in verdicts if verdict.status == MISMATCH]
     if differing:
         raise UserError(
-            f"{run}: {len(differing)} of {len(verdicts)} replays differ from the run ('{differing[0]}'); do not rely on its "
-            'results',
+            f"{run}: {len(differing)} of {len(verdicts)} replays differ from the run ('{differing[0]}'); do not rely on the "
+            "run's results",
             code='not-reproduced',
         )
 

@@ -92,7 +92,7 @@ def study(arguments: Sequence[str]) -> Path:
         type=Path,
         metavar='OUT',
         help='write figures of the effects to this folder instead, at column width and at text width, as SVG, PDF and PNG, '
-        'and their numbers as LaTeX, Markdown and CSV (default: write FOLDER/page.html)',
+        'and tables of the effects as LaTeX, Markdown and CSV (default: write FOLDER/page.html)',
     )
     args = parser.parse_args(arguments)
 
@@ -113,7 +113,7 @@ def study(arguments: Sequence[str]) -> Path:
 def claims(arguments: Sequence[str]) -> Path:
     parser = parser_of(
         'report claims',
-        'Write a page about the claims of the papers that the studies of mmairl repeat, with the verdicts of finished studies.',
+        "Write a page about the papers' claims that mmairl's studies test, with the verdicts of finished studies.",
     )
     parser.add_argument(
         'folder',
@@ -210,13 +210,14 @@ def image_map(arguments: Sequence[str]) -> Path:
         '--images',
         required=True,
         nargs='+',
-        help='map images in folders (with or without classes) or archives of `mmairl pack`; if several, color by source',
+        help='map the images in folders (with or without classes) or in archives of `mmairl pack`; images from several folders '
+        'or archives are colored by source, unless --colours is given',
     )
     parser.add_argument(
         '--colours',
         nargs=2,
         metavar=('CSV', 'COLUMN'),
-        help='color by a column of this CSV file, whose first column names the images (default: by class)',
+        help='color by a column of this CSV file, whose first column names the images (default: by class or source)',
     )
     parser.add_argument(
         '--patches',

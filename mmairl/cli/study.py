@@ -128,7 +128,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--until-decided',
-        'add seeds until every comparison is decided (default: run a fixed number of seeds)',
+        'add seeds until every comparison shows a difference or equivalence (default: run a fixed number of seeds)',
     )
     group.add_argument(
         '--most',

@@ -47,7 +47,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--beside',
         default='mocov2plus_sgd',
         metavar='ROW',
-        help="compare with this row of the paper's Tab. 1 and 2, or with TABLE/ROW of another table (default: mocov2plus_sgd)",
+        help='compare with this row of Tab. 1 and 2 of Huang et al. 2022, or with TABLE/ROW of another table (default: '
+        'mocov2plus_sgd)',
     )
     parser.add_argument(
         '--work-dir',
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str]) -> None:
     present = [name for name in names if name not in absent]
     if not present:
         raise UserError(
-            '--tasks: the data of all tasks is missing (the lines above list the folders); set --data, or link the folders',
+            '--tasks: the data of all tasks is missing (the lines above list the folders); set --data, or create the folders '
+            'as links',
             code='no-task-data',
         )
     tasks.require_platform(present)

@@ -331,7 +331,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
             this = status.st_dev, status.st_ino
             if this in parents:
                 raise UserError(
-                    f'{folder}: the link leads to a folder that contains the link; remove the link',
+                    f'{folder}: a link leads back to a folder above it in this path; remove the link',
                     code='cyclic-link',
                 )
             with os.scandir(folder) as entries:

@@ -96,10 +96,10 @@ class Reason(IntEnum):
     )
     PAGES = (
         12,
-        'is a TIFF with several pages (set channels of the data set to their number, or keep one page)',
+        'is a TIFF with several pages (set channels of the data set to the number of pages, or keep one page)',
     )
     FRAMES = 13, 'is a DICOM file with several frames (save each frame to its own file)'
-    SCANS = 14, 'is a JPEG with too many scans (save it again)'
+    SCANS = 14, 'is a JPEG with too many scans (save it as a baseline JPEG)'
     WINDOW = 16, 'is a DICOM file without a usable window or rescale slope'
     EXPANDS = (
         15,

@@ -79,7 +79,7 @@ class ForeignTransform:
             kind = list(getattr(changed, 'shape', ())) or type(changed).__name__
             raise UserError(
                 f"{self.name}: must return one image with {len(image)} channels, but returned '{kind}'; correct the "
-                'transform, or use another',
+                'transform, or use another transform',
                 code='not-one-image',
             )
         return changed

@@ -78,8 +78,8 @@ class ViewPreprocessor(BaseDataPreprocessor):
                 return dict(data, inputs=images)
             if len(images) > 1:
                 raise UserError(
-                    f'data_preprocessor.single_view: requires a single view, but there are {len(images)}; set one view, or '
-                    'single_view=False',
+                    f'data_preprocessor.single_view: requires a single view, but the data set has {len(images)}; set '
+                    'one view, or single_view=False',
                     code='several-views',
                 )
             return dict(data, inputs=images[0])
@@ -175,8 +175,8 @@ def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
     limits = [step.only_rgb() for step in steps if hasattr(step, 'only_rgb')]
     if wrong := list(dict.fromkeys(filter(None, limits))):
         raise UserError(
-            f'the images have {images.channels} channels, but a view contains changes that require RGB: {"; ".join(wrong)}; '
-            'change the views of the config',
+            f'the images have {images.channels} channels, but the views use transforms that require RGB: {"; ".join(wrong)}; '
+            'edit the views in the config',
             code='views-channels',
         )
 

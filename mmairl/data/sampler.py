@@ -63,8 +63,8 @@ class ResumableSampler(Sampler):
         has_shards = getattr(dataset, 'shard_bounds', None) is not None
         if order not in ('images', 'shards') or (order == 'shards' and not has_shards):
             raise UserError(
-                f"ResumableSampler.order: is not supported for {type(dataset).__name__} ('{order}'); set images, or set "
-                'shards if the data set is Shards or a Mixture of Shards',
+                f"ResumableSampler.order: is not supported for {type(dataset).__name__} ('{order}'); set order='images', "
+                "or order='shards' if the data set is Shards or a Mixture of Shards",
                 code='bad-order',
             )
         self.counts = getattr(dataset, 'per_epoch', None) if shuffle else None

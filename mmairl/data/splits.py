@@ -202,8 +202,9 @@ def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
         if shared:
             name = shared[0]
             raise UserError(
-                f'groups: {len(shared)} groups have both {one} and {other} images; the first is '
-                f"'{name}' with {Counter(first)[name]} and {Counter(second)[name]}; move each group to one side",
+                f"groups: {len(shared)} groups have both {one} and {other} images (the first: '{name}' with "
+                f'{Counter(first)[name]} {one} and {Counter(second)[name]} {other} images); move all images of a group to '
+                'one of the two sets',
                 code='shared-groups',
             )
 

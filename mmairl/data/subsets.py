@@ -324,7 +324,7 @@ def merge_classes(
     alone = next((name for name, line in zip(classes, lines) if len(line) == 1), None)
     if alone is not None:
         raise UserError(
-            f"{taxonomy}: a class of the data set is missing ('{alone}'); name the class folders like nodes of the taxonomy",
+            f"{taxonomy}: no node for a class of the data set ('{alone}'); name class folders like nodes of the taxonomy",
             code='class-not-in-tree',
         )
     # This is the paper's bottom-up rule. It merges the deepest groups into their parents, one level at a time, until at most
@@ -338,8 +338,8 @@ def merge_classes(
             break
     if reached != groups:
         raise UserError(
-            f'Relabelled.groups: merging the classes along {taxonomy} never yields {groups} groups (it stops at {reached}); '
-            'set another number of groups, or another taxonomy',
+            f'Relabelled.groups: merging the classes along {taxonomy} never yields {groups} groups (merging stops at '
+            f'{reached}); set another number of groups, or another taxonomy',
             code='no-level-of-groups',
         )
     return merged

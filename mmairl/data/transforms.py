@@ -64,7 +64,7 @@ class Augmentation:
         return self.apply(to_unit(image)[None], params)[0]
 
     def only_rgb(self) -> str:
-        """Return a text that names the change that requires RGB images and how to disable it, or '' if RGB is not required."""
+        """Return which operation requires RGB images and how to disable it, or '' if RGB is not required."""
         return f'{type(self).__name__} (leave it out)' if self.rgb_alone and self.p else ''
 
     def describe(self, params: Params) -> str:

@@ -62,8 +62,8 @@ def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
             yield batch
         if empty:  # Without this error, the loop would never end and never yield.
             raise UserError(
-                f'train_dataloader.sampler: {type(sampler_of(dataloader)).__name__} has no batch in epoch {epoch + 1}; '
-                "set dict(type='ResumableSampler', shuffle=True)",
+                f'train_dataloader.sampler: {type(sampler_of(dataloader)).__name__} yields no batch in epoch {epoch + 1}; '
+                "set train_dataloader.sampler=dict(type='ResumableSampler', shuffle=True)",
                 code='no-batch',
             )
         epoch += 1

@@ -184,7 +184,7 @@ def newest_checkpoint(
             checkpoint = load_checkpoint(path)
         except DamagedCheckpoint as error:
             damaged = True
-            _warn(f'{error}; trying the checkpoint before it')
+            _warn(f'{error}; the previous checkpoint is tried instead')
             continue
         if missing_part(checkpoint):
             continue

@@ -117,7 +117,7 @@ def _set_variables_from_slurm() -> None:
         except FileNotFoundError:
             raise UserError(
                 "MASTER_ADDR: Slurm's scontrol, which would find the address, is not on the PATH; set MASTER_ADDR to the name "
-                "of the step's first machine",
+                'of the first machine on which srun started processes',
                 code='no-scontrol',
             ) from None
 

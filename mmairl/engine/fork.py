@@ -192,7 +192,7 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
     steps = cfg.optim_wrapper.get('accumulative_counts', 1)
     if meta['iter'] % steps:
         raise UserError(
-            f'--fork: {path} is inside an optimizer step, which has {steps} iterations; choose another epoch',
+            f'--fork: {path} was saved in the middle of an optimizer step of {steps} iterations; choose another epoch',
             code='inside-a-step',
         )
     origin = dict(
@@ -235,8 +235,8 @@ def require_same_code(checkpoint: dict[str, Any], path: Path) -> None:
         )
     if meta['mmairl_version'] != mmairl.__version__:
         raise UserError(
-            f"--fork: {path} is from mmairl '{meta['mmairl_version']}', but this is {mmairl.__version__}; train both runs "
-            'with the same version',
+            f"--fork: {path} was written by mmairl '{meta['mmairl_version']}', but this is version {mmairl.__version__}; train "
+            'both runs with the same version',
             code='other-code',
         )
 

@@ -152,7 +152,8 @@ def write_patches(
     """
     if out is None:
         raise UserError(
-            "embed: patches are written to a file; set out='patches.npy'", code='no-out'
+            "embed: patches=True requires an output file; set out, for example out='patches.npy'",
+            code='no-out',
         )
     if 'VisionTransformer' in cfg.model.backbone.type:
         cfg.model.backbone.out_type = 'featmap'

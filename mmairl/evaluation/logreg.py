@@ -152,7 +152,7 @@ def logistic_regression(
         gradient[strength] = fit.gradient
         if not fit.solved:
             print_log(
-                f'logistic regression at strength {strength:.1e} did not converge and is left out',
+                f'logistic regression at regularization strength {strength:.1e} did not converge and is left out',
                 level=WARNING,
             )
             continue
@@ -161,8 +161,8 @@ def logistic_regression(
         held_out[strength] = next(iter(on_val.values()))
     if not held_out:
         raise UserError(
-            f'logreg: no fit converged for any of {len(strengths)} strengths (last gradient: {fit.gradient:.1e}); set '
-            'standardise=True if the features are very large or very small',
+            f'logreg: no fit converged at any of {len(strengths)} regularization strengths (last gradient: '
+            f'{fit.gradient:.1e}); set standardise=True if the features are very large or very small',
             code='no-strength-solved',
         )
     highest = max(held_out.values())

@@ -244,8 +244,8 @@ class OnlineProbeHook(SelectionHook):
         highest = torch.tensor(UNKNOWN) if labels is None else labels.max()
         if highest >= self.classes:
             raise UserError(
-                f"OnlineProbeHook.classes: the training set has label {highest} ('{self.classes}'); "
-                'set the number of its classes',
+                f'OnlineProbeHook.classes: must be larger than every label, but the training set has label {highest} '
+                f"('{self.classes}'); set the number of classes",
                 code='label-out-of-range',
             )
         if self.probe is None:

@@ -242,7 +242,7 @@ def evaluate(
     settings = settings or settings_for(protocol, cfg)
     if not isinstance(settings, protocol_class(protocol)):
         raise UserError(
-            f'{protocol}: the settings are those of another protocol; use settings_for',
+            f"{protocol}: the settings are those of another protocol; create them by settings_for('{protocol}', cfg)",
             code='other-settings',
         )
     began = time.perf_counter()

@@ -104,7 +104,7 @@ def require_labeled_images(dataset: Dataset) -> None:
     name = type(dataset).__name__
     if not len(dataset):
         raise UserError(
-            f'evaluation: no images to evaluate: {name} is empty; check the data set',
+            f'evaluation: {name} is empty, so there are no images to evaluate; check the data set',
             code='no-images',
         )
     if label_kind(dataset) == 'single' and int(dataset.labels.min()) < 0:
@@ -264,7 +264,7 @@ def _overlap_error(
     first, twin = map(printable, copies[0])
     return UserError(
         f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, such as '
-        f"('{first}' and '{twin}'); remove them from one of the two sets, or set another data set under "
+        f"'{first}' (the same image as '{twin}'); remove them from one of the two sets, or set another data set under "
         f'evaluation.{one} or evaluation.{other}',
         code=f'{one}-in-{other}',
     )

@@ -292,13 +292,15 @@ def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
     reason = f'class {scarce} has {least} positive training images'
     if not possible:
         raise UserError(
-            f'svm: low-shot SVMs require {min(shots)} positives or more, but {reason}; add images or leave the class out',
+            f'svm: low-shot SVMs require {min(shots)} or more positive training images per class, but {reason}; add images or '
+            'leave the class out',
             code='few-images',
         )
     dropped = [shot for shot in shots if shot > least]
     if dropped:
         print_log(
-            f'low-shot SVMs with {dropped} positives are left out: {reason}', logger='current'
+            f'low-shot SVMs with {dropped} positives per class are left out, because {reason}',
+            logger='current',
         )
     return possible
 

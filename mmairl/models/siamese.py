@@ -84,7 +84,7 @@ class Siamese(BaseModel):
             )
         if teacher_predictor and (predictor is None or target != 'teacher'):
             raise UserError(
-                'model.teacher_predictor: requires a teacher and a predictor; set model.predictor',
+                "model.teacher_predictor: requires a teacher and a predictor; set model.predictor and model.target='teacher'",
                 code='no-predictor',
             )
         self.backbone = MODELS.build(backbone)

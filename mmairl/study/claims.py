@@ -225,7 +225,7 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
     def __post_init__(self) -> None:
         if not self.than and not self.than_scores:
             raise UserError(
-                'interaction: a gain must be compared with another gain; set `than` or `than_scores`',
+                'interaction: a gain must be compared with another gain; define the other gain by `than` or `than_scores`',
                 code='claim-interaction',
             )
 

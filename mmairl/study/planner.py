@@ -254,8 +254,8 @@ def tunable_recipe(cfg: Config, task: str) -> Config:
     if not trains_classifier(task) and 'held_out' not in task_config:
         tunable = [name for name in PROTOCOLS.names() if trains_classifier(name)]
         raise UserError(
-            f"tune: the task has no held-out images on which to compare trials ('{task}'); tune {', '.join(tunable)}, or a "
-            'task whose config has `held_out` images',
+            f"tune: the task has no held-out images on which to compare trials ('{task}'); tune one of {', '.join(tunable)}, "
+            'or a task whose config has `held_out` images',
             code='not-tunable',
         )
     return task_config

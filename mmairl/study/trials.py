@@ -97,14 +97,14 @@ def best_trial(chosen: Chosen) -> Choice:
 def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
     """Write the best trial to chosen.json, and return its options.
 
-    If the run in the folder was already trained with other options, its files are moved to another folder.
+    If the run was trained earlier with the options of another trial, its files are moved to a new folder next to its folder.
     """
     choice = best_trial(chosen)
     path = folder / CHOICE
     if path.is_file() and read_json(path, Choice).options != choice.options:
         earlier = set_aside(folder, keep=REQUEST_AND_LOGS, last=CHOICE)
         print(
-            f'{choice.trial} is now the best trial; the run that was trained with other options was moved to {earlier}'
+            f'{choice.trial} is now the best trial; the run with the options of the earlier best trial was moved to {earlier}'
         )
     write_json(path, choice)
     return choice.options

@@ -99,7 +99,7 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     repeated = [column for column, count in columns.items() if count > 1]
     if repeated:
         raise UserError(
-            f"--tasks: two tasks have the same column ('{repeated[0]}'); leave one of them out",
+            f"--tasks: two tasks fill the same column of the results table ('{repeated[0]}'); leave one of them out",
             code='repeated-column',
         )
     frozen = [name for name in names if TASKS[name].protocol] if rescaled else []

@@ -124,7 +124,7 @@ def test_held_out_part_of_a_folder_has_other_groups(tmp_path):
     parts = {'training': groups_of(fit, how['groups']), 'test': groups_of(held, how['groups'])}
     assert len(fit) + len(held) == 24 and fit[0].startswith('a/p')
     refuse_shared(parts)
-    with raises_code('shared-groups', match="the first is 'p.' with 4 and 1"):
+    with raises_code('shared-groups', match="the first: 'p.' with 4 training and 1 test images"):
         refuse_shared({**parts, 'test': [*parts['test'], parts['training'][0]]})
 
 

@@ -83,7 +83,7 @@ class Given(Sampler):
 def test_epoch_without_a_batch_raises():
     reader = endless(DataLoader(torch.arange(8), batch_size=2, sampler=Given(iter(range(8)), 8)), 0)
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
-    with raises_code('no-batch', 'Given has no batch in epoch 2'):
+    with raises_code('no-batch', 'Given yields no batch in epoch 2'):
         next(reader)
     # The sampler yields fewer indices than its length. A run that resumes after its last batch
     # finds the epoch empty and continues with the next epoch.

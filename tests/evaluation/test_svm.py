@@ -125,7 +125,9 @@ def test_impossible_shots_are_left_out(digits, logged):
     rows = torch.cat([(train.y != 7).nonzero().flatten(), (train.y == 7).nonzero().flatten()[:5]])
     train = Features(train.x[rows], train.y[rows])
     assert list(low_shot_map(train, test, shots=(2, 5, 6, 96), samples=1)['mean']) == [2, 5]
-    assert logged == ['low-shot SVMs with [6, 96] positives are left out: class 7 has 5 positive training images']
+    assert logged == [
+        'low-shot SVMs with [6, 96] positives per class are left out, because class 7 has 5 positive training images'
+    ]
     with raises_code('few-images'):
         low_shot_map(train, test, shots=(6,))
 

@@ -14,7 +14,9 @@ param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, b
 train_cfg = dict(by_epoch=False, max_iters=20000)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=2000, max_keep_ckpts=1))
 custom_hooks = [dict(type='EpochBatchNormHook')]
-assumptions = dict(finetune_rate='the fine-tuning rate follows a cosine; BYOL states no schedule')
+assumptions = dict(
+    finetune_rate='the learning rate of fine-tuning follows a cosine; BYOL states no schedule'
+)
 trials = [
     {'optim_wrapper.optimizer': dict(lr=rate, weight_decay=decay / rate)}
     for rate in (1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1)

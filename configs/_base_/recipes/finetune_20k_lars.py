@@ -10,5 +10,5 @@ trials = [
     for decay in (0.0, 1e-6, 1e-5, 1e-4)
 ]
 assumptions = dict(
-    finetune_lars='fine-tuning with LARS has no published recipe; its grid of rates is a choice'
+    finetune_lars='fine-tuning with LARS has no published recipe; its grid of learning rates is a choice'
 )

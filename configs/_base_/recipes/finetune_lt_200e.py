@@ -11,7 +11,7 @@ custom_hooks = []
 trials = None
 assumptions = dict(
     finetune_rate=None,
-    long_tail="long-tailed sets are fine-tuned with Cao et al.'s recipe at a tenth of its rate, and their largest "
-    'class has 10, 50 or 100 times the images of the smallest; the paper states neither the recipe nor these '
+    long_tail="long-tailed sets are fine-tuned with Cao et al.'s recipe at a tenth of its learning rate, and their "
+    'largest class has 10, 50 or 100 times the images of the smallest; the paper states neither the recipe nor these '
     'ratios',
 )

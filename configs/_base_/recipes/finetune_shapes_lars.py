@@ -4,5 +4,5 @@ optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='LARS', lr=3.0, momentum=0.9, weight_decay=1e-6)
 )
 assumptions = dict(
-    finetune_lars='fine-tuning with LARS has no published recipe; its rate is a choice'
+    finetune_lars='fine-tuning with LARS has no published recipe; its learning rate is a choice'
 )

@@ -17,6 +17,6 @@ train_cfg = dict(max_epochs=80)
 # BYOL's five learning rates per 256 images, multiplied by 4 for the batch of 1024.
 sweep = dict(lr=[1.6, 1.2, 0.8, 0.4, 0.2], weight_decay=[0.0])
 assumptions = dict(
-    linear_lars='the linear evaluation of models trained with LARS has a rate of 0.8 at batch 1024, as printed; the '
-    'command of the release has 0.2'
+    linear_lars='the linear evaluation of models trained with LARS has a learning rate of 0.8 at batch 1024, as the '
+    'paper prints; the command of its release has 0.2'
 )

@@ -17,6 +17,6 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=30)
 assumptions = dict(
-    semi="with 10 % of the labels, training takes 30 epochs, the shorter of BYOL's two choices, and the rate follows a "
-    'cosine; MSBReg states no number of epochs'
+    semi="with 10 % of the labels, training takes 30 epochs, the shorter of BYOL's two choices, and the learning rate "
+    'follows a cosine; MSBReg states no number of epochs'
 )

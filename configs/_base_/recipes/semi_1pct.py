@@ -15,6 +15,6 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=60)
 assumptions = dict(
-    semi='with 1 % of the labels, training takes 60 epochs, and the rate follows a cosine; MSBReg states no number of '
-    'epochs'
+    semi='with 1 % of the labels, training takes 60 epochs, and the learning rate follows a cosine; MSBReg states no '
+    'number of epochs'
 )

@@ -12,7 +12,7 @@ trials = [
     for epochs in (30, 50)
 ]
 assumptions = dict(
-    semi='with few labels, the rate follows a cosine; BYOL states no schedule',
-    semi_rate="with few labels, BYOL's printed rates are used as they are at batch 1024; in BYOL's linear evaluation, "
-    'rates are per 256 images',
+    semi='with few labels, the learning rate follows a cosine; BYOL states no schedule',
+    semi_rate="with few labels, the learning rates that BYOL prints are used at batch 1024 without scaling; in BYOL's "
+    'linear evaluation, learning rates are per 256 images',
 )

@@ -55,5 +55,5 @@ scalars_and_images = dict(
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
 )
 assumptions = dict(
-    precise='the statistics of batch norm are recomputed before a model of segmentation or depth is tested'
+    precise='the statistics of batch norm are recomputed before a model is tested on segmentation or depth'
 )

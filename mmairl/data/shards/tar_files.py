@@ -219,7 +219,7 @@ class TarReader:
         """Return the content of a small member. Raise if the member is larger than `limit`."""
         if member.size > limit:
             raise UserError(
-                f'{self.shard}: a label, a note or an extended header has {member.size} bytes, but the limit is {limit}; '
+                f'{self.shard}: a label, a JSON member or a header has {member.size} bytes, but the limit is {limit}; '
                 'write the shard again, or leave it out',
                 code='member-too-large',
             )

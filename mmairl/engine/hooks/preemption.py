@@ -66,8 +66,8 @@ class PreemptionHook(Hook):
         hook = next((hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)), None)
         if hook is None:
             raise UserError(
-                f'{name}: the run stopped without saving its last steps; set '
-                "default_hooks.checkpoint.type='ExactCheckpointHook'",
+                f'{name}: the run stopped without saving a checkpoint, because only ExactCheckpointHook saves one on a '
+                "signal; set default_hooks.checkpoint.type='ExactCheckpointHook'",
                 code='cannot-save',
             )
         steps = runner.iter + 1

@@ -64,8 +64,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     The optimizer step is skipped if the loss is not finite in one process or more. The check does not block the device: its
     result is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
-    gradient is not, steps on a CPU and steps with float16 are skipped, too. In other runs on a GPU, the gradients are set to
-    zero instead, and `dropped` is True at the next step.
+    gradient is NaN or infinite, steps on a CPU and steps with float16 are skipped, too. In other runs on a GPU, the gradients
+    are set to zero instead, and `dropped` is True at the next step.
 
     Args:
         optimizer: The optimizer.

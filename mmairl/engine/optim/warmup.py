@@ -9,10 +9,10 @@ from mmairl.registry import PARAM_SCHEDULERS
 
 @PARAM_SCHEDULERS.register_module()
 class WarmUpLR(LinearLR):
-    """Increase the learning rate linearly. At step t, it is start + (lr - start) (t - begin) / (end - begin).
+    """Increase the learning rate linearly, from `start` at step `begin` to the optimizer's learning rate lr at step `end`.
 
-    Step `end` is the first with the optimizer's learning rate lr. mmengine's LinearLR starts at a fraction of lr instead of
-    a fixed rate, and it reaches lr one step early.
+    At step t from `begin` to `end`, the rate is start + (lr - start) (t - begin) / (end - begin). mmengine's LinearLR starts
+    at a fraction of lr instead of a fixed rate, and it reaches lr one step early.
 
     Args:
         optimizer: The optimizer or its wrapper.

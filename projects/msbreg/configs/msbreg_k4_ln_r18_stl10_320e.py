@@ -9,4 +9,4 @@ model = dict(
         terms=[dict(type='BrownianTerm', weight=5e-3), dict(type='SingularValueTerm', weight=0.004)]
     ),
 )
-assumptions = dict(stl10_norm='the backbone keeps batch norm where the MLPs use layer norm')
+assumptions = dict(stl10_norm='if the MLPs use layer norm, the backbone still uses batch norm')

@@ -19,6 +19,7 @@ total_batch_size = 256
 auto_scale_lr = dict(base_batch_size=256)
 optim_wrapper = dict(optimizer=dict(lr=2.0))
 assumptions = dict(
-    stl10_crop="crops of 224 on STL-10; the text resizes 'back to the original size', which is 96",
-    stl10_weights='K = 4 and lambda_s = 0.004; Table 4 does not state them',
+    stl10_crop="crops of STL-10 images have 224 pixels; the text says that they are resized 'back to the original "
+    "size', which is 96",
+    stl10_weights='K is 4 and lambda_s is 0.004; Table 4 does not state them',
 )

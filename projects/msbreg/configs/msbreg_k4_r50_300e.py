@@ -28,7 +28,7 @@ train_cfg = dict(max_epochs=300)
 evaluation = dict(ks=[20, 200])  # from Section 2.3 of the supplement
 assumptions = dict(
     lars_batch=None,
-    widths="the MLPs of ResNet-50 have 4096 hidden units, as in BYOL's paper; the supplement says 2048",
+    widths="the MLPs of models with a ResNet-50 have 4096 hidden units, as in BYOL's paper; the supplement says 2048",
     msbreg_terms="MSBReg's terms are an interpretation, because its supplement has no equations (README of projects/msbreg)",
     msbreg_teacher="the teacher's momentum, the area of the crops and the width of the blur are BYOL's",
 )
