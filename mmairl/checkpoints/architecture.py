@@ -25,7 +25,7 @@ def backbone_of(
     heads: int | None = None,
     norm_eps: float | None = None,
 ) -> dict[str, Any]:
-    """Return the `backbone=` of a config for weights under mmairl's names.
+    """Return the `backbone=` of a config for weights whose tensors have the names that mmairl uses.
 
     Args:
         weights: Tensors of a ResNet, of a ViT with a class token, or of DINOv3's ViT.

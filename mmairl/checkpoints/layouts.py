@@ -123,7 +123,7 @@ def layout_prefixes(keys: Collection[str]) -> list[str]:
 
 
 class Named(NamedTuple):
-    """The tensors of a file under mmairl's names.
+    """The tensors of a file, renamed to the names that mmairl uses.
 
     Attributes:
         weights: Maps mmairl's names to the tensors.

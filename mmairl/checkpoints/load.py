@@ -30,7 +30,8 @@ FOLDER = 0x10
 ZIP = b'PK\x03\x04'
 # A file of torch before 1.6 starts with these bytes. The byte after the first one is the pickle protocol and is left out here.
 MAGIC = b'\x80\x8a\n'
-# The checkpoints of Lightning and DeepSpeed are recognized by these keys. These checkpoints contain objects with settings.
+# The checkpoints of Lightning and DeepSpeed are recognized by these keys. They also contain objects with settings, which are
+# left out when the weights are loaded.
 WITH_SETTINGS = (b'pytorch-lightning_version', b'ds_version')
 Device = str | torch.device | dict | Callable | None
 
@@ -251,8 +252,8 @@ def other_architecture(
 ) -> UserError:
     """Return the error for a file whose tensors do not fit a network."""
     return UserError(
-        f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config of this checkpoint, or '
-        'the prefix of another network in the file',
+        f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config of this checkpoint or, if '
+        'the file contains several networks, the prefix of the right network',
         code='other-network' if others else 'incomplete-network',
     )
 
@@ -264,7 +265,7 @@ def first_few(names: Collection[str], separator: str = ', ') -> str:
 
 
 def wrong_kind(value: object, whole: bool) -> str:
-    """Return a word for a value that cannot be a tensor of weights, such as its type, or '' if the value can be one.
+    """Return what a value is, such as its type, if it cannot be a tensor of weights. Otherwise, return ''.
 
     Weights are floats of at least two bytes. If `whole` is true, integers of 32 or 64 bits are accepted as well.
 

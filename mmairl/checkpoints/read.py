@@ -59,7 +59,7 @@ HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
 
 @dataclass(frozen=True)
 class Backbone:
-    """The weights of a backbone under mmairl's names.
+    """The weights of a backbone, with the names that mmairl uses.
 
     Args:
         weights: Maps mmairl's names to the tensors.

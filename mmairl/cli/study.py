@@ -39,7 +39,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--seeds',
         type=seed,
         nargs='+',
-        help='run these seeds (default: those of the study or of the scale, whichever are more)',
+        help="run these seeds (default: the study's seeds, or the scale's seeds if the scale has more)",
     )
     parser.add_argument(
         '--tasks', nargs='+', help="evaluate with these tasks (default: the study's or the scale's)"
@@ -108,7 +108,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         help='assume this number of images per second and device in the plan (default: that of the scale)',
     )
     add_switch(
-        group, '--status', 'print the state of each run and exit, even while runs are in progress'
+        group, '--status', 'print the state of each run and exit; can be used while the study runs'
     )
     add_switch(
         group,
@@ -134,8 +134,8 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         '--most',
         type=positive,
         metavar='RUNS',
-        help='--until-decided: train at most RUNS runs, including search trials (default: 12 seeds or 12 searches '
-        'of each row of the study)',
+        help='--until-decided: train at most RUNS runs, including search trials (default: enough for '
+        '12 seeds of each row, with their trials)',
     )
 
 

@@ -139,7 +139,8 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
         if isinstance(value, str) and expected in (int, float, bool):
             advice = 'True or False' if expected is bool else 'a number'
             raise UserError(
-                f"{path}.{key}: expected {advice} ('{value}'); correct it", code='wrong-type'
+                f"{path}.{key}: expected {advice}, got the text '{value}'; correct it",
+                code='wrong-type',
             )
 
 

@@ -45,7 +45,7 @@ def write_config(path: Path, steps: int, seed: int) -> Path:
 
 
 def loader(count: int, size: int, persistent_workers: bool, **more) -> dict:
-    """Return the config of a data loader with one worker, for drawn images."""
+    """Return the config of a data loader with one worker, for the synthetic images of `Shapes`."""
     return dict(
         num_workers=1,
         persistent_workers=persistent_workers,

@@ -173,7 +173,7 @@ def test_help_of_each_flag_states_its_default(command):
 def test_defaults_in_help_are_those_of_the_package():
     stated = {flag: action.help for name in main.COMMANDS for action in help_of(name) for flag in action.option_strings}
     assert f'(default: {knn.TEMPERATURE})' in stated['--temperature']
-    assert f'(default: {sequential.USUAL} seeds' in stated['--most']
+    assert f'(default: enough for {sequential.USUAL} seeds' in stated['--most']
     assert f'measures: {measures.IMAGES}' in next(
         action.help for action in help_of('analyze') if action.dest == 'images'
     )

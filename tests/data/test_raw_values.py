@@ -187,7 +187,10 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_changes_like_a_gray_image(step, channels):
-    """The tolerance covers the luma weights, which add up to 0.9999 instead of 1. test_transforms.py tests RGB images."""
+    """The reference is computed on gray RGB images, and test_transforms.py tests RGB images.
+
+    The tolerance is needed because the luma weights of RGB images add up to 0.9999 instead of 1.
+    """
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:

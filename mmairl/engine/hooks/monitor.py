@@ -1,4 +1,4 @@
-"""Monitor the health of a run: collapsed embeddings, the distance of the teacher, and the size of weight updates."""
+"""Monitor the health of a run: collapsed embeddings, the distance between teacher and student, and sizes of weight updates."""
 
 import torch
 from mmengine.dist import get_world_size, is_main_process
@@ -222,7 +222,9 @@ class Recorder:
         return features, unit(_joined(q)), unit(_joined(k)), shown
 
     def weight_metrics(self) -> dict[str, float]:
-        """Return the teacher's distance. Unless the step was skipped, add values for each stage and for the whole model.
+        """Return the relative distance between the weights of teacher and student, if there is a teacher.
+
+        If the optimizer step was not skipped, the result also has values for each stage and for the whole model.
 
         Each stage has the norms of its gradients and weights, and the relative change of its weights. The whole model has the
         norm of all gradients and the largest relative change of a stage.

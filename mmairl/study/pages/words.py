@@ -59,8 +59,8 @@ def tallied(verdicts: Iterable[str], verb: bool = False) -> list[str]:
     phrases = []
     for verdict, number in Counter(verdicts).most_common():
         if verb and verdict == OTHER_COLLAPSES:
-            changes = 'changes' if number == 1 else 'change'
-            verdict = verdict.replace('differs in', changes)
+            is_a_difference = 'is a difference in' if number == 1 else 'are differences in'
+            verdict = verdict.replace('differs in', is_a_difference)
         elif verb:
             verdict = f'{"is" if number == 1 else "are"} {verdict}'
         phrases.append(f'{number} {verdict}')

@@ -125,7 +125,7 @@ def test_page_states_that_no_comparison_is_open():
 
 def test_headline_counts_differences_in_collapses():
     text = plain(answer(crossed()))
-    assert 'Of 3 effects, 1 changes how many runs collapse.' in text
+    assert 'Of 3 effects, 1 is a difference in how many runs collapse.' in text
 
 
 def test_shares_of_factors_are_in_the_answer():

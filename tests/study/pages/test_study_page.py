@@ -339,7 +339,7 @@ def test_design_is_described_in_methods(planted_page):
     text = text_of(section(planted_page(crossed), 'methods'))
     assert 'The design consists of a half-fraction of resolution III.' in text
     assert '23 runs are finished. They are compared within seeds (seeds are blocks).' in text
-    assert 'Also excluded, because all other runs of their rows collapsed: a, seed 1.' in text
+    assert 'Excluded from the effects because all other runs of the same row collapsed: a, seed 1.' in text
 
 
 def costed() -> dict:
