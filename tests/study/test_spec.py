@@ -237,6 +237,14 @@ def test_invalid_study_is_an_error(tmp_path, changes, code):
         read_study(path)
 
 
+@pytest.mark.parametrize(
+    'setting, name', [(dict(fraction='1/2'), r"fraction \('1/2'\)"), (dict(levels=[[0, 0], [1, 1]]), 'levels')]
+)
+def test_error_names_the_key_that_confuses_effects(tmp_path, setting, name):
+    with raises_code('confused-effects', match=f'{name}: the runs cannot separate'):
+        read_study(written(tmp_path, cross=cross(**setting)))
+
+
 def test_published_top_1_is_next_to_linear(tmp_path):
     study, configs = at('byol_target', 'in1k')
     record = collect(study, configs, read_scale('in1k'), [], tmp_path)
