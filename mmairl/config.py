@@ -261,7 +261,7 @@ def _expression(value: Any, indent: str = '') -> str:
 def literal_braces(text: str, brace: str = r'\x7b') -> str:
     """Escape each `{{` in the text of a config, because mmengine would replace `{{ ... }}` as a template variable.
 
-    The text may contain `{{` only in comments and quoted strings. Elsewhere, the escaped text would be invalid.
+    The text may contain `{{` only in comments and quoted strings. In other places, the escaped text would be invalid.
     """
     return text.replace('{{', '{' + brace)
 

@@ -1,6 +1,6 @@
 # Synthetic scenes for the protocol `segment` with the demo's network: all four stages, whole images, and shapes as large
-# as the demo's. 90 % of the pixels are background. The background is ignored, so the score only shows whether kinds of
-# shapes are told apart. Scenes are drawn by the program, so no data set is needed.
+# as the demo's. 90 % of the pixels are background. The background is ignored, so the score only shows whether the
+# features distinguish kinds of shapes. The scenes are synthetic, so no data set is needed.
 _base_ = '../_base_/models/backbone_shapes.py'
 evaluation = dict(
     train=dict(type='Scenes', count=400, seed=0),

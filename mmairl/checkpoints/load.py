@@ -163,7 +163,7 @@ def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
-    """Return what is wrong with a zip archive of torch, or None if it is intact.
+    """Return a description of the damage to a zip archive of torch, or None if the archive is intact.
 
     This check is needed because `torch.load` does not verify checksums and would load weights with flipped bits.
     """
@@ -265,7 +265,7 @@ def first_few(names: Collection[str], separator: str = ', ') -> str:
 
 
 def wrong_kind(value: object, whole: bool) -> str:
-    """Return what a value is, such as its type, if it cannot be a tensor of weights. Otherwise, return ''.
+    """Return the name of a value's kind, such as its type, if it cannot be a tensor of weights. Otherwise, return ''.
 
     Weights are floats of at least two bytes. If `whole` is true, integers of 32 or 64 bits are accepted as well.
 

@@ -101,7 +101,7 @@ class Backbone:
     def heads(self) -> int | None:
         """Number of attention heads of a ViT, or None if it is unknown.
 
-        It is taken from the record of origin, the run's settings, `config.json`, or what is known about MoCo v3's ViTs.
+        It is taken from the record of origin, the run's settings, `config.json`, or the known architecture of MoCo v3's ViTs.
         """
         keys = ('num_heads', 'arch.num_heads', 'arch')
         number, in_arch, arch = (self.settings.get(f'model.backbone.{key}') for key in keys)

@@ -91,8 +91,8 @@ def study(arguments: Sequence[str]) -> Path:
         '--figures',
         type=Path,
         metavar='OUT',
-        help='write figures of the effects to this folder instead, at column width and at text width, as SVG, PDF and PNG, '
-        'and tables of the effects as LaTeX, Markdown and CSV (default: write FOLDER/page.html)',
+        help='instead of the page, write figures of the effects to this folder, at column width and at text width, as SVG, '
+        'PDF and PNG, and tables of the effects as LaTeX, Markdown and CSV (default: write FOLDER/page.html)',
     )
     args = parser.parse_args(arguments)
 

@@ -109,7 +109,7 @@ def change_selected(images: Tensor, on: Tensor, change: Callable[[Tensor], Tenso
 
 
 def take_changed(on: Tensor, changed: Tensor, images: Tensor) -> Tensor:
-    """Return a batch with the changed images where the mask is set, and the original images elsewhere."""
+    """Return a batch with the changed image where the mask is set, and the original image where it is not."""
     return torch.where(to_device_of(on, images).view(-1, 1, 1, 1), changed, images)
 
 

@@ -374,7 +374,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
         if differs := difference(read_json(path), identity):
             raise UserError(
                 f'{folder}: contains another result, which differs in {differs}; use another folder (--work-dir), remove this '
-                'folder, or replace the result by --remeasure',
+                'folder, or pass --remeasure to replace the result',
                 code='other-result',
             )
         return

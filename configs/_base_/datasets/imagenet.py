@@ -1,5 +1,5 @@
 # ImageNet at the benchmark's batch size of 1024. A config adds its views from _base_/views. Set the three paths `root` if
-# your images are elsewhere.
+# your images are in another folder.
 test_view = [dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]
 
 total_batch_size = 1024
