@@ -85,7 +85,10 @@ class Mixture(ViewDataset):
         return self.joint_labels(name, part.label(inner)[None])[0]
 
     def joint_labels(self, name: str, labels: Tensor) -> Tensor:
-        """Convert labels of a set to labels of the mixture. If images of the set can have several classes, all become -1."""
+        """Convert labels of a set to labels of the mixture.
+
+        If an image of the set can have several classes, all labels are -1.
+        """
         if labels.ndim > 1:
             return torch.full((len(labels),), -1)
         return self.numbers[name][labels]
