@@ -55,7 +55,7 @@ def _mean(row: Mapping, key: str) -> float | None:
     values = []
     for run in row['runs']:
         value = run.get(key) if run['state'] == 'done' else None
-        # A cost of 0 is skipped. It marks a run that was copied, because a search chose the unchanged options of the row.
+        # A cost of 0 is skipped: it marks a run whose weights were copied, because a search chose the row's own options.
         if value is not None and (value or row.get('of')):
             values.append(value)
     return mean(values) if values else None

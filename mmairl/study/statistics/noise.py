@@ -2,8 +2,8 @@
 
 A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 
-The noise from the choice of test images is computed without resampling. For many images, the bootstrap standard error of a
-mean is the standard deviation over images divided by the square root of the number of images.
+The noise from the choice of test images is computed without resampling, because the bootstrap standard error of a mean over
+many images is the standard deviation over images divided by the square root of the number of images.
 """
 
 import math
@@ -83,8 +83,8 @@ def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]
 def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
     """Return, for each test image, the fraction of the row's finished runs that classify it correctly.
 
-    Returns None if this cannot be computed: a run did not record which images it classified correctly, its score is not the
-    fraction of these images, or runs have different numbers of test images.
+    Returns None if a run did not record which images it classified correctly, if its score is not the fraction of these
+    images, or if runs have different numbers of test images.
     """
     scores = scores_by_seed(row, metric)
     answers = []
