@@ -14,7 +14,7 @@ Satterthwaite's, but at most (n - 1) log2(R) / 2, where R is the number of rows 
 row. Without this limit, tests find false effects too often: in a design with 16 rows of two runs, in which no effect is real
 and the standard deviation of one row is 16 times that of the other rows, 9 % of the studies would have a false effect.
 
-If rows are missing, an effect is reported only if no other main effect or pairwise interaction contributes to its estimate.
+If some rows have no runs, an effect is reported only if no other main effect or pairwise interaction contributes to it.
 Collapsed runs, whose scores are far below those of the other runs, are excluded. If all runs of a row but one collapsed, the
 remaining run is excluded, too, unless an effect cannot be estimated without it. If any run collapsed, the effects on the
 mean score have no verdict. Instead, Fisher's exact test compares how many runs collapsed at the two levels of each factor.

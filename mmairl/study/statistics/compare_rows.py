@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-# The package loads `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
+# scipy imports `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
 import scipy
 
 from mmairl.study.statistics.verdict_words import (
@@ -237,7 +237,7 @@ def verdicts(
         error: Their standard errors.
         freedom: Degrees of freedom of the errors.
         margin: Differences below the margin are equivalent.
-        level: The chance of one or more false differences in the family is at most this. The same limit applies to false
+        level: Limit of the chance of one or more false differences in the family. The same limit applies to false
             equivalences.
         known: Decisions of an earlier analysis, which are final. To repeat a decision, the test that led to it gets the
             p-value 0, and the other test of the same comparison gets 1.

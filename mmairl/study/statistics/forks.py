@@ -16,7 +16,7 @@ from mmairl.config import flat
 from mmairl.io import parse_yaml
 from mmairl.study.statistics.compare_rows import Record, scores_by_seed, shared_epochs
 
-# Relative changes of options below this limit only cause numerical divergence.
+# If all options change by less than this fraction of their values, scores differ only because of numerical divergence.
 NEGLIGIBLE = 1e-6
 
 

@@ -25,8 +25,8 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
     """Return how much the score of each row varies over seeds and over test images.
 
     Each entry has the standard deviation of a run's score over pre-training seeds (`seeds`) and over classifier seeds
-    (`probes`), and its standard error over test images (`images`). For a row that is compared with a base row, the entry
-    also has the standard errors of the effect over seeds and over test images. Unknown values are None.
+    (`probes`), and the standard error of the row's mean score over test images (`images`). For a row that is compared with a
+    base row, the entry also has the standard errors of the effect over seeds and over test images. Unknown values are None.
 
     Args:
         study: The record of the study.
