@@ -27,7 +27,7 @@ PARTS = dict(train='training', val='validation', test='test')
 SPLITS = (*PARTS, 'held_out', 'groups')
 PRECISIONS = ('float32', 'bfloat16')
 # For each pair, up to SAMPLE images of the first part are searched in the second part. It is an error if the second part
-# contains more than the fraction COPIES of them.
+# contains more than the fraction COPIES of these images.
 COMPARED = (('val', 'train'), ('train', 'val'), ('test', 'train'), ('train', 'test'))
 SAMPLE = 1000
 COPIES = 0.1
