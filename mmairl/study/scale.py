@@ -23,7 +23,7 @@ from mmairl.study.spec import Row, Seed, Untrained
 # The batch size of most full-size configs. The factors in a scale's `lr` assume it.
 DEFAULT_BATCH = 1024
 FULL_WIDTH = 64  # the base channels of a full-size ResNet
-# The number of training images in ImageNet. Configs that state their length in iterations assume this number.
+# The number of training images in ImageNet. Configs that state the length of training in iterations assume this number.
 IMAGENET = 1_281_167
 
 
@@ -245,7 +245,7 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
         cfg: The config, which is changed in place.
         scale: The scale.
         iterations: The iterations per epoch at this scale, divided by the iterations per epoch on ImageNet. It is 1 if
-            the config states its length in epochs.
+            the config states the length of training in epochs.
     """
     factor = scale.epochs * iterations
     if factor == 1:
