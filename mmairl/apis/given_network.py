@@ -16,7 +16,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     """Make a module available to configs as `dict(type='GivenNetwork', name=NAME)`.
 
     Args:
-        network: A module that maps images to pooled features (N, D) or to a feature map (N, D, H, W).
+        network: A module that maps images to pooled features of shape (N, D) or to a feature map of shape (N, D, H, W).
         channels: Number of channels of the images.
         size: Side of the images in pixels.
 
@@ -69,6 +69,6 @@ def given_network(name: str) -> nn.Module:
             code='network-of-python',
         )
     network = copy.deepcopy(NETWORKS[name])
-    # Without this mark, mmengine would call the method init_weights of timm's networks, which replaces their weights.
+    # Without this mark, mmengine would call the method init_weights of timm's networks and so replace their weights.
     network.is_init = True
     return network

@@ -30,7 +30,7 @@ from mmairl.io import read_yaml
 
 # The severity of a value that is not finite. A value is bad if its severity is above 1.
 WORST = 2.0
-# The learning rates of two repeats differ by this fraction.
+# The learning rates of consecutive repeats differ by this fraction.
 PERTURBATION = 1e-9
 # A remedy counts as helpful if the whole confidence interval of its gain is above this value.
 CLEAR = 0.05

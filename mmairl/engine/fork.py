@@ -2,15 +2,16 @@
 
 The original run is the trunk, and the new run is a branch. The config and the seed determine every iteration of a run. Up to
 the fork point, trunk and branch therefore have the same weights, optimizer state, queue, schedules, order of images and random
-numbers. After it, they differ only because of the changed options. Without a change, the branch equals the uninterrupted
-trunk bit for bit.
+numbers. After the fork point, they differ only because of the changed options. Without a change, the branch equals the
+uninterrupted trunk bit for bit.
 
 =====================================  =============================================================================
 changed key                            effect
 =====================================  =============================================================================
-loss, temperature, symmetry, views,    the change applies from the fork point on
-batch norm, weight decay, teacher
-momentum, precision, length of the run
+loss, ``symmetric``, temperature,      the change applies from the fork point on
+views, batch norm, weight decay,
+teacher momentum, precision, length
+of the run
 learning rate, schedules               the branch follows its own schedules, starting at the iteration of the fork point
 ``model.queue``                        a shorter queue keeps the newest keys of the trunk; a longer queue is filled up with
                                        random keys; if the branch has no queue, the keys are dropped
@@ -131,7 +132,7 @@ class Fork:
         """Return the path and the content of the trunk's checkpoint at the fork point.
 
         Raises:
-            UserError: If the trunk has no such checkpoint, or if it is not complete.
+            UserError: If the trunk has no such checkpoint, or if the checkpoint is not complete.
         """
         path = self.path or self._epoch_end()
         checkpoint = load_checkpoint(path)

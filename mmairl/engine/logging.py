@@ -119,7 +119,7 @@ class Service(BaseVisBackend):
 
 @VISBACKENDS.register_module()
 class WandbLogger(Service):
-    """Log to wandb. The environment variable WANDB_PROJECT names the project; the default is `mmairl`.
+    """Log to wandb. The environment variable WANDB_PROJECT sets the project; the default is `mmairl`.
 
     With WANDB_MODE=offline, nothing is sent.
 
@@ -156,7 +156,7 @@ class WandbLogger(Service):
 class MLflowLogger(Service):
     """Log to MLflow. The environment variable MLFLOW_TRACKING_URI gives the address of its server.
 
-    MLFLOW_EXPERIMENT_NAME names the experiment; the default is `mmairl`.
+    MLFLOW_EXPERIMENT_NAME sets the name of the experiment; the default is `mmairl`.
 
     Args:
         save_dir: Folder of the run.

@@ -228,7 +228,7 @@ def differing(expected: Any, actual: Any, name: str) -> list[str]:
 
 
 def _by_key(value: Any) -> Any:
-    """Return a list, a tuple or a history as a dictionary. Return any other value unchanged."""
+    """Return a list, a tuple or a HistoryBuffer as a dictionary. Return any other value unchanged."""
     if isinstance(value, HistoryBuffer):
         return vars(value)
     return dict(enumerate(value)) if isinstance(value, (list, tuple)) else value

@@ -1,6 +1,6 @@
 """Create interactive charts for pages.
 
-A chart is JSON that the library uPlot draws in the browser, and a small still picture for readers without JavaScript.
+A chart consists of JSON, which the library uPlot draws in the browser, and a small picture for readers without JavaScript.
 """
 
 import json

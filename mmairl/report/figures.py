@@ -250,7 +250,7 @@ def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
 def study_scatter(
     points: Sequence[Point], across: Sequence[float | None], title: str, x: str
 ) -> dict[str, Any]:
-    """Return the arguments of `lines` or `chart` to draw one score of rows against another, with a fitted line per group."""
+    """Return the arguments of `lines` or `chart` to draw one score of the rows over another, with a fitted line per group."""
     placed = {}
     groups: dict[str, list[str]] = {}
     for (row, values, _), at in zip(points, across):

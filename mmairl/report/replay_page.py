@@ -18,7 +18,7 @@ SHOWN = 24  # maximum number of images on the page
 
 
 class ParameterRecorder:
-    """Record the parameters that the transforms sample for the images of an iteration. This does not change the iteration."""
+    """Record the parameters that the transforms sample for the images of an iteration, without changing the iteration."""
 
     def __init__(self) -> None:
         self.on_device: Heard = []

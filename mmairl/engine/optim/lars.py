@@ -134,7 +134,7 @@ def require_no_negative(group: dict[str, Any]) -> None:
 
 
 def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, Any]]:
-    """Divide a parameter group into a group of weights, with two or more axes, and a group of all other parameters.
+    """Divide a parameter group into two groups: the parameters with two or more axes, and all others.
 
     Frozen parameters are left out.
     """
