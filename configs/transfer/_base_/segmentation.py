@@ -31,7 +31,8 @@ plain_resnet = dict(
     style='pytorch',
     init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
-# The same backbone with stride 16. The last stage has dilation instead of a stride, so its maps are as large as its input.
+# The same backbone with stride 16. The last stage has dilation instead of a stride, so its output is as large as its
+# input.
 resnet_os16 = dict(
     plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False
 )
