@@ -18,7 +18,7 @@ from mmairl.cli.main import COMMANDS, parser_for
 from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
-# Some commands have a separate parser for each of these first arguments. The empty tuple means the parser for all other arguments.
+# Some commands have a separate parser for each of these first arguments. The empty tuple means the parser without them.
 FORMS = {
     'report': [(), ('study',), ('claims',), ('health',), ('compare',), ('views',), ('map',)],
 }
