@@ -246,7 +246,7 @@ UNKNOWN = object()
 
 
 class SizedTuple(tuple):
-    """A tuple that knows its size: the number of its values, including the values of nested tuples."""
+    """A tuple that stores its size: the number of its values, including the values of nested tuples."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.size = 1 + sum(map(size_of, items))

@@ -1,5 +1,5 @@
-# The paper's linear evaluation of SGD-trained networks: a learning rate of 30, which drops after 60 and 80 epochs, and no
-# weight decay.
+# The linear evaluation of SGD-trained networks in Huang et al. 2022: a learning rate of 30, which drops after 60 and 80
+# epochs, and no weight decay.
 _base_ = '../default_runtime.py'
 model = dict(type='Classifier', frozen=True)
 train_view = [

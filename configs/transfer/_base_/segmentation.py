@@ -48,8 +48,8 @@ saved = dict(
         type='mmairl.ExactCheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2
     ),
 )
-# This visualizer replaces mmseg's, which has a fixed name. A second run in the same process would write to the first run's
-# folder.
+# mmseg's own visualizer has a fixed name, so a second run in the same process would write to the first run's folder. This
+# visualizer replaces it.
 scalars_and_images = dict(
     _delete_=True,
     type='SegLocalVisualizer',
