@@ -86,7 +86,7 @@ class Published:
                 if cls.is_readable(root, split):
                     # Another process has downloaded the data set in the meantime.
                     return
-                # The folder is left over from a killed download.
+                # If the folder exists, it is left over from a killed download.
                 shutil.rmtree(folder, ignore_errors=True)
                 try:
                     for fetch in cls.downloads:
