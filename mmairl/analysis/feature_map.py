@@ -43,14 +43,14 @@ COMPONENTS = 30
 
 
 def principal_components(x: Tensor, seed: int) -> np.ndarray:
-    """Return the first 30 principal components of features, (N, 30), after scaling each feature vector to unit length."""
+    """Return the first principal components of features, at most 30, after scaling each feature vector to unit length."""
     count = min(COMPONENTS, *x.shape)
     unit = F.normalize(x).numpy()
     return PCA(count, random_state=seed).fit_transform(unit)
 
 
 def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
-    """Return the t-SNE of features, (N, 2), after scaling each feature vector to unit length.
+    """Return the positions (N, 2) of features on a t-SNE map, after scaling each feature vector to unit length.
 
     t-SNE uses only the principal components of the features, which saves time and changes the result little.
     """
@@ -221,7 +221,7 @@ class Outstanding:
     """Near-duplicates and outliers among images.
 
     Args:
-        near: Two images are near-duplicates if their distance is at most this.
+        near: Two images are near-duplicates if their distance is at most this distance.
         far: An image is an outlier if its nearest neighbor is farther than this distance.
         duplicates: Groups of near-duplicates, largest first, each with the largest nearest-neighbor distance of its images.
         outliers: Images without a close neighbor, each with the distance to its nearest neighbor, farthest first.

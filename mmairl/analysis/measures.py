@@ -86,9 +86,9 @@ def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
 
 
 def lidar(views: Tensor, delta: float = 1e-4) -> float:
-    """Return LiDAR (Thilak et al. 2023) of the features of augmented views, (views, images, C).
+    """Return LiDAR (Thilak et al. 2023) of the features (views, images, C) of augmented views.
 
-    It is the effective rank of a linear discriminant analysis in which the views of each image form a class.
+    LiDAR is the effective rank of a linear discriminant analysis in which the views of each image form a class.
     """
     means = views.double().mean(dim=0)
     deviations = (views - means).flatten(0, 1)

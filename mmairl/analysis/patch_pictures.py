@@ -54,8 +54,8 @@ def patch_picture(
 ) -> Image.Image:
     """Return a picture with a row for each image.
 
-    A row shows the image, and then for each backbone its patch features as colors. For a ViT, the attention of each head
-    follows.
+    A row shows the image, followed by the patch features of each backbone as colors. For a ViT, these colors are followed by
+    the attention of each head.
     """
     if not images:
         raise UserError(
@@ -103,9 +103,9 @@ def _strip(row: Sequence[Tensor]) -> Tensor:
 def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
     """Return feature maps (C, rows, columns) as colors (3, rows, columns), as in DINOv2.
 
-    The colors are principal components that are fitted to all maps at once. The first component separates foreground and
-    background. Its sign is chosen so that the borders of the images are mostly background. The background is black. Three
-    components that are fitted to the foreground are its red, green and blue values.
+    Principal components are computed from all maps at once. The first component separates foreground and background. Its
+    sign is chosen so that the borders of the images are mostly background. The background is black. The red, green and blue
+    values of the foreground are three components that are computed from the foreground alone.
     """
     cells = torch.cat([features.flatten(1).T for features in maps])
     is_border = []
@@ -131,7 +131,7 @@ def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
 
 
 def class_attention(backbone: VisionTransformer, images: Tensor) -> Tensor:
-    """Return how much the class token attends to each patch in the last layer, (heads, rows, columns).
+    """Return the attention (heads, rows, columns) of the class token to each patch in the last layer.
 
     The values of each head are divided by their maximum.
     """

@@ -16,12 +16,12 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     """Make a module available to configs as `dict(type='GivenNetwork', name=NAME)`.
 
     Args:
-        network: A module that maps images to pooled features (N, D) or to a feature map (N, D, H, W).
+        network: A module that maps images to pooled features of shape (N, D) or to a feature map of shape (N, D, H, W).
         channels: Number of channels of the images.
         size: Side of the images in pixels.
 
     Returns:
-        NAME and the number of features D, which is measured by calling the module with two blank images.
+        NAME and D, the number of features. D is measured by calling the module with two blank images.
 
     Raises:
         UserError: 'bad-network' if the module fails on the blank images or does not return features of these shapes.
@@ -69,6 +69,6 @@ def given_network(name: str) -> nn.Module:
             code='network-of-python',
         )
     network = copy.deepcopy(NETWORKS[name])
-    # Without this mark, mmengine would call the method init_weights of timm's networks, which replaces their weights.
+    # Without this mark, mmengine would call the method init_weights of timm's networks and so replace their weights.
     network.is_init = True
     return network

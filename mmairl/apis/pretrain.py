@@ -68,7 +68,7 @@ def pretrain(
         views: Augmentations of each view. Default: those of the method. For images that are not photographs, choose
             'satellite', 'microscopy', 'medical_grey' or 'documents' (mmairl/data/view_sets.yaml explains these choices). For
             custom augmentations, pass one list of transforms per view. A transform is a config, an object of torchvision v2
-            or albumentations, or a function of a tensor C x H x W.
+            or albumentations, or a function of a tensor of shape (C, H, W).
         seed: Random seed. Runs with the same seed are bit-identical on a CPU.
         resume: Whether to resume from the newest checkpoint in `out`.
         log: Experiment trackers that also receive the training curves: 'wandb', 'mlflow', or a list of both.

@@ -52,7 +52,8 @@ class Request:
         size: Side of the largest crop in pixels.
         batch: Images per step. Default: depends on the number of images.
         workers: Number of processes that load images. Default: one per core, at most 16.
-        views: Name of a set of augmentations in data/view_sets.yaml. In each view, the set replaces all steps after the crop.
+        views: Name of a set of augmentations in data/view_sets.yaml. In each view, the set replaces all augmentations after
+            the crop.
 
     Raises:
         UserError: If a number is not positive, if there are too few images, or if both `weights` and `network` are set.
@@ -225,7 +226,7 @@ def _power_of_two(number: int) -> int:
 def _model_changes(
     request: Request, base: Config, batch: int, model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the queue length, the number of prototypes and the number of channels that suit the images."""
+    """Return the model settings that depend on the images: queue length, prototypes, channels and normalization."""
     changes: dict[str, Any] = {}
     if base.model.get('queue'):
         # If the queue held more than a quarter of the images, too many negatives would be old keys of the same image.

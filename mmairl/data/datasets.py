@@ -97,7 +97,7 @@ class ViewDataset(Dataset):
     def raw(self, index: int) -> Tensor:
         """Return the decoded image, channels first.
 
-        It is 8-bit RGB. If `channels` is set, it has the stored values instead, as uint8, uint16 or float32.
+        The image is 8-bit RGB or, if `channels` is set, has the stored values as uint8, uint16 or float32.
         """
         try:
             return self.decoded(self.encoded(index), index)
@@ -246,7 +246,8 @@ class ImageFolder(FileDataset):
         views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
         max_unreadable: Training stops if more than this fraction of the images is unreadable.
         max_pixels: Images with more pixels than this count as unreadable.
-        channels: Number of channels in the image files, which are read as stored. Default: convert images to 8-bit RGB.
+        channels: Number of channels in the image files. If set, the values are read as stored, without conversion.
+            Default: convert every image to 8-bit RGB.
 
     Raises:
         UserError: If the folder does not exist or has no image.

@@ -20,7 +20,7 @@ class Mixture(ViewDataset):
     images are unlabeled in the mixture. Evaluation ignores the weights and sees each image once.
 
     Args:
-        sets: The name and the config of each data set.
+        sets: The data sets by name, as configs or as objects.
         weights: For each set by name, how often a training epoch sees each of its images. With 2, an epoch sees each image
             twice. With 0.3, an epoch sees three in ten images, and the next epoch sees other images. Default: 1.
         views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml). The
@@ -85,7 +85,10 @@ class Mixture(ViewDataset):
         return self.joint_labels(name, part.label(inner)[None])[0]
 
     def joint_labels(self, name: str, labels: Tensor) -> Tensor:
-        """Convert labels of a set to labels of the mixture. If images of the set can have several classes, all become -1."""
+        """Convert labels of a set to labels of the mixture.
+
+        If an image of the set can have several classes, all labels are -1.
+        """
         if labels.ndim > 1:
             return torch.full((len(labels),), -1)
         return self.numbers[name][labels]
@@ -125,7 +128,7 @@ class Mixture(ViewDataset):
         return part.name(inner)
 
     def member(self, index: int) -> str:
-        """Return the path of an image within the mixture: the name of its set, then its name in the set."""
+        """Return the path of an image within the mixture: the name of the set, then the name of the image in the set."""
         name, part, inner = self.locate(index)
         return f'{name}/{part.member(inner) if hasattr(part, "member") else part.name(inner)}'
 

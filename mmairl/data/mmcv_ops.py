@@ -77,7 +77,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     If `offset` is 1, the corners of a box are its first and its last pixel, so its width is x2 - x1 + 1.
     """
     corners = boxes + boxes.new_tensor([0, 0, offset, offset])
-    # mmcv compares in float32, so the threshold is rounded to float32 here as well.
+    # mmcv stores the threshold in float32, so the threshold is rounded to float32 here as well.
     return torchvision.ops.nms(corners, scores, float(np.float32(iou_threshold)))
 
 

@@ -88,7 +88,7 @@ def pack(
 ) -> Iterator[tuple[str, str | None]]:
     """Write the images of a data set into shards.
 
-    Unreadable images are left out. For each image, yield its name and the reason why it is unreadable, or None if it is stored.
+    Unreadable images are left out. For each image, yield its name and why it is unreadable (None if it is stored).
 
     Args:
         dataset: Images in files or shards.

@@ -79,14 +79,14 @@ class Published:
             )
         folder = Path(root) / '.download'
         failed = f'{name}: the download failed'
-        remedy = 'check the network and run the command again'
+        remedy = 'check the connection and run the command again'
         with explained(failed, remedy, code='download-failed'), explained_disk_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f'{folder}.lock'):
                 if cls.is_readable(root, split):
                     # Another process has downloaded the data set in the meantime.
                     return
-                # The folder is left over from a killed download.
+                # If the folder exists, it is left over from a killed download.
                 shutil.rmtree(folder, ignore_errors=True)
                 try:
                     for fetch in cls.downloads:
@@ -463,7 +463,8 @@ class CIFAR10(Published, ViewDataset):
     """Photographs of 10 classes at 32 x 32 pixels: 45 000 training, 5 000 validation and 10 000 test images.
 
     `seed` samples the 'val' split from the authors' training images, because the validation split of published results is
-    not public. The files are pickles. torchvision opens them only if their MD5 digests equal the published digests.
+    not public. The files are pickles, and loading a pickle can run code. torchvision loads them only if their MD5 digests
+    equal the published digests.
 
     Args:
         root: The folder that contains the files.
@@ -535,7 +536,7 @@ class STL10(Published, ViewDataset):
             self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(shape)
             self.labels = torch.full((len(self.images),), -1)
             if split != 'unlabeled':
-                # The assignment is in place, because this raises an error if the two files differ in length.
+                # An assignment in place raises an error if the two files differ in length.
                 from_one = np.fromfile(folder / f'{split}_y.bin', np.uint8)
                 self.labels[:] = torch.from_numpy(from_one.astype(np.int64) - 1)
 

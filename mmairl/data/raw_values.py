@@ -90,7 +90,7 @@ def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
 
     Pillow and OpenCV are not used, because they support at most four channels and read some files incorrectly.
     """
-    with installed('tifffile', 'TIFF files as they are stored'):
+    with installed('tifffile', 'TIFF files (with channels set)'):
         from tifffile import TiffFile
     # The log messages of tifffile do not name the file, and an exception follows anyway.
     logging.getLogger('tifffile').setLevel(logging.CRITICAL)

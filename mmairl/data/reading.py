@@ -96,7 +96,7 @@ def retried(read: Callable[[], Answer], name: Path | str, patience: float | None
             tries += 1
             seconds = time.monotonic() - began
             if seconds + pause > (patience or PATIENCE):
-                kind, place = ('storage', 'network') if patience else ('file system', 'mount')
+                kind, place = ('storage', 'connection') if patience else ('file system', 'mount')
                 cause = error.strerror if patience else errno.errorcode.get(error.errno, error)
                 raise UserError(
                     f'{name}: no answer from the {kind} ({cause}; {tries} tries in {seconds:.1f} s); check the {place}, or '

@@ -33,7 +33,7 @@ BITS = 4  # the hashes of two images that look alike differ in at most this many
 # pixels by up to 0.27. Drawings that differ only in color differ by at least 0.71.
 ALIKE = 0.1
 COLORS = 0.4
-BLOCK = 128  # this many hashes are compared with all other hashes at once
+BLOCK = 128  # this many test images are compared with all training images at once
 INDEX_HEADERS = ('', 'Unnamed: 0')  # R and pandas write a column of row numbers with these headers
 Groups = str | Mapping[str, str] | Callable[[str], str]
 
@@ -139,7 +139,7 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
 
             - A regular expression. The group of an image is the first capturing group, or the whole match if the
               expression has no capturing group.
-            - dict(csv=FILE, column=NAME). The first column of the file contains image names, and this column contains
+            - dict(csv=FILE, column=NAME). The first column of the file contains image names, and the column NAME contains
               their groups.
             - A function, or dict(function='module.function'). The function takes a name and returns its group.
 

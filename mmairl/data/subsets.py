@@ -21,7 +21,7 @@ ARTIFACT = 'n00021939'  # the node of WordNet that is an ancestor of all artifac
 
 
 class ImageSubset(ViewDataset):
-    """Base class of data sets that contain the images of `dataset` at `indices`. Their labels change if `renamed` is set."""
+    """Base class of data sets that contain the images of `dataset` at `indices`, with new labels if `renamed` is set."""
 
     indices: Tensor
     # A table that maps labels to new labels. Label -1 (unlabeled) indexes the last entry, which is -1 as well.
@@ -328,7 +328,7 @@ def merge_classes(
             code='class-not-in-tree',
         )
     # This is the paper's bottom-up rule. It merges the deepest groups into their parents, one level at a time, until at most
-    # `groups` groups remain. The groups that the paper used are not published.
+    # `groups` groups remain. The paper's own groups are not published, so the groups of this rule may differ from them.
     for level in range(max(map(len, lines)), 0, -1):
         # A class that is more than `level` - 1 steps below the root is replaced by its ancestor that is `level` - 1 steps below
         # the root.

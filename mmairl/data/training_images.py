@@ -18,23 +18,23 @@ from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 
 ALWAYS_ALLOWED = 10  # a data set of any size may have this many unreadable images
-WORKERS = 1024  # the tally has one row per data worker; if there are more workers, some share a row
+WORKERS = 1024  # rows of the tally, one per data worker; if there are more workers than rows, some workers share a row
 
 
 class TrainingImages(Dataset):
     """Wraps a data set for training, so that views are reproducible and unreadable images are replaced.
 
     An item is requested by an index, or by (index, seed), as ResumableSampler does. The seed determines the views of the
-    image. Without it, the views would depend on the random state of a data worker, which depends on the images that the
-    worker happened to read and cannot be restored. With it, the views depend neither on the number of workers or processes
-    nor on interruptions. If an image is unreadable, the next readable image takes its place.
+    image, whatever the number of workers or processes is and whether or not the run was interrupted. Without a seed, the
+    views depend on the random state of a data worker. This state depends on the images that the worker has read, and a
+    resumed run cannot restore it. If an image is unreadable, the next readable image takes its place.
 
     Args:
         dataset: The data set.
         workers: Whether data workers load the images. If so, `reasons` and `tally` are in shared memory.
 
     Attributes:
-        reasons: One byte per image: the Reason why the image is unreadable, or 0.
+        reasons: One byte per image: the code of the Reason why the image is unreadable, or 0 if no fault is known.
         allowed: How many images may be unreadable.
         tally: One row per data worker, with three numbers: how many unreadable images the worker met, how many images it
             loaded, and how many seconds it spent on loading. The first column is summed after each unreadable image to find
@@ -108,7 +108,7 @@ class TrainingImages(Dataset):
     def met(self) -> Tensor:
         """Return the unreadable images that this process and its data workers have met.
 
-        Each row contains the index of an image and the number of a Reason.
+        Each row contains the index of an image and the code of the Reason why it is unreadable.
         """
         if not self.tally[:, 0].any():
             return torch.zeros(0, 2, dtype=torch.int64)
@@ -137,7 +137,8 @@ class TrainingImages(Dataset):
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the wrapped data set, such as its labels or classes."""
-        if name == 'dataset':  # this attribute is not set yet during unpickling
+        # During unpickling, `dataset` is not set yet, and looking it up below would call this method without end.
+        if name == 'dataset':
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -155,7 +156,8 @@ def require_a_batch(loader: DataLoader) -> None:
 def unreadable_allowed(count: int, fraction: float) -> int:
     """Return how many of `count` images may be unreadable.
 
-    This is `fraction` of the images, but at least ten unless the fraction is 0, and never all images.
+    If the fraction is 0, no image may be unreadable. Otherwise, the result is `fraction` of the images, but at least
+    ALWAYS_ALLOWED. It is always less than `count`.
     """
     allowed = max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0
     return min(allowed, count - 1)

@@ -302,7 +302,7 @@ class CenterCrop(v2.CenterCrop):
 LUMA = (0.2989, 0.587, 0.114)
 LUMA_ROW = np.array([LUMA], np.float32)
 IDENTITY = np.eye(3, dtype=np.float32)
-TINY = 1e-12  # this prevents a division by 0; the chroma of every pixel that is not gray is larger
+TINY = 1e-12  # smallest divisor in shift_hue, because the chroma of a gray pixel is 0
 OPERATIONS = ('brightness', 'contrast', 'saturation', 'hue')
 
 
@@ -564,8 +564,8 @@ class Solarize(Augmentation):
         return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # In 8-bit images, values were rounded to whole numbers, so a value that was at most 0.5 below the threshold is
-        # inverted. Here, values are not rounded, so the threshold is lowered by 0.5.
+        # In the 8-bit images that `single` changes, earlier transforms have rounded the values, so a value that was at most
+        # 0.5 below the threshold is inverted. Here, values are not rounded, so the threshold is lowered by 0.5.
         bright = images >= (self.threshold - 0.5) / 255
         bright &= to_device_of(params['on'], images).view(-1, 1, 1, 1)
         return torch.where(bright, 1 - images, images)

@@ -15,7 +15,7 @@ DOMAINS = read_yaml(Path(__file__).with_suffix('.yaml'), dict[str, list[dict[str
 
 
 def reasons(name: str) -> list[tuple[dict, str]]:
-    """Return the transforms in view_sets.yaml under this name, each with the reason for it."""
+    """Return the transforms that view_sets.yaml lists for this name, each with the reason for the transform."""
     if name not in DOMAINS:
         known = ', '.join(DOMAINS)
         raise UserError(
@@ -31,9 +31,9 @@ def reasons(name: str) -> list[tuple[dict, str]]:
 
 
 def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) -> list[list[dict]]:
-    """Return as many predefined views as `like` has.
+    """Return predefined views, one for each view in `like`.
 
-    Each view consists of the crop of a view in `like`, followed by the transforms in view_sets.yaml under this name.
+    Each view consists of the crop of the view in `like`, followed by the transforms that view_sets.yaml lists for `name`.
     """
     transforms = [transform for transform, _ in reasons(name)]
     views = []

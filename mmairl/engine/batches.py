@@ -53,7 +53,7 @@ def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
 
 
 def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
-    """Yield the batches of a run from this iteration on. A new epoch starts whenever one ends."""
+    """Yield the batches of a run, beginning at an iteration. A new epoch starts whenever one ends."""
     epoch, done = divmod(iteration, len(dataloader))
     while True:
         empty = not done
@@ -96,7 +96,7 @@ def copy_stream() -> torch.cuda.Stream:
 def to_device(inputs: Any) -> Any:
     """Start to copy images to the GPU if they are in pinned memory.
 
-    Other images are left to the preprocessor, because their copy would block the host until it is complete.
+    The preprocessor copies all other images, because copies from memory that is not pinned block the host.
     """
 
     def is_pinned(part: Any) -> bool:
@@ -106,13 +106,13 @@ def to_device(inputs: Any) -> Any:
 
 
 def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
-    """Return a batch whose copy may be incomplete. The stream that uses it waits for the copy, but the host does not."""
+    """Return a batch whose copy may be incomplete. The current stream waits for the copy, but the host does not."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
 
     def is_on_gpu(part: Any) -> bool:
         return torch.is_tensor(part) and part.is_cuda
 
-    # Without this call, the allocator could reuse the memory of the images before this stream has read it.
+    # Without this call, the allocator could reuse the memory of the images before this stream has read them.
     apply_to(batch['inputs'], is_on_gpu, lambda part: part.record_stream(stream))
     return batch

@@ -161,9 +161,9 @@ def newest_checkpoint(
 ) -> tuple[Path, dict] | None:
     """Return the path and the content of the newest complete checkpoint of a run, or None if there is none.
 
-    The checkpoint that `last_checkpoint` names counts as the newest. The others are ordered by modification time. Damaged
-    checkpoints and checkpoints of another run are skipped with a warning. Files that are not training checkpoints are
-    skipped without a warning.
+    The checkpoint whose path is in the file `last_checkpoint` counts as the newest. The others are ordered by modification
+    time. Damaged checkpoints and checkpoints of another run are skipped with a warning. Files that are not training
+    checkpoints are skipped without a warning.
 
     Args:
         folder: The folder of the checkpoints.
@@ -195,7 +195,7 @@ def newest_checkpoint(
         )
     if damaged:
         raise UserError(
-            f'{folder}: all {len(saved)} checkpoints are damaged; start again without --resume',
+            f'{folder}: no checkpoint of the run can be read; start again without --resume',
             code='all-checkpoints-damaged',
         )
     return None
@@ -225,7 +225,7 @@ def checkpoints_in(folder: Path, run: str | None) -> list[StoredCheckpoint]:
     stored = []
     for path in folder.glob('*.pth'):
         meta = meta_of(path)
-        # 'place' describes the order of the images. Files that only hold weights do not have it.
+        # The part 'place' describes the order of the images. Files that only hold weights lack this part.
         place = meta_of(path, 'place')
         if meta and place and meta.get('run') == run and type(meta.get('iter')) is int:
             stored.append(StoredCheckpoint(path, meta, place.get('steps', 0)))

@@ -17,14 +17,14 @@ Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Position(msgspec.Struct):
-    """The keys of a logged line that say at which step it was logged. The other numbers in the line are scalars."""
+    """The keys of a logged line that give its step. The other numbers in the line are scalars."""
 
     step: Step | None = None
     iter: Step | None = None
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
-    """Return the curve of every scalar that a run logged, by name. If the run was resumed, its parts are joined."""
+    """Return the curve of every scalar that a run logged, by name. The curves of a resumed run are joined."""
     curves: dict[str, dict[int, float]] = {}
     for start in _starts(work_dir):
         for name, values in start.items():

@@ -37,7 +37,7 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     """Join the process group, with NCCL on GPUs and with gloo on CPUs. A second call does nothing.
 
     mmengine would join the group when it builds a runner. This is too late, because the batch is divided among the processes
-    before that.
+    before the runner is built.
 
     Args:
         launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.
@@ -140,7 +140,7 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
 
 @MODEL_WRAPPERS.register_module()
 class DistributedModel(MMDistributedDataParallel):
-    """mmengine's DistributedDataParallel, made to work without a GPU, too.
+    """mmengine's DistributedDataParallel, which here also works without a GPU.
 
     By default, buffers are not broadcast: SyncBN keeps them equal, and the queue alone would add 64 MiB per step.
 

@@ -1,4 +1,4 @@
-"""Diagnose a run whose health turned bad: try remedies from its last good checkpoint, and measure which of them help.
+"""Diagnose a run whose health turned bad: try remedies, starting from its last good checkpoint, and measure which help.
 
 To try a remedy, a copy of the run (a fork) continues for a few hundred iterations with changed options. The control is a fork
 without a change. Each fork is repeated with learning rates that differ by one billionth, so that the spread of the repeats
@@ -30,7 +30,7 @@ from mmairl.io import read_yaml
 
 # The severity of a value that is not finite. A value is bad if its severity is above 1.
 WORST = 2.0
-# The learning rates of two repeats differ by this fraction.
+# The learning rates of consecutive repeats differ by this fraction.
 PERTURBATION = 1e-9
 # A remedy counts as helpful if the whole confidence interval of its gain is above this value.
 CLEAR = 0.05

@@ -2,15 +2,16 @@
 
 The original run is the trunk, and the new run is a branch. The config and the seed determine every iteration of a run. Up to
 the fork point, trunk and branch therefore have the same weights, optimizer state, queue, schedules, order of images and random
-numbers. After it, they differ only because of the changed options. Without a change, the branch equals the uninterrupted
-trunk bit for bit.
+numbers. After the fork point, they differ only because of the changed options. Without a change, the branch equals the
+uninterrupted trunk bit for bit.
 
 =====================================  =============================================================================
 changed key                            effect
 =====================================  =============================================================================
-loss, temperature, symmetry, views,    the change applies from the fork point on
-batch norm, weight decay, teacher
-momentum, precision, length of the run
+loss, ``symmetric``, temperature,      the change applies from the fork point on
+views, batch norm, weight decay,
+teacher momentum, precision, length
+of the run
 learning rate, schedules               the branch follows its own schedules, starting at the iteration of the fork point
 ``model.queue``                        a shorter queue keeps the newest keys of the trunk; a longer queue is filled up with
                                        random keys; if the branch has no queue, the keys are dropped
@@ -82,7 +83,7 @@ class Fork:
 
     Attributes:
         trunk: The work dir of the trunk.
-        epoch: The fork point is the end of this epoch; the first epoch is 1. The trunk must have a checkpoint there.
+        epoch: The fork point is the end of this epoch, where the trunk must have a checkpoint. The first epoch is 1.
         path: A checkpoint of the trunk to use instead of `epoch`, for example a checkpoint inside an epoch.
 
     Example:
@@ -131,7 +132,7 @@ class Fork:
         """Return the path and the content of the trunk's checkpoint at the fork point.
 
         Raises:
-            UserError: If the trunk has no such checkpoint, or if it is not complete.
+            UserError: If the trunk has no such checkpoint, or if the checkpoint is not complete.
         """
         path = self.path or self._epoch_end()
         checkpoint = load_checkpoint(path)
@@ -168,7 +169,7 @@ def checkpoints_of_run(work_dir: Path) -> list[StoredCheckpoint]:
 def start_branch(cfg: Config, fork: Fork) -> RunStart:
     """Return how a branch starts, and set `cfg.load_from` and `cfg.resume` to match.
 
-    If the branch has already written a checkpoint, it resumes from its newest one. Otherwise it starts at the fork point.
+    If the branch has already written checkpoints, it resumes from its newest checkpoint. Otherwise it starts at the fork point.
 
     Args:
         cfg: The complete config of the branch. Its `work_dir` must differ from the trunk's.

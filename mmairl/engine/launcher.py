@@ -4,7 +4,7 @@ Usage: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`. The opt
 
 After a signal to the launcher or to one of its processes, the launcher passes the signal to all processes, gives them time to
 save, and exits with code 75. Torch's launcher would exit with code 1, and it may restart processes that have stopped. A signal
-during its imports would kill it.
+would kill it while it imports modules.
 
 If all processes are on one machine, the launcher listens only on the loopback interface, on the port in the environment
 variable PORT or on a free port. Torch's launcher listens on all interfaces. With --standalone, it unpickles whatever it

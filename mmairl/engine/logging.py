@@ -26,7 +26,7 @@ RUN_TAG = 'mmairl.run'
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
-    """Add the loggers that `--log NAME ...` selects to those of the config."""
+    """Add the loggers with these names to the config, as `--log NAME ...` does."""
     backends = cfg.visualizer.setdefault('vis_backends', [])
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:
@@ -119,7 +119,7 @@ class Service(BaseVisBackend):
 
 @VISBACKENDS.register_module()
 class WandbLogger(Service):
-    """Log to wandb. The environment variable WANDB_PROJECT names the project; the default is `mmairl`.
+    """Log to wandb. The environment variable WANDB_PROJECT sets the project; the default is `mmairl`.
 
     With WANDB_MODE=offline, nothing is sent.
 
@@ -156,7 +156,7 @@ class WandbLogger(Service):
 class MLflowLogger(Service):
     """Log to MLflow. The environment variable MLFLOW_TRACKING_URI gives the address of its server.
 
-    MLFLOW_EXPERIMENT_NAME names the experiment; the default is `mmairl`.
+    MLFLOW_EXPERIMENT_NAME sets the name of the experiment; the default is `mmairl`.
 
     Args:
         save_dir: Folder of the run.

@@ -38,7 +38,7 @@ IRRELEVANT = (
     'train_dataloader.timeout',
 )
 # A replay changes these settings of the run. They cannot affect the weights. Without `out_dir`, the checkpoints of a replay
-# are written to its own work dir.
+# are written to the work dir of the replay.
 QUIET = {
     'train_dataloader.num_workers': 0,
     'log_level': 'ERROR',
@@ -228,7 +228,7 @@ def differing(expected: Any, actual: Any, name: str) -> list[str]:
 
 
 def _by_key(value: Any) -> Any:
-    """Return a list, a tuple or a history as a dictionary. Return any other value unchanged."""
+    """Return a list, a tuple or a HistoryBuffer as a dictionary. Return any other value unchanged."""
     if isinstance(value, HistoryBuffer):
         return vars(value)
     return dict(enumerate(value)) if isinstance(value, (list, tuple)) else value

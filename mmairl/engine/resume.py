@@ -1,9 +1,9 @@
 """Restore a run from a checkpoint.
 
 mmengine restores the learning rate, weight decay, momentum and schedules of the checkpoint and ignores changes of the config.
-Here, the run continues with the hyperparameters of the current config. If a schedule has changed, it is
-rebuilt and stepped to the current iteration. The log lists every changed setting and whether it is applied. A change with
-which the run cannot continue, such as another batch size, raises an error.
+Here, the run continues with the hyperparameters of the current config. If a schedule has changed, all schedules are rebuilt and
+stepped to the current iteration. The log lists every changed setting and whether the change is applied. A change with which the
+run cannot continue, such as another batch size, raises an error.
 """
 
 import ast
@@ -55,7 +55,9 @@ def resuming(path: str | Path) -> AbstractContextManager[None]:
 def restore_run(
     runner: Runner, checkpoint: dict[str, Any], path: str, current: dict[str, str]
 ) -> None:
-    """Restore everything except the weights, which the runner has already loaded.
+    """Restore counters, seed, logged values, optimizer and schedules. The runner has already loaded the weights.
+
+    ExactCheckpointHook restores the random states and the position in the order of the images.
 
     Args:
         runner: The runner to restore.
@@ -144,7 +146,12 @@ def restore_optimizer(
         return []
     rate = checkpoint['optimizer']['param_groups'][0].get('lr')
     return [
-        ('schedules: lr at this point', rate, current[0].get('lr'), 'rebuilt for the whole run')
+        (
+            'schedules: lr at the current iteration',
+            rate,
+            current[0].get('lr'),
+            'rebuilt for the whole run',
+        )
     ]
 
 

@@ -42,9 +42,9 @@ DEFAULT_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_sched
 
 
 class Runner(PlainRunner):
-    """Train in one or several processes. With a `strategy`, the processes divide the model or the optimizer among them.
+    """Train in one or several processes. With a `strategy`, each process holds a part of the model or the optimizer.
 
-    The loop is `EpochLoop` or `IterLoop` unless the config names another type. Each image has its own random seed in each
+    The loop is `EpochLoop` or `IterLoop` unless the config sets another type. Each image has its own random seed in each
     epoch. Therefore, neither the number of data workers nor a resume changes the results of a run.
 
     Args:
@@ -63,8 +63,8 @@ class Runner(PlainRunner):
         experiment_name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        # Runs with the same name would share mmengine's visualizer and log. mmengine's default name is the time in seconds,
-        # which two runs may have in common.
+        # Runs with the same name would share mmengine's visualizer and log. mmengine's default name is the time in seconds, and
+        # two runs may start in the same second.
         name = (
             experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
         )

@@ -1,7 +1,6 @@
 """Speed up training steps or reduce their memory, as the section `fast` of a config requests.
 
-Each key of `fast` is an optimization that does not change the method. This example lists all keys, in the order in which the
-optimizations are applied::
+Each key of `fast` is an optimization that does not change the method. This example lists all keys::
 
     fast = dict(
         precision='bfloat16',  # type of matrix products; also 'float16', 'tf32', or 'float32' (exact, without TF32)
@@ -173,7 +172,7 @@ def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
 
 @contextmanager
 def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
-    """Keep batch norm's running statistics unchanged while a block runs again. They already include its batch."""
+    """Keep batch norm's running statistics unchanged while a block runs again. They already include the batch."""
     norms = norms_of(block)
     before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
     for layer in norms:

@@ -21,8 +21,8 @@ from mmairl.checkpoints.read import Backbone, read_backbone, warn
 from mmairl.models.norm import measure_statistics, norms_of
 from mmairl.registry import MODELS
 
-# A description of the features that `load_backbone` and `pooled` yield by default. Studies record it, because the choice of
-# features affects scores.
+# This text describes the features that are scored by default. Studies record it, because the choice of features affects
+# scores.
 FEATURES = "the student's, pooled after the backbone"
 
 

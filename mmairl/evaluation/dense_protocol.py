@@ -51,8 +51,9 @@ class DenseProtocol(Protocol):
     """Base class of probes that predict a value per pixel. Subclasses define the heads, their loss and the scores.
 
     The backbone receives square windows of the images. By default, the features of the central window of each training image
-    are computed once, stored in float16, and read again in every epoch. The names of the scores then end in '(stored
-    features)'. With `random_crops`, the backbone instead runs on new random crops in every epoch, as in DINOv2's protocol.
+    are computed once, stored in float16, and read again in every epoch. The names of scores from stored features end in
+    '(stored features)'. With `random_crops`, the backbone instead runs on new random crops in every epoch, as in DINOv2's
+    protocol.
 
     Args:
         layers: Layers whose feature maps are concatenated: stages of a ResNet or blocks of a ViT. Negative numbers count
@@ -372,7 +373,11 @@ class CellFeatures:
         self.random = torch.Generator()
 
     def restart(self, seed: int) -> None:
-        """Seed the random permutations of cells, so that they do not depend on whether features were already stored."""
+        """Seed the random permutations of cells.
+
+        Computing features advances the random generator, and stored features are not computed again. Without a new seed,
+        later permutations would depend on whether features were already stored.
+        """
         self.random.manual_seed(seed)
 
     @torch.no_grad()
@@ -408,7 +413,7 @@ class CellFeatures:
 class Cells:
     """The features and targets of the central window of each training image, stored in two files.
 
-    The first access writes the files, unless they exist.
+    The first access to `stored` writes the files, unless both exist and the protocol's `remeasure` is False.
     """
 
     def __init__(

@@ -32,9 +32,9 @@ def too_near(distances: Tensor) -> Tensor:
     The number of training images within distance r of a test image grows as r^d, where d is the dimension of the data. For
     each test image, the distance of the nearest training image is divided by the distance of the k-th nearest training
     image. If images are independent, the d-th power of this ratio is almost exponentially distributed, no matter how dense
-    the images are. The dimension d is estimated from the median and the upper quartile of the ratio, which requires that
-    less than half of the test images are duplicates. A test image with k or more near copies in the training set is not
-    found, because its ratio is not small.
+    the images are. The dimension d is estimated from the median and the upper quartile of the ratio. The estimate is valid
+    only if less than half of the test images are duplicates. A test image with k or more near copies in the training set is
+    not found, because its ratio is not small.
 
     Args:
         distances: Distances from each of N test images to its k nearest training images in ascending order, (N, k).

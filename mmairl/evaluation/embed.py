@@ -87,8 +87,8 @@ def embed(
         >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
         >>> features.shape  # doctest: +SKIP
         (5000, 512)
-        >>> cells, names, places = mmairl.embed('vit.pth', 'images/', patches=True, out='cells.npy')  # doctest: +SKIP
-        >>> cells.shape, places[0]  # doctest: +SKIP
+        >>> cells, names, centers = mmairl.embed('vit.pth', 'images/', patches=True, out='cells.npy')  # doctest: +SKIP
+        >>> cells.shape, centers[0]  # doctest: +SKIP
         ((5000, 196, 384), array([0.036, 0.036]))
     """
     require_integer('batch', batch, 1)

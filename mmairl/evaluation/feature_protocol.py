@@ -119,7 +119,7 @@ class FeatureProtocol(Protocol):
     def _features(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> dict[str, Features]:
-        """Return the features of each data set. All processes extract the features that are not stored yet."""
+        """Return the features of each data set. The processes share the extraction of features that are not stored yet."""
         backbone = None
         if subject != 'pixels':
             backbone = load_backbone(cfg, None if subject == 'random' else subject)

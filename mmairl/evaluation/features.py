@@ -38,7 +38,7 @@ class Features:
         x: Features in float32, (N, D).
         y: Class of each row in int64, (N,). If images can have several classes, (N, classes) with 1 for yes, 0 for no, and
             -1 for labels that do not count.
-        unreadable: Indices in the data set of the images that could not be read. They have no row.
+        unreadable: Indices in the data set of the images that could not be read. These images have no row.
         groups: Group of each row, such as the patient that an image shows. Rows of one group are held out together.
     """
 
@@ -129,7 +129,7 @@ class Extraction:
             yield x, y, readable
 
     def started(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[tuple]:
-        """Yield, for each batch, features that are still being copied to the CPU, and how to wait for them.
+        """Yield the features of each batch while they are still being copied to the CPU.
 
         Each item has the features, the CUDA event that marks the end of their copy (None without a GPU), the labels, and a
         mask of the readable images.

@@ -60,7 +60,7 @@ UNKNOWN = 'unknown: '
 FILE = 'file '
 SOURCES = 'sources'
 FEATURE_CODE = ('features', 'backbone')  # modules of this package that extract features from images
-# Maps the digest of weights to the digests that earlier versions computed for the same weights.
+# Maps the digest of a model's weights to the digests that earlier versions computed for the same weights.
 EARLIER: dict[str, set[str]] = {}
 
 
@@ -115,7 +115,7 @@ def identity_of(
 
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
-    """Return a digest of everything that the features of a data set depend on. It is the name of the features' file."""
+    """Return a digest of everything that the features of a data set depend on. The digest is the name of their file."""
     joined = described.get('split') == 'train+val' and 'val' in identity['data']
     parts = [name, 'val'] if joined else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
@@ -262,9 +262,9 @@ def is_absent(described: Mapping[str, Any]) -> bool:
 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
-    """Return a digest of files. It covers their names below `root`, their sizes and their bytes.
+    """Return a digest of files, which covers their names below `root`, their sizes and their bytes.
 
-    If the files have more than 256 MiB in total, it covers their modification times instead of their bytes.
+    If the files have more than 256 MiB in total, the digest covers their modification times instead of their bytes.
     """
     digest = hashlib.sha256()
     inside = os.path.join(root, '')
@@ -338,7 +338,7 @@ def difference(
         now = new.get(name)
         is_file = str(before).startswith(FILE) or str(now).startswith(FILE)
         if name.startswith(absent) and (is_file or ABSENT in (before, now)):
-            return False  # Images count as unchanged if they are absent, and so do the files that list them.
+            return False  # If images are absent, the images and the files that list them count as unchanged.
         if str(before) in EARLIER.get(str(now), ()):
             return False
         return before != now or str(now).startswith(UNKNOWN)

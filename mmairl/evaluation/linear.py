@@ -16,7 +16,7 @@ from mmairl.registry import PROTOCOLS
 class LinearEvaluation(TrainingProtocol):
     """Train a linear classifier on a frozen backbone.
 
-    The default recipe is that of the MoCo paper. For weights that LARS trained, it is that of the BYOL paper.
+    The default recipe is MoCo's, or BYOL's if the weights were trained with LARS.
 
     Args:
         sweep: Whether to train one classifier for each combination of the settings in the recipe's `sweep`, all in one run,

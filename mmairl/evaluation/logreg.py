@@ -25,21 +25,19 @@ from mmairl.evaluation.metrics import scores_of
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-# The exponents of BYOL's 45 regularization strengths. Strong regularization comes first, because each fit starts from the
-# solutions of the fits before it.
+# The exponents of BYOL's 45 regularization strengths. Strong regularization comes first, because its solution is close to
+# zero, where the first fit starts. Each later fit starts from the solutions of the fits before it.
 EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ROWS = 65536  # number of images whose features are converted to float64 at a time
 # Principal axes are not computed if the numbers of features and of images both exceed this, because that would take minutes.
 WIDEST = 8192
-# A fit can end only after a step of at most this fraction of the largest weight. With FORCING = 0.01, the remaining error is
-# about a twentieth of the step.
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # A fit can end only after a step of at most this fraction of the largest weight.
 FORCING = 0.01  # relative residual at which a linear system counts as solved
 STEPS = 100  # largest number of Newton steps
 INNER = 300  # largest number of conjugate gradient steps per Newton step
-BALANCE = 1e-5  # largest gradient of a solved fit, relative to the strength times the norm of W
+BALANCE = 1e-5  # largest norm of the gradient of a converged fit, relative to the strength times the norm of the weights
 NEVER = 1e6  # A class without a training image always gets the score -NEVER.
 
 
@@ -133,7 +131,7 @@ def logistic_regression(
         classes = int(max(highest)) + 1
 
     def fitted(x: Tensor, y: Tensor) -> tuple[Objective, Callable[[Tensor], Tensor]]:
-        """Return the objective for these images, and the function that prepares the features of other images."""
+        """Return the objective for training images, and the function that prepares the features of other images."""
         prepare = _standardiser(x) if standardise else Tensor.float
         objective = Objective(prepare(x).to(device), y.to(device), classes)
         return objective, prepare
@@ -350,7 +348,8 @@ class Objective:
     def _plain(self, weight: Tensor) -> Tensor:
         """Return the weights for the original features.
 
-        Classes that cannot be fitted, such as those without a training image, get the constant score `certain`.
+        A class without a training image gets the constant score -NEVER. If images can have several classes, a class that all
+        training images belong to gets the constant score NEVER.
         """
         inner = weight[:, :-1]
         if self.axes is not None:

@@ -139,7 +139,8 @@ def average_precision(scores: Tensor, y: Tensor) -> float:
     >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]))
     0.8333333333333333
     """
-    from sklearn.metrics import average_precision_score  # This import takes a second.
+    # The import is local, because it takes a second.
+    from sklearn.metrics import average_precision_score
 
     is_positive = y.numpy() == 1
     return float(average_precision_score(is_positive, scores.numpy()))
@@ -227,8 +228,8 @@ class HeadAccuracy(BaseMetric):
             require_finite(scores.flatten(1))
             self.classes = scores.shape[2]
             if labels.ndim == 1:
-                # Only the five best classes of each image are kept. For ImageNet, they take 200 times less memory than the
-                # scores of all 1000 classes.
+                # Only the five best classes of each image are kept. For ImageNet, their indices take a hundredth of the
+                # memory that the scores of all 1000 classes would take.
                 scores = best_five(scores)
             readable = samples.get('readable', torch.ones(len(labels)))
             self.results += zip(scores, labels, readable.bool().cpu())

@@ -53,9 +53,9 @@ def nearest(
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Scale each row to length 1, even if its numbers are very large or very small.
+    """Scale each row to length 1, even if its values are very large or very small.
 
-    Rows are first divided by a power of two, because the squares of numbers like 1e20 would overflow in float32.
+    Rows are first divided by a power of two, because the squares of values like 1e20 would overflow in float32.
     """
     largest = x.abs().amax(1, keepdim=True)
     exponent = torch.frexp(largest).exponent.clamp_min(LEAST_EXPONENT)

@@ -147,7 +147,7 @@ class OnlineKNNHook(SelectionHook):
             barrier()
             features.append(stored(path, backbone, dataset, how))
             barrier()
-            # The features stay readable, because they are memory-mapped.
+            # After the file is removed, the features stay readable, because they are memory-mapped.
             path.unlink(missing_ok=True)
         return features
 
@@ -209,7 +209,7 @@ class OnlineProbeHook(SelectionHook):
             settings = runner.cfg.get('evaluation') or {}
             dataset = runner.train_dataloader.dataset
             self.held = self.hold_out(dataset, settings.get('groups'))
-            # These are the numbers of correctly classified and of all held-out images in this epoch.
+            # The two counts of this epoch: correctly classified held-out images, and all held-out images.
             self.counts = torch.zeros(2)
 
     def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
@@ -228,7 +228,7 @@ class OnlineProbeHook(SelectionHook):
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
     ) -> None:
-        """Keep the backbone's first output of each training step, which belongs to the first view."""
+        """Keep the pooled features of the first view from the backbone's first output in each training step."""
         if self.features is None and module.training:
             features = first_view(model, pooled(output).detach())
             precision = torch.promote_types(features.dtype, torch.float32)

@@ -99,7 +99,10 @@ def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Lea
 
 
 def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
-    """Return the size of each image's file (-1 if it is missing), or None if sizes are unknown without reading images."""
+    """Return the size of each image's file, or -1 for a missing file.
+
+    Return None if the sizes cannot be found without reading the images.
+    """
     if isinstance(dataset, FileDataset):
         paths = [dataset.path(row) for row in rows.tolist()]
         return np.array([size for size, _ in in_threads(file_stat, paths)])

@@ -89,7 +89,7 @@ class Protocol:
     Args:
         device: Device of the feature extraction.
         workers: Number of processes that load images.
-        launcher: Launcher of a distributed evaluation, by mmengine's name, such as 'pytorch'.
+        launcher: mmengine's name of the launcher of a distributed evaluation, such as 'pytorch'. Default: 'none'.
         remeasure: Whether to replace stored features or finished runs.
         cache: Folder for stored features. If it is None, features are not kept.
         work_dir: Folder for training runs.

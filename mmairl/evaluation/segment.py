@@ -117,7 +117,7 @@ class Segmentation(DenseProtocol):
 
         predicted = prediction.argmax(0)
         areas = IoUMetric.intersect_and_union(predicted, target.long(), len(classes), IGNORED)
-        # Sums over the pixels of all images exceed the precision of float32.
+        # The caller sums these areas over all images. In float32, the sums would be rounded.
         return torch.stack(areas).double()
 
     def summarize(

@@ -27,7 +27,7 @@ PARTS = dict(train='training', val='validation', test='test')
 SPLITS = (*PARTS, 'held_out', 'groups')
 PRECISIONS = ('float32', 'bfloat16')
 # For each pair, up to SAMPLE images of the first part are searched in the second part. It is an error if the second part
-# contains more than the fraction COPIES of them.
+# contains more than the fraction COPIES of these images.
 COMPARED = (('val', 'train'), ('train', 'val'), ('test', 'train'), ('train', 'test'))
 SAMPLE = 1000
 COPIES = 0.1
@@ -284,7 +284,7 @@ def _contains(described: Mapping, other: Mapping) -> bool:
 def refit(data: Mapping) -> dict:
     """Return the config of the images on which the final classifier is trained.
 
-    It contains the images of `train`. If `train` and `val` are splits of one data set, it contains those of `val`, too.
+    These are the images of `train`. If `train` and `val` are splits of one data set, the images of `val` are added.
     """
     splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
     if splits == ['train', 'val']:

@@ -79,8 +79,8 @@ def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | N
 def protocol_source(kind: type) -> str:
     """Return a digest of the source code that implements a protocol.
 
-    It covers the modules that define the protocol's class and its base classes, and the modules of `mmairl.evaluation` that
-    these import. Modules in BOOKKEEPING are not covered.
+    The digest covers the modules that define the protocol's class and its base classes, and all modules of
+    `mmairl.evaluation` that they import, directly or indirectly. Modules in BOOKKEEPING are not covered.
     """
     modules = {base.__module__ for base in kind.__mro__} - {'builtins', 'abc'}
 

@@ -84,8 +84,8 @@ class TrainingProtocol(Protocol):
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
         """Return the recipe, in which this protocol's settings replace the recipe's own.
 
-        If no recipe is named, the default recipe is used. It depends on whether LARS trained the weights. The optimizer in
-        the config shows this, or the norms of the weights if the config has no optimizer.
+        If no recipe is named, the default recipe is used. It depends on whether LARS trained the weights. The config's
+        optimizer decides this. If the config has no optimizer, the norms of the weights decide.
         """
         name = self.recipe
         known = 'optim_wrapper' in cfg or self.name in cfg.get('recipes', {})
@@ -246,9 +246,9 @@ def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dic
 
 
 def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
-    """Return a recipe that trains one head for each point.
+    """Return a recipe that trains one head for each point, which is a combination of settings.
 
-    All heads see the features of the same layers. From these, each head uses only the layers and the pooling of its point.
+    All heads share the computed features. Each head uses only the layers and the pooling of its point.
     """
     optimizer = recipe.optim_wrapper.optimizer
     many = copy.deepcopy(recipe)

@@ -116,10 +116,10 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
 class SyncBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm over the batch of all processes, on CPUs and GPUs. Not tested on a GPU yet.
 
-    `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs, it makes the host wait for the device three times per layer, to
-    learn the number of images. `SyncBN` is not a subclass of `torch.nn.SyncBatchNorm`, because DDP rejects such subclasses
-    on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm. If a batch contains several views, as in
-    `each_view`, each view is normalized by its own statistics.
+    `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs, it makes the host wait for the device three times per layer, when
+    it drops the statistics of processes without images. `SyncBN` is not a subclass of `torch.nn.SyncBatchNorm`, because DDP
+    rejects such subclasses on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm. If a batch contains
+    several views, as in `each_view`, each view is normalized by its own statistics.
 
     Args:
         num_features: Number of channels.

@@ -14,7 +14,7 @@ from mmairl.errors import UserError
 
 
 def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the rows of all processes of a group in rank order, without gradient. Default: the group of all processes."""
+    """Return the rows of all processes of a group in rank order, without gradient. Default group: all processes."""
     count = get_world_size(group)
     if count == 1:
         return rows

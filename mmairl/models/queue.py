@@ -1,4 +1,4 @@
-"""The queue of keys that serve as negatives."""
+"""The queue of keys from earlier steps, which a head uses as negatives or as a set of possible positives."""
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
-        """Put the new keys in the place of the oldest ones, in order."""
+        """Overwrite the oldest keys with the new keys, in order."""
         if len(keys) > self.length:
             raise UserError(
                 f"model.queue.length: must be at least the total batch, {len(keys)} keys per step ('{self.length}'); raise it",

@@ -35,9 +35,9 @@ def encode(encoder: nn.Module, images: Tensor) -> Tensor:
 class Siamese(BaseModel):
     """A student, a teacher and a head. Every detail in which methods differ has its own config key.
 
-    The student's embeddings of some views are the queries. The head compares each query with keys, which are embeddings of
-    other views of the same image by the teacher or by the student. The parts of the student are attributes of the model
-    itself, so the names of its backbone's weights begin with `backbone.` in checkpoints.
+    The student's embeddings of some views are the queries. The teacher's or the student's embeddings of some views are the
+    keys. The head compares each query with the keys of other views of the same image. The parts of the student are
+    attributes of the model itself, so the names of its backbone's weights begin with `backbone.` in checkpoints.
 
     Args:
         backbone: Config of any registered backbone.
@@ -107,8 +107,8 @@ class Siamese(BaseModel):
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        # If there is a queue, this dictionary maps the index of each key's view to the keys of the last batch. They are not
-        # normalized.
+        # If there is a queue, this dictionary maps the index of each key's view to the keys of the last batch. These
+        # keys are not normalized.
         self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:
@@ -203,9 +203,9 @@ class Siamese(BaseModel):
 class Teacher(nn.Module):
     """The teacher: copies of the student's parts, with moving averages of the student's parameters.
 
-    The moving average is computed in float32, because 1 minus the momentum falls to 1e-6 during training, and half precision
-    loses such small changes. The teacher runs in training mode, so its batch norms use the statistics of its own batch. It
-    has no stochastic depth.
+    The moving average is computed in float32, because 1 minus the momentum can fall below 1e-6 during training, and half
+    precision loses such small changes. The teacher runs in training mode, so its batch norms use the statistics of its own
+    batch. It has no stochastic depth.
 
     Args:
         backbone: The student's backbone.
@@ -243,7 +243,7 @@ class Teacher(nn.Module):
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Return the teacher's parameters, and the student's parameters in the same order.
 
-        They are matched by their order, because matching them by name would take a quarter of a step's time on a CPU.
+        Parameters are matched by their order, because matching by name would take a quarter of a step's time on a CPU.
         """
         parts = nn.ModuleList(getattr(student, name) for name, _ in self.named_children())
         return list(self.parameters()), list(parts.parameters())

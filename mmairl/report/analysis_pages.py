@@ -29,7 +29,7 @@ from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbors
 from mmairl.report.table import ABSENT, Row, html_table, print_table, save_table
 
-Subjects = Mapping[str, tuple]  # the arguments of `Images.network` for each name of a network
+Subjects = Mapping[str, tuple]  # the arguments of `Images.network` for each network, by name
 Numbers = Mapping[str, Sequence[float]]
 # Published values, by network and by quantity.
 Published = Mapping[str, Mapping[str, float]]
@@ -54,12 +54,12 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     trained_by_lars = ', '.join(name for name, is_large in looks.items() if is_large)
     page = Page(
         'Weight norms',
-        f'Checkpoints that look LARS-trained by their weight norms: {trained_by_lars or "none"}.',
+        f'Checkpoints with weight norms that are typical of training by LARS: {trained_by_lars or "none"}.',
     )
     page.add(
         'Layer by layer',
-        'Without weight decay, norms grow with every step. After training by LARS without L2, they are about ten times as '
-        'large as after SGD with L2, so the usual learning rates for fine-tuning are too low.',
+        'Without weight decay, norms grow with every step. In Huang et al. 2022, norms after training by LARS are about ten '
+        'times as large as after SGD with weight decay, so the usual learning rates for fine-tuning are too low.',
         _curves(out / 'norms', **norm_curves(norms), x='convolution'),
     )
     verdicts = []
@@ -71,7 +71,7 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         page,
         'LARS-trained weights',
         f'Growth is the norm of a typical 3x3 convolution divided by its norm at initialization. Growth above {LARS_GROWTH} is '
-        'typical of LARS without L2 on batch norm. Apply NormRescale to such weights before fine-tuning.',
+        'typical of LARS. Apply NormRescale to such weights before fine-tuning.',
         ['growth', 'looks LARS-trained'],
         verdicts,
     )

@@ -28,7 +28,7 @@ RECIPE = (
     'default_hooks.momentum.',
     'randomness.seed',
 )
-SIGNATURE = '\n`{}` is the '  # how a card starts the line that names its file of weights
+SIGNATURE = '\n`{}` is the '  # the start of a card's line about its file of weights
 
 
 def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = '') -> Path:
@@ -143,7 +143,7 @@ def _records_of(backbone: Backbone) -> list[Record]:
 
 
 def _settings(settings: dict[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the settings whose keys start with one of the prefixes. Of a folder's path, keep only the last part."""
+    """Return the settings whose keys start with one of the prefixes. Paths of folders are cut to their last part."""
     selected = {key: value for key, value in settings.items() if key.startswith(prefixes)}
     return {
         key: Path(value).name if key.endswith('root') else value for key, value in selected.items()

@@ -42,7 +42,7 @@ LABELS = CURVES | ACCURACIES | HEALTH
 
 
 class Scores(msgspec.Struct):
-    """The part of a study's result.json that the page shows."""
+    """The part of result.json that the page shows. Runs of a study have this file in their work directories."""
 
     scores: dict[str, float] = {}
 
@@ -66,7 +66,7 @@ class LoggedRun:
     scores: Mapping[ScoreKey, float]
 
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
-        """Convert steps to epochs, images or hours. Return None if the log or the config lacks the data for this."""
+        """Convert steps to epochs, images or hours. Return None if the log or the config lacks the data for the conversion."""
         batch = self.config.get('total_batch_size', '')
         name = 'epoch' if unit == 'epoch' else 'time'
         logged, values = self.curves.get(name, ([], []))
@@ -160,7 +160,7 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 def _read(folder: str | Path, name: str) -> LoggedRun:
     settings = read_run_config(folder)
     if 'load_from' in settings:
-        # In a resumed start, load_from is the checkpoint to resume from. The user's setting is that of the first start.
+        # After a resume, load_from is the checkpoint to resume from. The config of the first start has the user's setting.
         settings['load_from'] = read_run_config(folder, 0).get('load_from')
     scores: dict[ScoreKey, float] = {}
     for record in records_in(folder):
@@ -209,7 +209,7 @@ def _lead(
 def _add_differences(page: Page, columns: Sequence[str], rows: Sequence[Row]) -> None:
     heading = 'Differences between the configs'
     if rows:
-        text = f'All other settings are equal. The sign {MISSING} means that a run does not set this key.'
+        text = f'All other settings are equal. The sign {MISSING} means that the config of a run does not have the setting.'
         page.add(heading, text, html_table(columns, rows, words=True))
     else:
         page.add(heading, 'All settings are equal.')

@@ -171,8 +171,8 @@ def draw_demo(
             charts.append(chart({'': percent(name, curves[name])}, title, 'step'))
     page.add(
         'Training',
-        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy is how often it '
-        'finds the other copy of an image among copies of many images.',
+        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy is how often the '
+        'network finds the other copy of an image among copies of many images.',
         charts,
         'The teacher is a running average of the student; the closer its momentum to 1, the slower it follows.',
     )

@@ -1,9 +1,8 @@
 """Draw the effects figure, which shows the effects that a study measured, below each other on a common axis.
 
 For each effect, the figure shows the values for single seeds, the confidence interval, the equivalence margin and the published
-effect. Pages show the figure as a table with a drawing in each row, and papers include it as an image file. Both use an
-`EffectsFigure`.
-A row of a study is a config that the study trains with several seeds.
+effect. Pages show the figure as a table with a drawing in each row. For papers, the figure is an image file. Both forms are
+created from an `EffectsFigure`. A row of a study is a config that the study trains with several seeds.
 """
 
 from collections.abc import Sequence
@@ -53,7 +52,7 @@ class Effect:
 
     Args:
         name: The name of the effect, such as a factor, a claim of a paper or a row of the study.
-        verdict: The verdict in words, such as 'higher' or 'inconclusive'.
+        verdict: The verdict, such as 'higher' or 'inconclusive'.
         kind: The kind of the verdict, which is a key of `LOOKS`.
         estimate: The estimated effect.
         low: The lower end of the 95 % confidence interval.
@@ -62,7 +61,7 @@ class Effect:
         change: The settings that change, as text.
         note: A remark on the verdict.
         published: The published effect.
-        agreement: Whether the measured effect agrees with the published effect, in words.
+        agreement: Whether the measured effect agrees with the published effect, as text.
         group: The heading above a series of effects. Effects with the same heading follow each other.
         digits: The number of decimals to show.
     """
@@ -114,7 +113,7 @@ class EffectsFigure:
         published_note: A remark on comparing the published effects with the measured effects.
         start: The first row of the study with its score, as text.
         end: The last row of the study with its score, as text.
-        total: The effect of the last row compared with the first row.
+        total: The effect of the last row compared with the first row, or the effect of all factors together.
     """
 
     title: str

@@ -166,7 +166,7 @@ def records_in(*folders: str | Path) -> list[Record]:
     return records
 
 
-# The data set, a text on how its images differ from those of the first table, and the rows.
+# The data set, a text on how the images differ from those of the first table for this data set, and the rows.
 Table = tuple[str, str, list[Result]]
 
 

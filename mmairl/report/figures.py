@@ -85,7 +85,7 @@ def lines(
     """Return a figure with a line for each entry of `series`.
 
     Args:
-        series: For each name of a line, its x values and y values, and optionally the ends of an interval.
+        series: For each line, by name, the x values and y values, and optionally the ends of an interval around each y value.
         title: The title.
         x: The name of the x axis.
         log: The axes that are logarithmic: 'x', 'y', 'xy' or ''.
@@ -250,7 +250,7 @@ def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
 def study_scatter(
     points: Sequence[Point], across: Sequence[float | None], title: str, x: str
 ) -> dict[str, Any]:
-    """Return the arguments of `lines` or `chart` to draw one score of rows against another, with a fitted line per group."""
+    """Return the arguments of `lines` or `chart` to draw one score of the rows over another, with a fitted line per group."""
     placed = {}
     groups: dict[str, list[str]] = {}
     for (row, values, _), at in zip(points, across):

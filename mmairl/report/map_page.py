@@ -84,7 +84,8 @@ def map_images(
         size: The side of the center crop of an image. Default: the side of the training crops if the checkpoint states it, else
             224.
         config: The config of the network. It is required unless the network is a ResNet or a ViT.
-        colours: A CSV file whose first column names the images, and the name of the column by which to color them.
+        colours: A CSV file that has the names of the images in its first column, and the name of the column by which to color
+            the images.
         patches: The number of images whose cells (regions of a ResNet's feature map, or patches of a ViT) are compared. These
             images are evenly spaced in the order of names.
         batch: The batch size.
@@ -96,7 +97,7 @@ def map_images(
         The path of the page.
 
     Raises:
-        UserError: If fewer than three images can be read, all features are equal, or the CSV file names none of the images.
+        UserError: If fewer than three images can be read, all features are equal, or the CSV file contains none of the images.
 
     Example:
         >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP

@@ -25,7 +25,7 @@ Step = tuple[str, bool]
 Box = dict[str, float]  # the left and top edge, width and height of a crop, in percent of the image
 # A text about the sampled parameters of an image ('' if the transform was not applied), and the crop of the image.
 Drawn = tuple[str, Box | None]
-# For each view, a list of its transforms. With each transform comes a list of `Drawn`, one for each image.
+# For each view, a list of its transforms. Each transform is paired with a list that has one `Drawn` for each image.
 Heard = list[list[tuple[Callable, list[Drawn]]]]
 
 

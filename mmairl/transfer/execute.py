@@ -112,8 +112,8 @@ def tune_task(
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Run a task with several sets of options (trials). Return the options with the best score, and a record of all trials.
 
-    The options of a trial change the config of the task. The trials are compared by the mean score of the two halves of the
-    held-out images.
+    The options of a trial change the config of the task. The trials are compared by the task's first score, averaged over
+    the two halves of the held-out images.
     """
     task = TASKS[name]
     column, key = next(iter(task.scores.items()))
@@ -138,7 +138,7 @@ def _measured(
     options: Mapping[str, Any],
     held_out: bool = False,
 ) -> dict[str, Any]:
-    """Run a task unless its result exists, and return its scores under the names that mmdet, mmseg or the protocol uses.
+    """Run a task unless its result exists, and return its scores, named as in mmdet, mmseg or the protocol.
 
     The scores are measured on the test images or, if `held_out` is true, on each half of the held-out images.
     """
@@ -240,8 +240,8 @@ def _by_platform(
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
         take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
-    # total_batch_size is divided among the processes. Otherwise, mmdet's setting of 2 images per GPU would apply, which is
-    # meant for 8 GPUs.
+    # Without this line, mmdet's batch size of 2 images per GPU would apply, which is meant for 8 GPUs. Instead,
+    # total_batch_size is divided among the processes.
     cfg.train_dataloader.batch_size = None
     cfg.work_dir = str(folder)
     cfg.resume = True

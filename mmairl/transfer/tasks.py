@@ -1,7 +1,4 @@
-"""The transfer tasks of the papers whose tables are in configs/studies/_published.
-
-Each task has a config, data and scores.
-"""
+"""The transfer tasks of the papers whose tables are in configs/studies/_published."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,12 +17,12 @@ class Task:
 
     Attributes:
         config: Name of the config. It can contain a placeholder for the depth of the ResNet.
-        scores: The columns of the results table, and for each column the name of its score in the output of the run.
+        scores: The columns of the results table, and for each column the name of its score in the task's output.
         data: Paths that must exist. The tuple is empty if the config generates its data.
         depths: The depths of ResNets for which there are configs. The tuple is empty if one config supports all depths.
         protocol: Name of the protocol of `mmairl evaluate`. None if the task is in tasks.yaml.
         platform: The package that runs the task, mmdet or mmseg.
-        factor: The factor that converts a score of the run to a percentage.
+        factor: The factor that converts a score in the task's output to a percentage.
         plain: The columns that are not multiplied by `factor`, such as errors in meters.
     """
 
@@ -39,7 +36,7 @@ class Task:
     plain: tuple[str, ...] = ()
 
     def times(self, column: str) -> float:
-        """Return the factor that converts a score of the run to the unit of this column."""
+        """Return the factor that converts a score in the task's output to the unit of this column."""
         return 1 if column in self.plain else self.factor
 
 

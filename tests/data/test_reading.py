@@ -87,5 +87,5 @@ def test_remote_storage_is_retried_longer(clock):
         clock.now += 30
         raise OSError(errno.ETIMEDOUT, 'no response')
 
-    with raises_code('no-answer', r'remote.tar: .* \(no response; 4 tries in 120.7 s\); check the network'):
+    with raises_code('no-answer', r'remote.tar: .* \(no response; 4 tries in 120.7 s\); check the connection'):
         retried(hang, 'remote.tar', patience=120)

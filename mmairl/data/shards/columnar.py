@@ -182,7 +182,8 @@ def row_group(file: io.FileIO, name: str, group: int) -> Any:
 def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
     """Return the file content of an image.
 
-    `Dataset.to_parquet` may store only the path of an image. In this case, read the file at this path.
+    `Dataset.to_parquet` may store only the path of an image. In this case, read the file at this path, which is relative to
+    the folder of the shard.
     """
     image = row_group(file, name, group)[row].as_py()
     if isinstance(image, dict):

@@ -39,7 +39,8 @@ class Shards(ViewDataset):
         max_pixels: Images with more pixels than this count as unreadable.
         cache: A folder on this node for copies of remote shards. Default: read single images from the remote shards.
         cache_size: Largest size of the cache in bytes.
-        channels: Number of channels in the image files, which are read as stored. Default: convert images to 8-bit RGB.
+        channels: Number of channels in the image files. If set, the values are read as stored, without conversion.
+            Default: convert every image to 8-bit RGB.
 
     Raises:
         UserError: If a shard is missing or damaged or has no image, or if its URL may contain a secret.

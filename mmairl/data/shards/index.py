@@ -51,7 +51,7 @@ class Index:
         self.classes: list[str] = content['classes']
         self.stamps = [tuple(stamp) for stamp in content['stamps']]
         self.bounds = np.cumsum([0, *content['counts']])
-        # The first image of each unit that is read as a whole. Such units are shards or, in Parquet files, row groups.
+        # The index of the first image of each shard or, in Parquet files, of each row group, then the number of all images.
         self.units = np.cumsum([0, *content['units']])
         # The memory maps are copy-on-write, because torch does not accept read-only arrays.
         rows = np.load(folder / 'rows.npy', mmap_mode='c')

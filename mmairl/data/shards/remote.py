@@ -20,8 +20,8 @@ from mmairl.data.reading import retried
 from mmairl.errors import UserError, chain, explained, refuse_secret
 from mmairl.io import FULL
 
-# The stamp of a shard, which differs if the shard has changed: its size, then its modification time or the versions that the
-# storage states.
+# The stamp of a shard, which differs if the shard has changed. For a local shard, it is the size and the modification time. For
+# a remote shard, it is the size, a version such as an ETag, and the header Last-Modified ('' where the storage states none).
 Stamp = tuple[int | str, ...]
 LIMIT = 30  # time limit of a request in seconds, in addition to the limits of the package that accesses the storage
 PATIENCE = 120  # total time limit in seconds of all tries of a request
@@ -140,7 +140,7 @@ def explained_refusals(url: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise  # the disk of this node is full, so another try would fail, too
-        # This leaves out CancelledError, the cause of a time-out, because it is not an Exception.
+        # The condition leaves out CancelledError, which is the cause of a time-out and not derived from Exception.
         links = [link for link in chain(error) if isinstance(link, Exception)]
         first = type(links[-1])
         if issubclass(first, ValueError) and not issubclass(first, OSError):

@@ -15,8 +15,8 @@ Kind = TypeVar('Kind')
 class ShardRows:
     """The index of a shard: the position, the size, the label and the name (without extension) of each image.
 
-    For a Parquet file, `starts` contains the row group of each image, `sizes` contains the row in this group, and the names
-    are empty.
+    For a Parquet file, `starts` contains the row group of each image, and `sizes` contains the row in this group. For Arrow
+    and Parquet files, the names are empty.
 
     Attributes:
         label_kind: The form of the labels in the shard: 'none', 'numbers', 'names' (`classes` contains the names that occur)
@@ -38,7 +38,8 @@ class ShardRows:
         """Raise if the shard has no image, or if a label is out of range."""
         if not self.starts:
             raise UserError(
-                f'{shard}: the shard has no image, such as a member NAME.jpg or NAME.png; leave the shard out',
+                f'{shard}: the shard has no image (in a tar archive, an image is a member such as NAME.jpg); leave the shard '
+                'out',
                 code='empty-shard',
             )
         count = MAX_CLASSES if self.label_kind == 'numbers' else len(self.classes)

@@ -61,7 +61,7 @@ def hub_shards(place: str) -> list[str]:
     with installed('datasets', 'data sets of the Hugging Face hub'):
         from datasets import load_dataset
     name, _, split = place.removeprefix(HUB).partition(':')
-    remedy = 'check the name, the split and the network'
+    remedy = 'check the name, the split and the connection'
     with explained(f'{place}: the data set cannot be loaded', remedy, code='bad-hub-dataset'):
         dataset = load_dataset(name, split=split or 'train')
     return [file['filename'] for file in dataset.cache_files]

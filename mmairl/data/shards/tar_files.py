@@ -29,7 +29,7 @@ LONG_NAME = b'L'
 EXTENDED = b'x'
 GLOBAL = b'g'
 RECORD = re.compile(rb'(\d{1,20}) ([^=]+)=')
-# tools/pack.py stores its notes in this folder. webdataset skips names that start and end with two underscores.
+# tools/pack.py stores its notes in this folder. webdataset skips them, because the name starts and ends with two underscores.
 ABOUT = b'__mmairl__/'
 NUMBER = re.compile('-?[0-9]{1,18}')
 Kind = TypeVar('Kind')

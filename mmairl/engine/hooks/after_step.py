@@ -32,7 +32,7 @@ def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
 
 @HOOKS.register_module()
 class MomentumHook(Hook):
-    """After each optimizer step, update the teacher and add keys to the queue, by the model's `after_step`.
+    """After each optimizer step, call the model's `after_step` to update the teacher and add keys to the queue.
 
     The hook acts on models with a `Teacher` or a `KeyQueue`. With gradient accumulation, it acts once per optimizer step,
     and the keys of all accumulated batches enter the queue. If the optimizer wrapper reports that it did not call the
@@ -66,7 +66,7 @@ class MomentumHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self.keys: list[Tensor] = []
-        # With diff_rank_seed, the processes have different seeds. To choose equal views, all use the seed of the first process.
+        # With diff_rank_seed, the processes have different seeds. To choose the same view, all use the seed of the first one.
         seed = torch.tensor(runner.seed)
         broadcast(seed)
         self.seed = seed.item()
@@ -99,7 +99,7 @@ class MomentumHook(Hook):
 
 @HOOKS.register_module()
 class QueueHook(Hook):
-    """Do nothing. The hook exists because configs of earlier versions name it. Now `MomentumHook` fills the queue."""
+    """Do nothing. The hook exists because configs of earlier versions contain it. Now `MomentumHook` fills the queue."""
 
     def before_train(self, runner: Runner) -> None:
         runner.logger.info(

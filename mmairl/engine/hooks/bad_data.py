@@ -21,7 +21,7 @@ class NonFiniteHook(Hook):
     """Report steps with a non-finite loss or gradient, and end a run that has too many of them.
 
     The optimizer wrapper skips these steps, and teacher and queue do not change. This hook restores the statistics of batch
-    norm, and each process writes the file names of its images to WORK_DIR/non_finite/.
+    norm, and each process writes the file names of its images in the step to WORK_DIR/non_finite/.
 
     One case differs: on a GPU, a step whose loss is finite but whose gradients are not is reported one step later. Its
     gradients are dropped, but teacher, queue and statistics change as in other steps. With float16, gradients that overflow

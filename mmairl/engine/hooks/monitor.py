@@ -69,7 +69,7 @@ class HealthHook(Hook):
         }
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
-        # The values go to the visualizer but not to the log, because they would add three dozen values to each line.
+        # The values go to the visualizer but not to the log, because each log line would become three dozen values longer.
         runner.visualizer.add_scalars(
             {f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1
         )
@@ -226,8 +226,8 @@ class Recorder:
 
         If the optimizer step was not skipped, the result also has values for each stage and for the whole model.
 
-        Each stage has the norms of its gradients and weights, and the relative change of its weights. The whole model has the
-        norm of all gradients and the largest relative change of a stage.
+        For a stage, these are the norms of its gradients and weights, and the relative change of its weights. For the whole
+        model, these are the norm of all gradients and the largest relative change of a stage.
         """
         values = {}
         if self.teacher_distance is not None:

@@ -34,8 +34,9 @@ class PreciseBNHook(Hook):
     batches go through the training forward pass. The norm layers of a detection head therefore receive the same kind of
     regions as in training.
 
-    mmpretrain has a hook of the same name, which does not suit mmdet. It uses `mode='tensor'`, in which mmdet's heads receive
-    other regions. It also requires a loader with a `batch_size`. Loaders of mmdet that group images by aspect ratio have none.
+    mmpretrain's hook of the same name does not suit mmdet. Its forward pass has `mode='tensor'`, in which mmdet's heads receive
+    other regions than in training. It also requires a loader with a `batch_size`, but the loaders of mmdet that group images
+    by aspect ratio have no `batch_size`.
 
     Args:
         batches: Number of batches to average over. Default: 200.

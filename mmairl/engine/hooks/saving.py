@@ -159,7 +159,7 @@ class ExactCheckpointHook(CheckpointHook):
             self.save_as(runner, self.filename_tmpl.format(step), meta)
 
     def save_as(self, runner: Runner, name: str, meta: dict[str, int]) -> Path:
-        """Start to write a checkpoint with this name, and return its path. All processes must call this together."""
+        """Start to write a checkpoint with this name, and return its path. All processes must call this method together."""
         self.states = all_gather_object(random_state())
         path = Path(self.out_dir) / name
         self.last_ckpt = str(path)

@@ -70,5 +70,5 @@ class HeadSGD(torch.optim.SGD):
 
 @cache
 def on_device(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return numbers as a tensor on a device. It is cached, because copying the numbers to a GPU would block each step."""
+    """Return numbers as a cached tensor on a device. Without the cache, copying them to a GPU would block each step."""
     return torch.tensor(numbers, dtype=torch.float64).to(device, dtype)

@@ -52,8 +52,8 @@ class ZeroStrategy(Strategy):
     """ZeRO by torch's `fully_shard` (FSDP2), for every optimizer. Results are the same as without a strategy.
 
     Args:
-        zero_optimization: A dictionary in which `stage` is 1, 2 or 3. If it also has `offload_optimizer` or `offload_param`,
-            set to `dict(device='cpu')`, the shards are kept in CPU memory and the optimizer runs on the CPU.
+        zero_optimization: A dictionary in which `stage` is 1, 2 or 3. With `offload_optimizer=dict(device='cpu')` or
+            `offload_param=dict(device='cpu')`, the shards are kept in CPU memory and the optimizer runs on the CPU.
         bf16: With `dict(enabled=True)`, weights are gathered in bfloat16, while shards stay in float32. Default: None
             (weights are gathered in float32).
 
@@ -170,7 +170,7 @@ def shard_like(value: Tensor, part: Tensor) -> Tensor:
 
 
 def shard_weights(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
-    """Shard the full tensors of a state dict like the model's parameters. The model calls this before it loads them."""
+    """Shard the full tensors of a state dict like the model's parameters. The model calls this function before loading."""
     for name, part in model.named_parameters(remove_duplicate=False):
         if isinstance(part, DTensor) and name in state and state[name].shape == part.shape:
             state[name] = shard_like(state[name], part)

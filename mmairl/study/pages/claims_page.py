@@ -136,10 +136,7 @@ def shown(effect: float) -> str:
 
 
 def span(part: Mapping[str, Any]) -> str:
-    """Return the 95 % interval of an effect as text.
-
-    The text is empty if there is no interval. This is always so if an earlier version of mmairl wrote the record.
-    """
+    """Return the 95 % interval of an effect as text; '' if there is none, as in records of earlier versions of mmairl."""
     low, high = part.get('low'), part.get('high')
     return '' if low is None else f'{shown(low)} to {shown(high)}'
 
@@ -173,9 +170,9 @@ def _claimed_effect(part: Mapping[str, Any]) -> str:
 
 
 def seed_counts(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the numbers of seeds per row behind a claim's effects, as text; a dash if the record does not have them.
+    """Return the numbers of seeds per row behind a claim's effects, as text.
 
-    Records of earlier versions of mmairl do not have them.
+    The text is a dash for records of earlier versions of mmairl, which do not have these numbers.
     """
     counts = {part['seeds'] for part in parts if part.get('seeds')}
     return ', '.join(map(str, sorted(counts))) or BLANK

@@ -144,7 +144,7 @@ def _noise(of: PageData) -> Content | None:
 
 
 def _power(found: Sequence[Findings]) -> str:
-    """Return one line about the comparison with the median spread: its spread and the smallest effect its seeds detect."""
+    """Return the median spread of the comparisons, and the smallest effect that is detectable at this spread, as text."""
     findings = found[0].all if found else ()
     known = [one.stored for one in findings if one.stored.get('deviation')]
     known = [pair for pair in known if pair['seeds'] > 1]

@@ -264,7 +264,7 @@ class Findings:
         return [one for one in self.all if one.verdict != verdicts.get(one.name)]
 
     def built_on(self, name: str) -> set[str]:
-        """Return the rows that build on a row, directly or through other rows."""
+        """Return the rows that have a given row as their base row, directly or through other rows."""
         built = {name}
         for row in self.study['rows']:
             if row['on'] in built:
@@ -327,7 +327,7 @@ class Findings:
 
     @cached_property
     def chain(self) -> list[Finding]:
-        """The comparisons, if they form a chain in which each row builds on the previous row; otherwise, an empty list."""
+        """The comparisons, if they form a chain, in which the base row of each row is the previous row; otherwise, []."""
         steps = self.all
         linked = all(step.on == before.name for before, step in pairwise(steps))
         return steps if linked and len(steps) > 1 and not self.crossed else []

@@ -1,4 +1,4 @@
-"""The page that lists all studies in a folder, the newest one first: answer, verdicts, cost and progress."""
+"""The page that lists all studies in a folder, newest first, with their answers, verdicts, progress and training times."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, Arith
 def write_studies_page(folder: str | Path) -> Path:
     """Write index.html, which lists all studies in a folder, into this folder.
 
-    If a folder in it is not a readable study, the page states the reason.
+    If a subfolder is not a readable study, the page states the reason.
 
     Args:
         folder: The folder that contains the folders of studies.
@@ -31,7 +31,7 @@ def write_studies_page(folder: str | Path) -> Path:
         The path of the page.
 
     Raises:
-        UserError: If the folder does not exist or contains no other folder.
+        UserError: If the folder does not exist or has no subfolders.
     """
     folder = Path(folder)
     if not folder.is_dir():

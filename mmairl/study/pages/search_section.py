@@ -1,4 +1,4 @@
-"""The section of a study page about tuning: scores as published and as tuned, trials, and the best score of each budget.
+"""The section of a study page about tuning: scores with published and with tuned settings, and the trials of the searches.
 
 A row of a study is one configuration, and its base row is the row with which it is compared. If the page has this section,
 each row is tuned by one or more searches. A search runs several trials, which differ in the values of some settings. These
@@ -36,7 +36,7 @@ def search_values(study: Study) -> dict[str, Any]:
 
 
 def search_runs(study: Study) -> list[Mapping[str, Any]]:
-    """Return the runs that the study does not compare: those with the published settings, and the trials of all searches."""
+    """Return the runs of a search that are not in `study['rows']`: those with the published settings, and all trials."""
     if 'search' not in study:
         return []
     runs: list[Mapping[str, Any]] = []
@@ -51,7 +51,8 @@ def search_runs(study: Study) -> list[Mapping[str, Any]]:
 def _tracks(study: Study, metric: str) -> list[tuple[str, list[str]]]:
     """Return the name of each row with its cells in the table that compares published and tuned settings.
 
-    The cells are the base row, then score, effect and verdict as published, and then score, effect and verdict as tuned.
+    The cells are the base row, then score, effect and verdict with the published settings, and then the same with the tuned
+    settings.
     """
     column = Column('measured', metric, '')
     tracks = [study['as_published'], study]

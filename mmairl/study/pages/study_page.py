@@ -196,7 +196,7 @@ def _scatter(
 def _score_tables(study: Record, lines: Sequence[Line], first: str) -> dict[str, Markup]:
     """Return a table of the measured scores and one published score, and a table of the other published scores.
 
-    The published score in the first table is `first` if it is published.
+    The published score in the first table is the score with the key `first`, if the paper reports this score.
     """
     heads = columns(study)
     published = [number for number, head in enumerate(heads) if head.kind == 'published']

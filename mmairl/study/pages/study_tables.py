@@ -19,7 +19,7 @@ from mmairl.study.statistics.verdict_words import current_verdict
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
 LEGEND = (
     'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference between the rounded means of a row and '
-    'the row that it builds on, with the verdict of the test. — : not measured or not published.'
+    'of the row with which it is compared, with the verdict of the test. — : not measured or not published.'
 )
 # These are the labels of the columns in the papers' tables, for studies that give only the key of a column.
 LABELS = {
@@ -79,7 +79,7 @@ class Cell:
     """The text of a cell, with the numbers behind it.
 
     Args:
-        numbers: The numbers.
+        numbers: The row's numbers in this column (`Column.numbers`).
         value: Their mean, as text.
         spread: Their standard deviation, as text.
         n: The number of runs behind a measured score; 0 in other columns.
@@ -196,7 +196,7 @@ def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) 
 
 
 def row_problems(study: Mapping, row: Mapping) -> list[str]:
-    """Return a sentence for each problem of a row's runs, with the seeds of these runs. The means alone hide problems."""
+    """Return a sentence for each problem of a row's runs, with the seeds of these runs."""
     seeds: dict[str, list[str]] = {}
     for seed, _, sentence in problems_by_seed(study, row):
         seeds.setdefault(sentence, []).append(str(seed))

@@ -14,7 +14,7 @@ Satterthwaite's, but at most (n - 1) log2(R) / 2, where R is the number of rows 
 row. Without this limit, tests find false effects too often: in a design with 16 rows of two runs, in which no effect is real
 and the standard deviation of one row is 16 times that of the other rows, 9 % of the studies would have a false effect.
 
-If rows are missing, an effect is reported only if no other main effect or pairwise interaction contributes to its estimate.
+If some rows have no runs, an effect is reported only if no other main effect or pairwise interaction contributes to it.
 Collapsed runs, whose scores are far below those of the other runs, are excluded. If all runs of a row but one collapsed, the
 remaining run is excluded, too, unless an effect cannot be estimated without it. If any run collapsed, the effects on the
 mean score have no verdict. Instead, Fisher's exact test compares how many runs collapsed at the two levels of each factor.
@@ -75,7 +75,7 @@ class Fit:
         residual: (runs, runs) The matrix that turns scores into residuals by subtracting what rows and seeds explain.
         rows: (runs, rows) Indicators: 1 if the run belongs to the row, else 0.
         freedom: Degrees of freedom of the residuals.
-        confounded: The terms that cannot be estimated from these runs.
+        confounded: The terms whose coefficients cannot be estimated.
     """
 
     terms: Terms
@@ -127,8 +127,8 @@ def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
     """Fit the linear model of a design to its runs.
 
     The model has all interactions if the design is a full factorial and each of its rows has a run. Otherwise, it has the
-    main effects and pairwise interactions; of the effects that the rows cannot separate from each other, it then has only
-    the first one in the order of `Design.distinct`.
+    effects of `Design.distinct`: the main effects and pairwise interactions, but only the first one of several effects that
+    the rows cannot separate from each other.
 
     Args:
         design: The design.
@@ -187,7 +187,7 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     """Return the effects of a design's factors on one score, as study.json stores them.
 
     Args:
-        study: The record of the study (the content of study.json), as `collect` writes it.
+        study: The record of the study (the content of study.json).
         metric: Key of the score.
         margin: Effects that are smaller than the margin count as equivalent to no effect.
     """
@@ -255,7 +255,7 @@ class DesignEffects:
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """The number of runs in each row that have not collapsed."""
+        """For each row, by name, the number of runs that have not collapsed."""
         return Counter(name for name, _ in self.learned)
 
     @cached_property
@@ -295,9 +295,10 @@ class DesignEffects:
 
     @cached_property
     def collapses(self) -> dict[Effect, dict[str, Any]]:
-        """The numbers of collapsed runs for each main effect, with the p-value of the exact test; empty if no run collapsed.
+        """For each main effect, the result of `how_many_collapsed`; empty if no run collapsed.
 
-        The number of collapsed runs at the second level of the effect comes first, as in `how_many_collapsed`.
+        `collapsed` has the number of collapsed runs at the second level of the factor, then the number at its first level.
+        `share` is the p-value of the exact test.
         """
         collapsed = np.array([run not in self.learned for run in self.finished], bool)
         if not collapsed.any():
@@ -365,7 +366,7 @@ class DesignEffects:
 def how_many_collapsed(
     design: Design, names: Sequence[str], collapsed: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Count collapsed runs at both levels of each main effect, and test whether the two rates are equal.
+    """Count the collapsed runs at each level of each factor, and test whether runs collapse equally often at both levels.
 
     Args:
         design: The design.
@@ -373,8 +374,8 @@ def how_many_collapsed(
         collapsed: (..., runs) Whether each run collapsed.
 
     Returns:
-        For each main effect, the number of collapsed runs at its second level, the number at its first level, and the
-            p-value of Fisher's exact test. The p-value is NaN if no run collapsed.
+        For each factor, the number of collapsed runs at its second level, the number at its first level, and the p-value
+            of Fisher's exact test. The p-value is NaN if no run collapsed.
     """
     high = np.array([design.signs(effect, names) > 0 for effect in design.main])
     at_high, at_low = (collapsed.astype(int) @ level.T for level in (high, ~high))

@@ -5,10 +5,10 @@ example, a claim about several scores has one part for each score. A part is a s
 such as the difference between two rows. (A row is one configuration of the study, trained with several seeds.)
 
 Seeds are blocks if each seed gives all rows the same order of images and the same initial weights. The weighted sum is then
-computed for each seed, and the test is about its mean over seeds. Otherwise, the rows are independent samples with different
-variances. Both tests have n - 1 degrees of freedom, where n is the number of seeds that all rows have or, for independent
-samples, the smallest number of runs in a row. With this choice, the error rate does not exceed its nominal level for any
-variances (Hájek, 1962).
+computed for each seed, and its mean over seeds is tested. Otherwise, the rows are independent samples with different
+variances. The test has n - 1 degrees of freedom in both cases, where n is the number of seeds that all rows have or, for
+independent samples, the smallest number of runs in a row. With this choice, the error rate does not exceed its nominal level
+for any variances (Hájek, 1962).
 """
 
 import math

@@ -1,12 +1,12 @@
-"""Compare each row of a study with its base row, the row that it builds on: an estimate, an interval and a verdict.
+"""Compare each row of a study with its base row: compute an estimate, an interval and a verdict.
 
-A row is one configuration of the study, trained with several seeds. A seed means the same in two rows if its runs in both
-rows recorded the same initial weights and the same order of images. In this case, seeds are blocks: the rows are paired by
-seed, and the differences between runs of the same seed are tested. Otherwise, the rows are independent samples with
-different variances. Both tests are t-tests with n - 1 degrees of freedom, where n is the number of pairs or, for independent
-samples, the number of runs in the smaller sample. If scores are normally distributed, the error rate of these tests does not
-exceed its nominal level for any two variances (Mickey and Brown, 1966). The error rate of Welch's test exceeds this level with
-two or three seeds or with unequal numbers of runs.
+A row is one configuration of the study, trained with several seeds. Its base row is the row with which it is compared. Seeds
+are blocks if the runs of both rows with the same seed have the same initial weights and the same order of images
+(`same_start`). The rows are then paired by seed, and the differences between runs of the same seed are tested. Otherwise,
+the rows are independent samples with different variances. Both tests are t-tests with n - 1 degrees of freedom, where n is
+the number of pairs or, for independent samples, the number of runs in the smaller sample. If scores are normally
+distributed, the error rate of these tests does not exceed its nominal level for any two variances (Mickey and Brown, 1966).
+The error rate of Welch's test exceeds this level with two or three seeds or with unequal numbers of runs.
 
 A run has collapsed if its score is far below the scores of runs that learned (`collapse_limit`). A collapsed run is not a
 sample from their distribution, so means exclude it. If a run of either row collapsed, the means are not tested. Instead,
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-# The package loads `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
+# scipy imports `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
 import scipy
 
 from mmairl.study.statistics.verdict_words import (
@@ -40,7 +40,7 @@ from mmairl.study.statistics.verdict_words import (
 LEVEL = 0.05
 # Differences below this number of points are equivalent, unless the study declares another margin.
 MARGIN = 1.0
-# A standard error of fewer points than this is due to rounding, so it counts as unknown.
+# A standard error below this number of points is due to rounding, so it counts as unknown.
 TIED = 1e-9
 # The arrays are estimates, their standard errors and their degrees of freedom.
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -237,7 +237,7 @@ def verdicts(
         error: Their standard errors.
         freedom: Degrees of freedom of the errors.
         margin: Differences below the margin are equivalent.
-        level: The chance of one or more false differences in the family is at most this. The same limit applies to false
+        level: Limit of the chance of one or more false differences in the family. The same limit applies to false
             equivalences.
         known: Decisions of an earlier analysis, which are final. To repeat a decision, the test that led to it gets the
             p-value 0, and the other test of the same comparison gets 1.
@@ -268,7 +268,7 @@ def compare_scores(
     level: float = LEVEL,
     known: Sequence[str] | None = None,
 ) -> list[Comparison]:
-    """Return every comparison that a study declares, by one score. They are tested as one family.
+    """Return all comparisons that a study declares, by one score, tested as one family.
 
     Args:
         study: The record of the study.
@@ -488,10 +488,10 @@ def shared_epochs(row: Record, base: Record) -> int:
 
 
 def same_start(row: Record, base: Record, seed: int) -> bool:
-    """Return True if a seed means the same in two rows.
+    """Return True if the two runs of a seed, one in each row, can be compared as a pair.
 
-    This is so in two cases. Either the runs of this seed share the epochs before a fork, or they have the same order of
-    images and the same initial weights. Initial weights are not compared if their shapes differ.
+    The runs can be paired if they share the epochs before a fork, or if they have the same order of images and the same
+    initial weights. Initial weights are not compared if their shapes differ.
     """
     if shared_epochs(row, base):
         return True

@@ -2,7 +2,7 @@
 
 A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 
-A comparison at equal cost requires the scores of checkpoints that were saved along the runs.
+A comparison at equal cost requires the scores of checkpoints that were saved during the runs.
 """
 
 import math
@@ -55,7 +55,7 @@ def _mean(row: Mapping, key: str) -> float | None:
     values = []
     for run in row['runs']:
         value = run.get(key) if run['state'] == 'done' else None
-        # A cost of 0 is skipped. It marks a run that was copied, because a search chose the unchanged options of the row.
+        # A cost of 0 is skipped: it marks a run whose weights were copied, because a search chose the row's own options.
         if value is not None and (value or row.get('of')):
             values.append(value)
     return mean(values) if values else None
@@ -65,9 +65,9 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
     """Compare the scores of each row and its base row at the FLOPs of the cheaper of the two rows.
 
     In each entry, `ratio` is the cost of one run of the row divided by that of one run of its base row. The score of the
-    costlier row is interpolated linearly between two checkpoints. The entry has no `estimate` unless checkpoints below
-    and above the lower cost were measured. Collapsed runs are excluded. A row has no entry if one of the two costs is unknown,
-    if both are equal, or if the row takes its weights from another row instead of training.
+    costlier row is interpolated linearly between two checkpoints. The entry has no `estimate` unless the costlier row has
+    measured checkpoints below and above the lower cost. Collapsed runs are excluded. A row has no entry if one of the two
+    costs is unknown, if both costs are equal, or if the row takes its weights from another row instead of training.
     """
     spent = costs(study)
     rows = {row['name']: row for row in study['rows']}

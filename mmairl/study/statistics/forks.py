@@ -16,7 +16,7 @@ from mmairl.config import flat
 from mmairl.io import parse_yaml
 from mmairl.study.statistics.compare_rows import Record, scores_by_seed, shared_epochs
 
-# Relative changes of options below this limit only cause numerical divergence.
+# If all options change by less than this fraction of their values, scores differ only because of numerical divergence.
 NEGLIGIBLE = 1e-6
 
 
@@ -25,8 +25,8 @@ def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
 
     In each entry, `epoch` is the last shared epoch, `between` is the standard deviation of the runs of the base row, and
     `within` is the standard deviation of the paired differences. `runs` is the number of independent runs per row that would
-    give the same standard error. If `null` is true, the options of the two rows differ by less than a millionth, so their
-    scores differ only because of numerical divergence.
+    give the same standard error as the paired runs. If `null` is true, the options of the two rows differ by less than a
+    millionth, so their scores differ only because of numerical divergence.
     """
     rows = {row['name']: row for row in study['rows']}
     entries = []

@@ -2,8 +2,8 @@
 
 A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 
-The noise from the choice of test images is computed without resampling. For many images, the bootstrap standard error of a
-mean is the standard deviation over images divided by the square root of the number of images.
+The noise from the choice of test images is computed without resampling, because the bootstrap standard error of a mean over
+many images is the standard deviation over images divided by the square root of the number of images.
 """
 
 import math
@@ -25,8 +25,8 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
     """Return how much the score of each row varies over seeds and over test images.
 
     Each entry has the standard deviation of a run's score over pre-training seeds (`seeds`) and over classifier seeds
-    (`probes`), and its standard error over test images (`images`). For a row that is compared with a base row, the entry
-    also has the standard errors of the effect over seeds and over test images. Unknown values are None.
+    (`probes`), and the standard error of the row's mean score over test images (`images`). For a row that is compared with a
+    base row, the entry also has the standard errors of the effect over seeds and over test images. Unknown values are None.
 
     Args:
         study: The record of the study.
@@ -83,8 +83,8 @@ def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]
 def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
     """Return, for each test image, the fraction of the row's finished runs that classify it correctly.
 
-    Returns None if this cannot be computed: a run did not record which images it classified correctly, its score is not the
-    fraction of these images, or runs have different numbers of test images.
+    Returns None if a run did not record which images it classified correctly, if its score is not the fraction of these
+    images, or if runs have different numbers of test images.
     """
     scores = scores_by_seed(row, metric)
     answers = []

@@ -1,10 +1,10 @@
 """Compare two single checkpoints image by image with an exact sign-flip test.
 
-A checkpoint recognizes an image if it classifies it correctly. The null hypothesis is that both checkpoints are equally good
-on the distribution of the test images. Swapping their answers on some groups of images then gives a result that is as likely
-as the observed result. The test compares the observed difference in accuracy with the differences after all 2^n possible swaps
-of n groups of images. With one image per group, it is McNemar's exact test. The verdict applies to the two checkpoint files,
-not to the recipes that trained them.
+An image is recognized by a checkpoint that classifies it correctly. The null hypothesis is that both checkpoints are equally
+good on the distribution of the test images. Swapping the answers of the checkpoints on some groups of images then gives a
+result that is as likely as the observed result. The test compares the observed difference in accuracy with the differences
+after all 2^n possible swaps of n groups of images. With one image per group, it is McNemar's exact test. The verdict applies
+to the two checkpoint files, not to the recipes that trained them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 A row of a study is one configuration, usually trained with several seeds. Seeds are blocks if each seed gives all rows the
 same order of images and the same initial weights.
 
-The calculation uses the spread of the finished seeds, which is itself only an estimate.
+The calculation uses the spread between the finished runs, which is itself only an estimate.
 """
 
 import math
@@ -123,7 +123,7 @@ def more_runs(
 
     Args:
         effect: The size of the effect.
-        spread: Standard deviation of a run.
+        spread: Standard deviation of a run's score within its row.
         runs: Number of runs so far.
         design: The design.
         blocks: Whether seeds are blocks, which means that each seed gives all rows the same start.

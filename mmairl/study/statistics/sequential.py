@@ -147,10 +147,10 @@ def compare_sequentially(
 ) -> list[Comparison]:
     """Return the comparisons of a sequential study, with their verdicts.
 
-    A decided comparison has the values from the analysis that decided it. An undecided comparison has the values from the
-    latest analysis.
-    The result depends only on the record of the study, not on when it was analyzed. An analysis includes a comparison only
-    if both rows have all seeds of this analysis.
+    An analysis includes a comparison only if both rows have all seeds of this analysis. A decided comparison has the values
+    from the analysis that decided it. An undecided comparison has the values from the latest analysis that includes it or,
+    before its first analysis, those of all finished runs. The result depends only on the record of the study, not on when
+    it was analyzed.
     """
     current = [_undecided(pair) for pair in compare_scores(study, metric, margin)]
     for count, level in plan.analyses:

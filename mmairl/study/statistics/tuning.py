@@ -3,9 +3,9 @@
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
 with changed options.
 
-Each row is tuned by several searches with different trials and different seeds. The intervals describe the spread between
-searches, so they include both sources of luck. The scores are those that selected the best trial, so the best score is
-optimistic.
+Each row is tuned by several searches with different trials and different seeds. The confidence intervals describe the spread
+between searches, so they include the luck of both the trials and the seeds. The scores are those that selected the best
+trial, so the best score is optimistic.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,16 @@ def best_of(
 ) -> np.ndarray:
     """Return the expected best score of 1, 2, ... trials.
 
-    The first trial has the published values, and the other trials follow in random order. If d of n scores are drawn without
-    replacement, the k-th smallest of the n scores is the largest drawn score with probability C(k - 1, d - 1) / C(n, d).
+    The first trial has the published values of the hyperparameters, and the other trials follow in random order. If d of n
+    scores are sampled without replacement, the k-th smallest of the n scores is the largest sampled score with probability
+    C(k - 1, d - 1) / C(n, d).
 
     Args:
         published: Score of the trial with the published values.
         others: Scores of the other trials.
-        reported: Scores of all trials on other images, in the same order. If given, the best trial is still chosen by
-            the scores above, but the result is the expected value of its score in `reported`.
+        reported: Scores of all trials on other images, in the same order, with the published trial first. If given, the
+            best trial is still chosen by `published` and `others`, but the result is the expected value of its score in
+            `reported`.
     """
     scores = np.asarray([published, *others], float)
     values = scores if reported is None else np.asarray(reported, float)

@@ -54,7 +54,7 @@ def decision_of(verdict: str) -> str:
 
 
 def current_verdict(effect: Mapping[str, Any]) -> str:
-    """Return the current word for the verdict of a stored comparison or effect, even if an earlier version stored it."""
+    """Return the current word for a stored verdict on a comparison or effect, which may be an old word."""
     verdict = effect['verdict']
     if verdict == DIFFERS:
         return verdict_of(DIFFERS, effect.get('estimate'), effect.get('share') is not None)
