@@ -271,7 +271,9 @@ def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     yield keys, values
     items: Iterable = ()
     if isinstance(values, dict):
-        items = dict.items(values)  # unlike this, `ConfigDict.items` copies every value
+        items = dict.items(
+            values
+        )  # `values.items` is slow for a ConfigDict, because it copies every value
     elif isinstance(values, list | tuple | set):
         items = enumerate(values)
     for key, value in items:

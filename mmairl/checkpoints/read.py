@@ -52,7 +52,7 @@ from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import is_hub, is_released, released_file
 from mmairl.errors import UserError, printable
 
-# Tensors with these suffixes, weights and batch statistics, must be floats. Counters and tables of positions can be integers.
+# Weights and batch statistics, which have these suffixes, must be floats. Counters and tables of positions can be integers.
 FLOATS = ('weight', 'bias', 'running_mean', 'running_var')
 HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
 
@@ -171,7 +171,7 @@ class Backbone:
         if 'num_heads' in arch and arch['embed_dims'] % arch['num_heads']:
             raise UserError(
                 f"{self.path}: {arch['num_heads']} attention heads do not divide the width ('{arch['embed_dims']}'); correct "
-                'the number in config.json, or give a config with its backbone',
+                'the number in config.json, or give a config with the backbone of this checkpoint',
                 code='other-network',
             )
         require_complete(self.weights, network, self.path)
@@ -483,7 +483,7 @@ class BackboneSearch:
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the counters of batches that some formats omit. Counters do not affect batch norms with a fixed momentum."""
+    """Add the batch counters that some formats omit. The counters do not affect batch norms with a fixed momentum."""
     for key in [key for key in weights if key.endswith('.running_mean')]:
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     return weights
