@@ -53,7 +53,7 @@ class PlainDumper(yaml.SafeDumper):
 
 
 def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Write text that contains `{{` in double quotes, because `literal_braces` can escape braces only there."""
+    """Put a text in double quotes if it contains `{{`, because `literal_braces` can escape braces only in double quotes."""
     return dumper.represent_scalar(
         'tag:yaml.org,2002:str', text, style='"' if '{{' in text else None
     )
