@@ -158,7 +158,7 @@ def read_once(path: str) -> Config:
 
 
 def change_data(cfg: Config, scale: Scale) -> None:
-    """Replace the training data set with that of the scale, and change the transforms of the views."""
+    """Replace the training data set if the scale has a data set of its own, and change the transforms of the views."""
     dataset = innermost(cfg.train_dataloader.dataset)
     own_views = expand_named_views(dataset.get('views')) or ()
     sizes = [step['size'] for view in own_views for step in view if 'size' in step]
