@@ -135,7 +135,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar='RUNS',
         help='--until-decided: train at most RUNS runs, including search trials (default: enough for '
-        '12 seeds of each row, with their trials)',
+        '12 seeds of each row)',
     )
 
 

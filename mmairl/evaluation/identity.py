@@ -262,9 +262,9 @@ def is_absent(described: Mapping[str, Any]) -> bool:
 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
-    """Return a digest of files. It covers their names below `root`, their sizes and their bytes.
+    """Return a digest of files, which covers their names below `root`, their sizes and their bytes.
 
-    If the files have more than 256 MiB in total, it covers their modification times instead of their bytes.
+    If the files have more than 256 MiB in total, the digest covers their modification times instead of their bytes.
     """
     digest = hashlib.sha256()
     inside = os.path.join(root, '')

@@ -228,7 +228,7 @@ class OnlineProbeHook(SelectionHook):
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
     ) -> None:
-        """Keep the pooled features of the first view. They are in the backbone's first output of a training step."""
+        """Keep the pooled features of the first view from the backbone's first output in each training step."""
         if self.features is None and module.training:
             features = first_view(model, pooled(output).detach())
             precision = torch.promote_types(features.dtype, torch.float32)

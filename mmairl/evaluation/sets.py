@@ -284,7 +284,7 @@ def _contains(described: Mapping, other: Mapping) -> bool:
 def refit(data: Mapping) -> dict:
     """Return the config of the images on which the final classifier is trained.
 
-    It contains the images of `train`. If `train` and `val` are splits of one data set, it contains those of `val`, too.
+    These are the images of `train`. If `train` and `val` are splits of one data set, the images of `val` are added.
     """
     splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
     if splits == ['train', 'val']:

@@ -27,18 +27,17 @@ class Classifier(BaseModel):
     """A backbone with linear classifiers, for supervised training, fine-tuning and linear evaluation.
 
     Args:
-        backbone: Config of the backbone. In checkpoints, its keys begin with `backbone.`.
+        backbone: Config of the backbone. In checkpoints, the names of its weights begin with `backbone.`.
         in_channels: Width of the pooled features.
         classes: Number of classes.
         heads: Number of classifiers. They are stacked in one layer and trained on the same features. The optimizer
             `HeadSGD` gives each classifier its own learning rate.
         frozen: Whether the backbone stays in evaluation mode and is not trained.
-        layers: How many of the last layers of a ViT to use. Their features are concatenated. Default: use the output of the
-            backbone.
+        layers: How many of the last layers of a ViT to use. Default: use the output of the backbone.
         pooling: Features to use: 'cls' (the class tokens of the layers), 'mean' (the mean patch feature of the last layer)
             or 'both'.
-        blocks: For each head, one number per concatenated vector: 1 if the head uses the vector, otherwise 0. Default: all
-            heads use all vectors.
+        blocks: For each head, one number per vector that `pooled_layers` concatenates: 1 if the head uses the vector,
+            otherwise 0. Default: all heads use all vectors.
 
     Raises:
         UserError: If the data have no labels.

@@ -27,8 +27,8 @@ class LayerOutput(NamedTuple):
 def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) -> list[LayerOutput]:
     """Return the outputs of the selected layers for a batch of images.
 
-    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. They are numbered like the items of a
-    list, so -1 is the last one. As in DINO, a ViT's final norm is applied to the output of every layer. Position embeddings
+    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. Layers are numbered like the items of a
+    list, so -1 is the last layer. As in DINO, a ViT's final norm is applied to the output of every layer. Position embeddings
     are interpolated to the size of the images.
 
     Raises:

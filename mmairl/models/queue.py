@@ -1,4 +1,4 @@
-"""The queue of keys that serve as negatives."""
+"""The queue of keys from earlier steps, which a head uses as negatives or as a set of possible positives."""
 
 import torch
 import torch.nn.functional as F

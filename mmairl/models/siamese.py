@@ -107,8 +107,8 @@ class Siamese(BaseModel):
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        # If there is a queue, this dictionary maps the index of each key's view to the keys of the last batch. They are not
-        # normalized.
+        # If there is a queue, this dictionary maps the index of each key's view to the keys of the last batch. These
+        # keys are not normalized.
         self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:
@@ -243,7 +243,7 @@ class Teacher(nn.Module):
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Return the teacher's parameters, and the student's parameters in the same order.
 
-        They are matched by their order, because matching them by name would take a quarter of a step's time on a CPU.
+        Parameters are matched by their order, because matching by name would take a quarter of a step's time on a CPU.
         """
         parts = nn.ModuleList(getattr(student, name) for name, _ in self.named_children())
         return list(self.parameters()), list(parts.parameters())

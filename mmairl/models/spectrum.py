@@ -17,7 +17,7 @@ def rankme(x: Tensor) -> float:
 
 
 def effective(values: Tensor) -> float:
-    """Return the effective number of values: divide them by their sum, and take the exponential of their entropy.
+    """Return the effective number of values: the exponential of the entropy of the values divided by their sum.
 
     The result is 1 if all values are 0.
     """
@@ -40,7 +40,7 @@ def spread(x: Tensor) -> float:
 def singular_values(x: Tensor, centred: bool = False) -> Tensor:
     """Return the singular values of `x` in descending order.
 
-    They are computed in float64 from the smaller of the two Gram matrices.
+    The values are computed in float64 from the smaller of the two Gram matrices.
     """
     x = x.double()
     if centred:

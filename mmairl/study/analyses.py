@@ -9,7 +9,7 @@ A module registers its analysis when it is imported::
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module  # noqa: TID251  a study is a program, like the configs it names
+from importlib import import_module  # noqa: TID251  a study may execute code, like the configs that it names
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -56,7 +56,7 @@ def load_analyses(names: Sequence[str]) -> None:
             ) from None
         if name not in ANALYSES:
             raise UserError(
-                f"analyses: the module registers no analysis ('{name}'); let it add one to mmairl.study.analyses.ANALYSES",
+                f"analyses: the module registers no analysis ('{name}'); add one to mmairl.study.analyses.ANALYSES",
                 code='no-analysis',
             )
 

@@ -101,7 +101,7 @@ class ClaimPart(NamedTuple):
 class Form(Declared, frozen=True, tag_field='form'):
     """Base class of the forms of tests, such as the difference of two rows.
 
-    A form either returns its parts, which are tested one by one, or overrides `rows`, `scores` and `evidence`.
+    Most forms override `parts`, and each part is tested separately. The other forms override `rows`, `scores` and `evidence`.
     """
 
     need: ClassVar[Need] = 'all'
@@ -214,7 +214,7 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
     The gain of a pair is how much better its first row is than its second row. The claim is that the gain of the pair
     `gain` is larger than the gain of the pair `than`, or larger than the gain of the same pair in the scores `than_scores`.
     The relation `similar` claims that the two gains differ by at most the margin. The relation `not_larger` claims that the
-    gain of `gain` exceeds the other gain by at most the margin.
+    gain of the pair `gain` does not exceed the other gain by more than the margin.
     """
 
     gain: Two
@@ -255,8 +255,8 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
     """Claims how scores change from row to row in `over`.
 
     `rises` and `falls` claim that scores get better or worse from each row to the next. `plateau` claims that all later rows
-    are within the margin of the first row, and `no_gain` that they are better by at most the margin. If `after` names a row,
-    the rows before it are left out, so that it becomes the first row.
+    are within the margin of the first row. `no_gain` claims that no later row is better than the first row by more than the
+    margin. If `after` names a row, the rows before this row are left out, so that it becomes the first row.
     """
 
     over: Three
@@ -496,7 +496,7 @@ class Claim(Declared, frozen=True, kw_only=True):
         paper: The key of the paper in `configs/studies/_claims.yaml`.
         where: Every place in the paper that states the claim, such as 'Sec. 4.1' or 'Tab. 2'.
         test: The form that tests the claim on the rows of the study.
-        published: How far the paper's own numbers support its words.
+        published: How far the paper's own numbers support its words; 'drawn only' if they are only in a figure.
         evidence: The paper's numbers for this claim, if they are not the published numbers of the rows.
         reading: How the test understands the quotation, if its words allow several interpretations.
         see: The names of related claims, such as the opposite claim of another paper.

@@ -242,8 +242,8 @@ def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str
     """Yield a sentence if the source code of some runs was not recorded."""
     if unknown := sum(bool(run.get('unverified')) for run in described):
         yield (
-            f'{unknown} runs have an unknown identity, because an earlier version of mmairl did not record the source code '
-            'that they used; --remeasure measures them again'
+            f'the source code of {unknown} runs is not fully known, because an earlier version of mmairl did not record it; '
+            '--remeasure measures their tasks again'
         )
 
 
@@ -357,7 +357,7 @@ def as_records(families: Mapping[str, Sequence[Comparison]]) -> dict[str, list[R
 
 
 def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
-    """Return a function that looks up the number that the papers print for a row and a score, or None."""
+    """Return a function that gets a row and a score, and returns the number that the papers print, or None."""
     tasks = published_tasks(study)
     numbers = {}
     for row in study.rows:

@@ -105,8 +105,8 @@ def prepare_study(
         seeds: The seeds to use instead of the study's.
         tasks: The tasks to use instead of the study's.
         out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
-        rate: The measured training speed of one device with the scale's config `rate_of`, in images per second. The
-            plan computes hours from this rate. Default: the rate in the scale.
+        rate: The measured training speed of one device in images per second, with the config that the scale names in
+            `rate_of`. The plan computes hours from this rate. Default: the rate in the scale.
 
     Raises:
         UserError: If the study is invalid, if it names an unknown task, or if two rows differ in an undeclared setting.
@@ -337,7 +337,7 @@ def run_locally(runs: list[Run], jobs: int = 1, per_run: int = 1) -> None:
     Args:
         runs: The runs, from `laid_out_runs`.
         jobs: How many runs to execute at the same time.
-        per_run: The number of GPUs of each run, or of processes on a machine without GPUs.
+        per_run: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
     """
     # This module is slow to import, and printing a plan does not need it.
     from mmairl.study.run_study import complete_runs
@@ -358,7 +358,7 @@ def run_until_decided(
         prepared: The study.
         most: The largest number of runs, including trials. `statistics.sequential` has the default.
         jobs: How many runs to execute at the same time.
-        per_run: The number of GPUs of each run, or of processes on a machine without GPUs.
+        per_run: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         collect_only: If true, only analyze the runs that are already finished, and start no others.
 
     Returns:
@@ -405,7 +405,7 @@ def submit_jobs(
     Args:
         prepared: The study.
         runs: The runs, from `laid_out_runs`.
-        per_run: The number of GPUs of each run, or of processes on CPU nodes.
+        per_run: The number of GPUs per run; on nodes without GPUs, the number of processes per run.
         partition: The partition. Default: the partition in the profile.
         profile: A YAML file with a site's options for sbatch.
         gpus: 0 for jobs on nodes without GPUs; any other number has no effect.

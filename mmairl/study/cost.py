@@ -122,7 +122,7 @@ def _reference_work(scale: bytes) -> ImageWork | None:
 
 
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return a number for each config that is proportional to the training FLOPs of a run.
+    """For each config, return a number that is proportional to the training FLOPs of a run.
 
     The number is the FLOPs per image times the length of training. The length is the number of epochs if the config states
     it, and otherwise the number of images that the run trains on. If the FLOPs per image of any config cannot be counted,
@@ -137,7 +137,7 @@ def flops(configs: Mapping[str, Config]) -> dict[str, float]:
 def epochs(cfg: Config, images: int = 1) -> float:
     """Return the number of epochs of a run.
 
-    If the config states its length in iterations, `images` is the number of training images per epoch.
+    If the config states the length of training in iterations, `images` is the number of training images per epoch.
     """
     fixed = cfg.train_cfg.get('max_epochs')
     return fixed or cfg.train_cfg.max_iters * cfg.total_batch_size / images
@@ -184,7 +184,7 @@ def counted_work(
         model: The model's config.
         sizes: The size of each view in pixels.
         batch: The batch size of the step whose work is counted.
-        sources: Digests of the modules outside the package that the model uses.
+        sources: Digests of the modules that the model uses from outside the package.
     """
     subject = dict(model=model, sizes=sizes, batch=batch, sources=sources)
     counted = remembered(subject, lambda: _count_work(model, sizes, batch))

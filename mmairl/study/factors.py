@@ -37,8 +37,8 @@ LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos', 'BYOLHead
 # The size limit of the cache in bytes. It has no effect here, because only an index is read, which does not fill the cache.
 CACHE_SIZE = 2**40
 
-# Facts about a component that papers seldom print and in which libraries differ. For each class, a function of the class's
-# settings returns the facts. Subclasses use the function of their nearest base class.
+# For each class of component, a function of its settings returns facts that papers seldom print and in which libraries
+# differ. Subclasses use the function of their nearest base class.
 FACTS: dict[str, Callable[..., dict[str, str]]] = {
     'PairwiseHead': lambda **_: {'directions of the loss': 'summed', 'clamps in the loss': 'none'},
     'PrototypeHead': lambda **_: {
@@ -55,7 +55,10 @@ FACTS: dict[str, Callable[..., dict[str, str]]] = {
 
 
 def same_run(cfg: Config) -> str:
-    """Return a text with all settings that affect a run. Two configs with equal texts train and evaluate equally."""
+    """Return a text with all settings that affect a run.
+
+    Runs of configs with equal texts are trained and evaluated in the same way.
+    """
     measuring = {key: cfg.get(key) for key in MEASURING}
     return json.dumps({**_training_keys(cfg), **measuring}, sort_keys=True, default=str)
 

@@ -63,7 +63,8 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
     comparable = sum(row.trains for row in rows) > 1
     if equal and (study.design or not comparable):
         raise UserError(
-            f'{study.name or study.title}: no rows remain to be compared at this scale ({left_out[0]}); choose another scale',
+            f'{study.name or study.title}: too few rows remain to be compared at this scale ({left_out[0]}); choose another '
+            'scale',
             code='nothing-to-compare',
         )
     rows += null_rows(rows, scale, tasks)
@@ -94,7 +95,7 @@ def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
     """Find the rows whose runs would equal those of an earlier row.
 
     Returns:
-        The name of the earlier row, by the name of the row that equals it.
+        For each of these rows, the name of the earlier row.
     """
     first: dict[Hashable, str] = {}
     equal: dict[str, str] = {}
@@ -127,7 +128,8 @@ def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[R
 def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
     """Raise an error if a search or a task would choose its settings by test images.
 
-    This check reads only the configs. Later, the worker process of each run also compares the images.
+    This check reads only the configs. Later, the worker process of each run also compares the images by which settings
+    are chosen with the test images.
     """
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []
@@ -180,7 +182,7 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
 
 
 def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
-    """Compare the config of each row with that of the row in its `against`.
+    """Compare the config of each row with the config of the row in its `against`.
 
     Returns:
         A record for each pair of rows. `declared` has the keys that the row declares. `found` has the keys in which the
@@ -222,7 +224,7 @@ def is_declared(key: str, row: Row) -> bool:
 
 
 def require_fair(compared: Sequence[dict[str, Any]]) -> None:
-    """Raise an error if two compared rows differ in a key that the row does not declare."""
+    """Raise an error if a row has undeclared differences from the row in its `against`."""
     for entry in compared:
         if entry['undeclared']:
             raise UserError(

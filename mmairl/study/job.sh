@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Complete one run of a study as a Slurm job. The arguments are the folders of all runs in the job array. The file job.sh in
-# each folder has the commands of that run.
+# the folder of a run has the commands of this run.
 #SBATCH --nodes={{ nodes }} --ntasks-per-node={{ tasks }} --cpus-per-task={{ cpus }}
 {% if gres %}
 #SBATCH --gres={{ gres }}

@@ -49,7 +49,7 @@ def execute(
     Args:
         runs: All runs of the study.
         jobs: How many runs to execute at the same time.
-        devices: The number of GPUs of each run, or of processes on a machine without GPUs.
+        devices: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         report: A function that gets a run and a text about its start or its end.
     """
     waiting = unfinished(runs)
@@ -95,7 +95,7 @@ def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
 
     Args:
         jobs: The largest number of parallel runs.
-        devices: The number of GPUs of each run, or of processes on a machine without GPUs.
+        devices: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         needed: The number of parallel runs for which there must be enough GPUs: `jobs`, or fewer if fewer runs are left.
     """
     if not torch.cuda.is_available():

@@ -203,7 +203,7 @@ class Planner:
         return trials
 
     def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
-        """Yield the runs of each search: rows with their own options, trials, and new runs with the best trials' options.
+        """Yield the runs of each search: runs with the rows' own options, trials, and new runs with the best trials' options.
 
         Only the new runs are compared. The runs with the rows' own options ("as published") are the same as in a study
         without `search`, with the index of a search as seed. Therefore, a finished study keeps its runs if `search` is added.

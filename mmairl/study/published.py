@@ -11,7 +11,7 @@ from mmairl.config import home
 from mmairl.errors import UserError
 from mmairl.io import read_yaml
 
-NOT_ROWS = ('columns', 'printed', 'notes')  # the keys of a table that do not name one of its rows
+NOT_ROWS = ('columns', 'printed', 'notes')  # the keys of a table that are not names of rows
 NOT_SCORES = ('beta',)  # the columns of a table that contain a setting of the row and no score
 DEFAULT_TABLES = ('revisit_airl.table1_ladder', 'revisit_airl.table2_optimizer_crossover')
 

@@ -20,8 +20,8 @@ from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 from mmairl.study.schema import TrainingStart
 
-# The digest of the order covers at most this many images at the start of the first epoch. They identify the order of all
-# images.
+# The digest of the order covers at most this many images at the start of the first epoch. The order of these images
+# identifies the order of all images.
 FIRST = 2**21
 
 

@@ -3,8 +3,9 @@
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
 with changed options.
 
-The weights of a row that is not trained are another run's weights after NormRescale, an earlier checkpoint of another run,
-or an external checkpoint.
+The weights of a row that is not trained are another run's weights after NormRescale (see `checkpoints.normrescale`), an
+earlier checkpoint of another run, or an external checkpoint.
+
 The function `origin` returns an identity of everything from which the weights of a run are created. If this identity changes,
 the weights are created again and measured again.
 """

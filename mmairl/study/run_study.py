@@ -25,7 +25,7 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
     Args:
         runs: All runs of the study.
         jobs: How many runs to execute at the same time.
-        devices: The number of GPUs of each run, or of processes on a machine without GPUs.
+        devices: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         say: A function that prints a line.
     """
     before = done = len(runs) - len(unfinished(runs))

@@ -23,7 +23,7 @@ from mmairl.study.spec import Row, Seed, Untrained
 # The batch size of most full-size configs. The factors in a scale's `lr` assume it.
 DEFAULT_BATCH = 1024
 FULL_WIDTH = 64  # the base channels of a full-size ResNet
-# The number of training images in ImageNet. Configs that state their length in iterations assume this number.
+# The number of training images in ImageNet. Configs that state the length of training in iterations assume this number.
 IMAGENET = 1_281_167
 
 
@@ -158,7 +158,7 @@ def read_once(path: str) -> Config:
 
 
 def change_data(cfg: Config, scale: Scale) -> None:
-    """Replace the training data set with that of the scale, and change the transforms of the views."""
+    """Replace the training data set if the scale has a data set of its own, and change the transforms of the views."""
     dataset = innermost(cfg.train_dataloader.dataset)
     own_views = expand_named_views(dataset.get('views')) or ()
     sizes = [step['size'] for view in own_views for step in view if 'size' in step]
@@ -245,7 +245,7 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
         cfg: The config, which is changed in place.
         scale: The scale.
         iterations: The iterations per epoch at this scale, divided by the iterations per epoch on ImageNet. It is 1 if
-            the config states its length in epochs.
+            the config states the length of training in epochs.
     """
     factor = scale.epochs * iterations
     if factor == 1:

@@ -65,8 +65,8 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     chosen: Chosen | None = None
     # For each tuned task, the options of its trials.
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}
-    # Digests of the modules outside the package that training imports. The value is None if the run is not trained, or if
-    # an earlier version wrote this request without digests.
+    # Digests of the modules that training imports from outside the package. The value is None if the run is not trained, or
+    # if an earlier version wrote this request without digests.
     sources: dict[str, str] | None = None
 
     @property

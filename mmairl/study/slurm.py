@@ -29,8 +29,8 @@ from mmairl.study.runs import LAST_WORDS, Run, status
 JOB = Template(
     Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True
 )
-# The largest number of runs in one job array. It is Slurm's default MaxArraySize, and it is halved until the site accepts
-# the array.
+# The largest number of runs in one job array. Slurm's default MaxArraySize of 1001 allows this number. If a site does not
+# accept an array, `submit` halves the number.
 PORTION = 1000
 ENDED = (
     'BOOT_FAIL', 'CANCELLED', 'COMPLETED', 'DEADLINE', 'FAILED', 'NODE_FAIL', 'OUT_OF_MEMORY', 'PREEMPTED', 'TIMEOUT',
@@ -77,7 +77,7 @@ def read_cluster(path: Path) -> Cluster:
 def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
     """Return, for each unfinished run, the unfinished runs that it needs.
 
-    The runs are in an order in which they can be executed.
+    The keys are ordered so that each run comes after the runs that it needs.
     """
     waiting = {run.folder: run for run in runs if not run.done}
     needed = {}
@@ -150,12 +150,12 @@ def submit(
 ) -> None:
     """Submit the runs that are neither finished nor queued.
 
-    Runs that need no other runs are submitted as job arrays of the size that the site accepts. Each other run is a job that
-    Slurm starts after the runs that it needs.
+    Runs that need no other runs are submitted as job arrays of the size that the site accepts. Each other run is a
+    separate job, which Slurm starts after the jobs of the needed runs.
 
     Args:
         runs: All runs of the study.
-        devices: The number of GPUs of each run, or of processes on nodes without GPUs.
+        devices: The number of GPUs per run; on nodes without GPUs, the number of processes per run.
         out: The study's folder.
         cluster: The site's profile.
         say: A function that prints a line.
@@ -291,7 +291,7 @@ def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
     """Return the state of a run and a message about it.
 
     Args:
-        queue: Slurm's queue, or None on a machine without Slurm. Then the state follows only from the run's folder.
+        queue: Slurm's queue. If it is None, as on a machine without Slurm, the state follows only from the run's folder.
         run: The run.
     """
     folder_state, message = status(run)

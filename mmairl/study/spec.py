@@ -59,7 +59,8 @@ class Rescaled(Declared, frozen=True):
 class Along(Declared, frozen=True):
     """Takes a row's weights from a checkpoint that another row, which the key `of` names, saved during its training.
 
-    `part` states after which fraction of this training. For example, 50/300 is the checkpoint after epoch 50 of 300.
+    `part` is the fraction of the training after which the checkpoint was saved. For example, 50/300 is the checkpoint after
+    epoch 50 of 300.
     """
 
     of: str
@@ -77,7 +78,7 @@ class ForkPoint(Declared, frozen=True):
 
 
 def roles(origin: Rescaled | Along | ForkPoint | None) -> dict[str, str]:
-    """Return the keys `of` and `anchor` of `rescaled`, `along` or `fork` with their values, without unset keys.
+    """Return the keys `of` and `anchor` with their values, if they are set.
 
     The values name the rows whose weights are used. In the request that the planner writes for a run's worker process, the
     values are the folders of runs of these rows.

@@ -43,7 +43,7 @@ def _is_replaced(checkpoint: Path, result: RunResult) -> bool:
 
 
 def _changed_trials(result: RunResult, asked: Asked) -> str:
-    """Return a text about the first mmdet or mmseg task whose recipe was tuned by trials that the study no longer requests.
+    """Return a text about the first mmdet or mmseg task whose recipe was tuned by other trials than the study requests now.
 
     The text is '' if there is no such task.
     """

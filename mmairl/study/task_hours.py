@@ -48,7 +48,7 @@ def hours_of_tasks(
         configs: The config of each row.
         tasks: The tasks.
         scale: The scale.
-        runs: The number of runs of each row that the tasks measure.
+        runs: For each row, the number of runs that the tasks measure.
     """
     trials = {task: tune.trials for task, tune in study.tune.items()}
     hours = dict.fromkeys(tasks, 0.0)
@@ -74,7 +74,7 @@ def task_hours(
         cfg: The config of a row.
         tasks: The tasks.
         scale: The scale.
-        trials: The number of trials of each task that the study tunes. It replaces the number in the task's recipe.
+        trials: For each task that the study tunes, the number of trials. It replaces the number in the task's recipe.
     """
     hours: dict[str, float | None] = {}
     extracted = set()

@@ -59,7 +59,7 @@ def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
 
 
 def runs_of_each(study: Study, configs: Configs) -> dict[str, int]:
-    """Return the number of runs per seed of each row, except for untrained rows.
+    """For each row except untrained rows, return the number of its runs per seed.
 
     In a study with a search, the runs include the trials and the run of the row as published.
     """
@@ -82,7 +82,7 @@ def criterion_score(trial: Path, criterion: str) -> float:
 
 
 def best_trial(chosen: Chosen) -> Choice:
-    """Return the best trial with its options and its score. If several trials are equal, return the first."""
+    """Return the best trial with its options and its score. If several trials have the best score, return the first."""
     scores = {trial: criterion_score(Path(trial), chosen.criterion) for trial in chosen.trials}
     trial = max(scores, key=scores.__getitem__)
     if scores[trial] == -math.inf:

@@ -135,7 +135,7 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
 
 
 def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
-    """Raise an error if training imports modules outside the package that have changed since the study was started."""
+    """Raise an error if a module that training imports from outside the package has changed since the study was started."""
     if not asked.trains or (folder / 'trained.json').is_file():
         return
     if changed := changed_sources(asked.sources, outside_sources(cfg)):
@@ -200,7 +200,8 @@ def prepare_weights(
         asked: The request of the planner, which states what to train and measure.
         folder: The run's folder.
         launcher: The launcher.
-        published: A finished run with the same config and seed, whose weights are copied instead of training; or None.
+        published: The folder of a run with the same config and seed, or None. If this run is finished, its weights are
+            copied instead of training.
     """
     if asked.untrained:
         return

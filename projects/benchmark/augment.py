@@ -26,7 +26,7 @@ VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
 REST = VIEW[1:]  # the view without its crop, for images that are already cropped
 WORKER_NOTE = (
     'In a worker: a decoded image becomes two views of MoCo v2 as bytes, on one thread. The random draws differ, so the '
-    'check only tests that both make two views of 224 pixels; tests/data/test_transforms.py compares each operation with '
+    'check only tests that both sides make two views of 224 pixels; tests/data/test_transforms.py compares each operation with '
     "torchvision's."
 )
 DEVICE_NOTE = (
@@ -91,7 +91,7 @@ def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
-    """Return, for each other library, a function that makes two views from each image that its decoder returns."""
+    """Return, for each other library, a function that makes two views of each photograph, decoded in the library's format."""
     pil, tensors = (
         [Image.fromarray(pixels) for pixels in photographs],
         [tensor(pixels) for pixels in photographs],

@@ -4,9 +4,9 @@
     python -m projects.benchmark.dense_controls memory
     python -m projects.benchmark.dense_controls speed
 
-A cell is one position of a feature map. In the last stages, a cell depends on the whole image, so cells that are permuted
-within an image still contain its content. Two more controls separate content from position: each cell gets either the mean
-of its image's cells, or the features of a cell of another image.
+A cell is one position of a feature map. One control, an option of the protocol, permutes the cells within an image. In the
+last stages, a cell depends on the whole image, so permuted cells still contain its content. Two more controls separate content
+from position: each cell gets either the mean of its image's cells, or the features of a cell of another image.
 """
 
 import argparse
@@ -92,7 +92,7 @@ Change = Callable[[CellFeatures, Tensor], Tensor]
 
 @contextmanager
 def changed_cells(change: Change | None):
-    """Apply `change` to the features of cells inside the block."""
+    """Apply `change` to the features of cells within the `with` block."""
     plain = CellFeatures.__call__
     if change:
         CellFeatures.__call__ = lambda self, images: change(self, plain(self, images))
@@ -114,7 +114,7 @@ def exchanged(cfg: Config, seed: int) -> Change:
 
     def change(features: CellFeatures, x: Tensor) -> Tensor:
         if not bank:
-            # `features` calls this function for the scenes of the bank, too. This item prevents the exchange of their features.
+            # The call of `features` below calls this function again. An empty bank makes that call return x unchanged.
             bank.append(torch.empty(0))
             others = DATASETS.build({**cfg.evaluation.train, 'seed': 10**6 + seed})
             images = [features.protocol.resized(others[row][0]) for row in range(OTHER_SCENES)]
@@ -165,7 +165,7 @@ def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
 
 @contextmanager
 def peak_memory():
-    """Yield a list. After the block, its only item is the peak private memory (RssAnon, without mapped files) in bytes."""
+    """Yield a list whose item is the peak private memory within the `with` block (RssAnon, without mapped files) in bytes."""
     peak = [0]
     done = threading.Event()
 

@@ -1,7 +1,7 @@
 """The probes of goldens.py: `python golden_probes.py PART` computes their results for the tree in the current folder.
 
-goldens.py runs a copy of this file in both trees, so it must work with the code before and after a move. It relies on
-commands, registered names, config file names and a few functions. PLACES lists all modules in which these functions may be.
+goldens.py runs a copy of this file in the trees of two commits, so it must work with both, even if files have moved. It relies
+on commands, registered names, config file names and a few functions. PLACES lists all modules in which these functions may be.
 """
 
 import contextlib
@@ -177,7 +177,7 @@ def register_toys() -> None:
 
     @DATASETS.register_module(force=True)
     class GoldenViews(Dataset):
-        """A data set of `count` images. Each has several random views, whose sides are `sizes` pixels."""
+        """A data set of `count` images. Each image has one random view of each of the given `sizes`, in pixels."""
 
         def __init__(self, count: int, sizes: list[int], dtype: str = 'float64') -> None:
             generator = torch.Generator().manual_seed(7)
@@ -338,7 +338,7 @@ def probe_train_one() -> None:
 
 
 def probe_train_two() -> None:
-    """Train with two processes on this machine. Each is a copy of this program with the variables that torchrun sets."""
+    """Train with two processes on this machine. Each process runs this file with the environment variables of torchrun."""
     if 'RANK' in os.environ:
         train_all('train_two', 'pytorch')
         lookup('stop_processes')()
@@ -453,7 +453,7 @@ def real_config(
 def probe_resume() -> None:
     """Train once without interruption, and again with an interruption after step k.
 
-    Both final states must be equal, both within a tree and between the trees.
+    The two final states must be equal. Like the results of other probes, they must also be equal between the trees.
     """
     register_toys()
     for case, how in REAL_RUNS.items():

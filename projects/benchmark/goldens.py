@@ -1,4 +1,4 @@
-"""Compare the numbers of two commits, bit for bit: python -m projects.benchmark.goldens --base REV
+"""Compare the results of two commits, bit for bit: python -m projects.benchmark.goldens --base REV
 
 A probe is a short program whose result must not change, such as a training run of 50 steps. All probes (golden_probes.py)
 run in a copy of REV and in a copy of the working tree, on this machine and with this Python. The command prints one line for
@@ -197,7 +197,7 @@ def run_part(work: Path, tree: str, part: str, steps: int, out: Path) -> None:
 def restore_fixtures(work: Path, base: str, steps: int) -> None:
     """Restore the fixtures: files, such as interrupted runs, that the base commit writes and both trees read.
 
-    The base commit writes them only once. They are restored in the folder in which it wrote them.
+    The base commit writes the fixtures only once. They are restored in the folder in which the base commit wrote them.
     """
     stored = results(work, base, steps) / 'written_fixtures'
     scratch = work / 'scratch' / 'fixtures'
@@ -210,7 +210,9 @@ def restore_fixtures(work: Path, base: str, steps: int) -> None:
         stored.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(scratch, stored)
     shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(stored, scratch)  # keeps modification times, which are part of identities
+    shutil.copytree(
+        stored, scratch
+    )  # keeps modification times, which are part of the identities of results
 
 
 def report(base: Path, new: Path, quiet: bool) -> tuple[int, int]:

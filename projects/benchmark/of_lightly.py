@@ -1,4 +1,4 @@
-"""BYOL from lightly's benchmarks/imagenet/resnet50/byol.py, on the same backbone as the other sides."""
+"""BYOL from lightly's benchmarks/imagenet/resnet50/byol.py, on the same backbone as mmairl's and mmpretrain's BYOL."""
 
 import copy
 import importlib.util

@@ -70,7 +70,7 @@ def size_of(*trees: object) -> int:
 
 
 class Traffic(TorchDispatchMode):
-    """Count the bytes, floating-point operations and kernels of everything in the block, by the name of the operation.
+    """Count the bytes, floating-point operations and kernels of everything in the `with` block, by the name of the operation.
 
     Attributes:
         bytes: Bytes read and written.

@@ -25,7 +25,7 @@ def different_runs(one: Path, other: Path) -> list[str]:
 
 
 def is_damaged(path: Path) -> bool:
-    """Return True if the file is no archive or one of its checksums is wrong."""
+    """Return True if the file is not an archive, or if one of its checksums is wrong."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is not None

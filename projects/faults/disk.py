@@ -37,8 +37,8 @@ PATIENCE = 120.0  # maximum seconds to wait for the first checkpoint, and for th
 def full_disks(count: int, seed: int, folder: Path) -> dict:
     """Fill the disk during each of `count` runs, and count the outcomes.
 
-    The first run finds space for half a checkpoint, the second for nothing, and the others for a random fraction of a
-    checkpoint.
+    The first run has space for half a checkpoint, the second run has no space, and each other run has space for a random
+    fraction of a checkpoint.
 
     The disk is a file system in memory, which only root can mount.
     """
@@ -88,7 +88,7 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
             and time.monotonic() < latest
         ):
             time.sleep(0.005)
-        # The run is paused while the disk is being filled. Otherwise, it could write a checkpoint in between.
+        # Pause the run, so that it cannot write a checkpoint while the disk is being filled.
         process.send_signal(signal.SIGSTOP)
         disk.fill(room)
         process.send_signal(signal.SIGCONT)

@@ -45,10 +45,10 @@ KINDS = [
 def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Write `count` damaged images into `folder`, load each through a FileDataset, and count the outcomes.
 
-    An image is either `read` or counted under the phrase of the Reason for which it is unreadable. Exceptions are faults: an
-    image is `misread` (the result is not an RGB image), an exception `escaped` the data set, or a reading process `crashes`
-    or `hangs`. `warnings` counts images for which something was printed, and `memory_mib` is the growth of a reader's
-    memory.
+    A sound reader either returns the image (`read`) or raises UnreadableImage, which is counted under the phrase of its
+    Reason. All other outcomes are faults of the reader: the result is not an RGB image (`misread`), another exception is
+    raised (`escaped`), or the reading process `crashes` or `hangs`. `warnings` counts images for which something was
+    printed, and `memory_mib` is the growth of a reading process's memory.
     """
     files = write_broken_images(count, seed, folder)
     data = FileDataset(folder, files, [-1] * count, None, max_unreadable=1, max_pixels=MAX_PIXELS)
@@ -64,7 +64,7 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 class Readers:
-    """Load all images one after the other in a child process. If the process dies, the next one skips the current image."""
+    """Load all images one after the other in a child process. If it dies, a new process starts at the following image."""
 
     COUNTED = ('read', 'escaped', 'misread', 'warnings', 'memory_mib')
 
@@ -97,7 +97,7 @@ class Readers:
         self.crashes += process.exitcode != 0
 
     def read_on(self) -> None:
-        """Read images until all are read. Write all output, warnings and logs of the process to the file `screen`."""
+        """Read the remaining images. Write all output, warnings and logs of the process to the file `screen`."""
         screen = os.open(self.screen, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(screen, 1)
         os.dup2(screen, 2)

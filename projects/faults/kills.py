@@ -27,7 +27,7 @@ FAULTS = (
 )
 # The run is started again and again. Each start is killed at the next of these moments.
 MOMENTS = ('save', 'step', 'save', 'step', 'start')
-# After each start, the run trains a random number of iterations, at most this many, before it waits for the moment of its kill.
+# For the moments 'save' and 'step', the run first trains a random number of iterations, at most this many.
 FARTHEST = 8
 MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # maximum iterations of a start before it is killed
 SAVING, STEP = 0.02, 0.04  # approximate seconds of a save and of a step of the small run

@@ -144,7 +144,7 @@ def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
         'memory grows': int(slope > limit),
     }
     for name in ('files', 'threads', 'workers'):
-        # A batch that is being sent by a worker raises the count in some samples. A leak raises it in all later samples.
+        # A batch that a worker is sending raises a count in some samples. A leak raises the count in all later samples.
         early_counts, late_counts = (
             [getattr(point, name) for point in part] for part in (early, late)
         )

@@ -1,4 +1,4 @@
-"""Read DICOM files, and tiles of images too large for memory. Importing this package registers both with mmairl."""
+"""Read DICOM files, and tiles of images too large for memory. Importing this package registers both readers with mmairl."""
 
 from mmairl.data.decode import READERS, Reader
 from projects.imaging.dicom import decode_dicom, is_dicom

@@ -1,4 +1,4 @@
-"""Train BYOL with lightly's code, at the size of mmairl's rows: python -m projects.judge.lightly_byol
+"""Train BYOL with lightly's code, at the size of mmairl's studies: python -m projects.judge.lightly_byol
 
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
@@ -6,9 +6,9 @@ From lightly (1.6.0, benchmarks/imagenet/resnet50/byol.py): the views by Pillow,
 groups, a rate of 0.45 per 256 images (mmairl: 0.3), and the schedules. As in lightly, the teacher moves before each step,
 and its projector starts with other weights than the projector of the student.
 
-From mmairl's rows (explain_lightly.yaml at a scale): network, widths, images, crops, grayscale, mean and deviation, batch,
-epochs, warm-up, and the factors by which the scale changes the rate and 1 - momentum. As in mmairl's rows, there is neither
-16-bit precision nor a classifier (its gradients would not reach the network).
+From the study explain_lightly.yaml at a scale (size): network, widths, images, crops, grayscale, the pixels' mean and
+deviation, batch, epochs, warm-up, and the factors by which the scale changes the learning rate and 1 - momentum. As in the
+study, there is neither 16-bit precision nor a classifier (its gradients would not reach the network).
 """
 
 import copy
@@ -31,7 +31,7 @@ PARTS = ('backbone', 'projection_head')
 
 
 def views(sizes: Sizes) -> list[Compose]:
-    """Return both default views of lightly, which make Pillow images, with the crops and grayscale of mmairl's rows."""
+    """Return both default views of lightly, which make Pillow images, with the crops and grayscale of mmairl's study."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')
     pipelines = [
         kind(crop['size'], random_gray_scale=grey['p']).transform

@@ -1,4 +1,4 @@
-"""Settings and command line for training code of other libraries that is compared with mmairl's rows.
+"""Settings and command line for training code of other libraries that is compared with rows of mmairl's studies.
 
 A row of a study is a set of runs of one config with different seeds. A scale sets the size of a study's data, networks and
 schedules, and `Sizes` has these numbers for a scale.
@@ -78,9 +78,8 @@ class Sizes:
                 yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in arrays]
 
 
-Train = Callable[
-    [int, Sizes, Tensor, int], dict
-]  # from (seed, sizes, images, epochs) to a checkpoint
+# A training function. It receives seed, sizes, images and number of epochs, and returns a checkpoint.
+Train = Callable[[int, Sizes, Tensor, int], dict]
 
 
 def lightning(
@@ -121,7 +120,7 @@ def main(train: Train, about: str, out: str, epochs: int | None = None) -> None:
         '--epochs',
         type=int,
         default=epochs,
-        help=f'train this many epochs (default: {epochs or "as our rows at the scale"})',
+        help=f'train this many epochs (default: {epochs or "the number of epochs of the scale"})',
     )
     parser.add_argument('--out', type=Path, default=Path(out))
     args = parser.parse_args()

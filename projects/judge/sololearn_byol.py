@@ -1,4 +1,4 @@
-"""Train BYOL with solo-learn's code, at the size of mmairl's rows: python -m projects.judge.sololearn_byol
+"""Train BYOL with solo-learn's code, at the size of mmairl's studies: python -m projects.judge.sololearn_byol
 
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
@@ -6,9 +6,9 @@ From solo-learn (1.0.2, bash_files/pretrain/imagenet/byol.sh): the views by Pill
 LARS around SGD, a rate of 0.45 per 256 images (mmairl: 0.3) that changes once per epoch and starts at 0.003, and accumulated
 gradients. As in solo-learn, the teacher moves after each step.
 
-From mmairl's rows (explain_sololearn.yaml at a scale): network, widths, images, crops, grayscale, mean and deviation, batch
-and its parts, epochs, warm-up, and the factors by which the scale changes the rate and 1 - momentum. There is no 16-bit
-precision, no DALI and no classifier (its gradients would not reach the network).
+From the study explain_sololearn.yaml at a scale (size): network, widths, images, crops, grayscale, the pixels' mean and
+deviation, batch and its parts, epochs, warm-up, and the factors by which the scale changes the learning rate and 1 - momentum.
+There is no 16-bit precision, no DALI and no classifier (its gradients would not reach the network).
 
 solo-learn imports parts of Lightning that Lightning 2 no longer has, so only the four required files are imported.
 """

@@ -23,8 +23,8 @@ CHANCE = 8.3  # score of random guesses, in points
 RUN = 1.0  # standard deviation between runs, in points
 HALF = 1.5  # standard deviation between scores on different halves of the images, in points
 # For each case: the mean and the standard deviation of the original network's best score, the mean and the standard
-# deviation of the logarithm of its best rate relative to the recipe's, and by how many points the rescaled network is
-# better.
+# deviation of the logarithm of its best rate relative to the recipe's, and by how many points the best score of the
+# rescaled network is higher.
 CASES = {
     'equally good': (30, 3, 0, 0.5, 0),
     'a lower rate suffices': (30, 3, -1.5, 0.7, -0.5),

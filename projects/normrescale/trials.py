@@ -26,7 +26,7 @@ class TrialBenefit:
         trials: The number of trials.
         low: Lower end of its 95 % interval.
         high: Upper end of this interval.
-        most: Trials that were tried in addition to the recipe's rate.
+        most: The number of trials that were run in addition to the recipe's rate.
         curve: Scores of the tuned network after 0, 1, ... trials.
         target: Score of the other network without tuning.
     """

@@ -1,4 +1,4 @@
-"""Compare computations of other libraries with mmairl's on the same numbers: python -m projects.parity.compare [--write].
+"""Compare computations of other libraries with mmairl's on the same inputs: python -m projects.parity.compare [--write].
 
 If a library defines a computation differently, the comparison first removes this difference and names it in the table. Any
 remaining difference is due to the code. The command prints a Markdown table, and `--write` also updates tables.md. If a
@@ -62,7 +62,7 @@ def installed(package: str) -> ModuleSpec:
 
 
 def source(package: str, file: str) -> ModuleType:
-    """Import one file of a package. If other imports of the package fail, import the file without them."""
+    """Import one file of a package. If the import of the package fails, import the file alone."""
     spec = installed(package)
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))

@@ -1,1 +1,1 @@
-"""Store the reference curves of the health page."""
+"""Store the reference curves that the health page of each run shows."""

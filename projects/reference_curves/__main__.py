@@ -1,4 +1,7 @@
-"""Store the curves of a study's first seed as reference curves of the health page. Curves of the same scale are replaced."""
+"""Store the curves of a study's first seed as reference curves, which the health page of each run shows for comparison.
+
+Stored curves of the same scale (the size of the study) are replaced.
+"""
 
 import argparse
 from pathlib import Path

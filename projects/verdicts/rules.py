@@ -17,7 +17,7 @@ from mmairl.study.statistics.compare_rows import (
 from projects.verdicts.simulate import NULL, scores
 
 ROWS = 7
-SPREAD = 4.0  # standard deviation in points between runs of one row, as at the scale `demo`
+SPREAD = 4.0  # standard deviation in points between runs of one row, as in the demo's studies
 EPOCHS = 10  # epochs of a run that are measured on the test set
 WOBBLE = 1.5  # standard deviation in points between epochs of one run
 RESAMPLES = 500

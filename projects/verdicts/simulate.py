@@ -156,7 +156,7 @@ def simulate_searches(
     return np.take_along_axis(trial_scores, best, -1)[..., 0], fresh[..., 0]
 
 
-# For two equally good rows: the number of trials, the sharpness of the score's peak, and the value at the peak.
+# For two equally good rows: the number of trials, the sharpness of the score's peak, and the value of the setting at the peak.
 CHANCES = {
     'the same method, 1 trial against 20': ((1, 0.0, 0.0), (20, 0.0, 0.0)),
     'one has a flat peak, the other a sharp peak at another value; 20 trials each': (

@@ -137,13 +137,13 @@ def class_weights(y: np.ndarray) -> np.ndarray:
 def gain(
     one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarray
 ) -> tuple[float, float, float]:
-    """Return how many points candidate `one` is better than candidate `two` with all labels.
+    """Return by how many points candidate `one` is better than candidate `two` with all labels, and how certain this is.
 
-    The standard error and the degrees of freedom (Satterthwaite) follow. Both the test images and the training labels are
-    treated as random samples. The variance due to labels is estimated from draws of half of the labels (the delete-half
-    jackknife, Shao and Wu, 1989). Images of one group count as one observation: their differences are added (Liang and
-    Zeger, 1986). Following Agresti and Min (2005), one group with a difference is added to the observed groups, because a
-    few groups without a difference are weak evidence that the candidates are equal.
+    The second value is the standard error, and the third is its degrees of freedom (Satterthwaite). Both the test images and
+    the training labels are treated as random samples. The variance due to labels is estimated from draws of half of the
+    labels (the delete-half jackknife, Shao and Wu, 1989). Images of one group count as one observation: their differences
+    are added (Liang and Zeger, 1986). Following Agresti and Min (2005), one group with a difference is added to the observed
+    groups, because a few groups without a difference are weak evidence that the candidates are equal.
     """
     differs = 100 * weight * (one.astype(float) - two)
     _, place = np.unique(groups, return_inverse=True)

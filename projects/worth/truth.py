@@ -38,7 +38,7 @@ FRESH, DRAWS = 1200, 20  # number of new images in each half, and number of draw
 SUPERVISED = 900  # training steps of the network that stands in for released weights
 NORMAL = ('mean', 'std')
 NAME = 'truth.json'
-# These views are as weak as those of the demo: with stronger views, so short a training learns only colors.
+# These views are as weak as those of the demo: with stronger views, a training of this length learns only colors.
 VIEW = [
     dict(type='RandomResizedCrop', size=CROP, scale=(0.2, 0.8)),
     dict(type='RandomFlip', p=0.5),
@@ -89,8 +89,8 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
     for name, candidate in record['candidates'].items():
         x = features(name, dataset, candidate.get('checkpoint') or released, seed)
         scores[name] = many_draws(x, new, domain, seed)
-    # `worth` never advises against pre-training after a training of so few epochs. The verdict that ignores the length of
-    # the training is therefore stored instead.
+    # After fewer than 100 epochs, `worth` never advises against pre-training. The verdict that ignores the length of the
+    # training is therefore stored instead.
     summary = {key: record[key] for key in ('own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
     write_json(out / NAME, dict(word=record['compared'], **summary, scores=scores))
 

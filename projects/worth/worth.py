@@ -221,7 +221,7 @@ class Comparison:
         settings = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
         try:
             with warnings.catch_warnings():
-                # Warnings about the speed, such as that of a missing GPU, do not help: the plan contains the measured speed.
+                # Warnings about the speed, such as a warning that there is no GPU, do not help: the plan states the speed.
                 warnings.simplefilter('ignore')
                 shape = self.shape(plan.size, self.start(name))
                 pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **settings)
@@ -261,7 +261,7 @@ class Comparison:
         return read_rows(path, len(self.task.labelled)).double().numpy()
 
     def make_plan(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
-        """Return a plan with the expected time of each stage. If its file has the same arguments, it is read.
+        """Return a plan with the expected time of each stage. If a plan for the same arguments is stored, return this plan.
 
         Settings that are None are selected by the measured speed and the time budget.
         """

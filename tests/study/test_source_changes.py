@@ -215,7 +215,7 @@ def test_results_of_earlier_versions_are_labeled(planned):
     assert [run.stale_reason for run in runs] == ['', '', '']
     assert [describe(run, planned.out)['unverified'] for run in runs] == [['knn'], ['training', 'knn'], ['knn']]
     record = planned.record()
-    assert '3 runs have an unknown identity' in markdown(record)
+    assert 'the source code of 3 runs is not fully known' in markdown(record)
     page = write_study_page(record, planned.out / 'page.html').read_text()
     assert 'code, identity unknown' in page and 'own: knn, training' in page
     for run in runs:

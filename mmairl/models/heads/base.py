@@ -24,9 +24,9 @@ class Head(nn.Module):
     """Base class of heads, which compute a loss from the embeddings of an image's views.
 
     A subclass implements `forward(q, k, negatives)`. `q` maps the index of each query's view to the queries, and `k` maps the
-    index of each key's view to the keys. Both have one row per image of this process and are not normalized. `negatives` are
-    the unit vectors in the queue, or None if there is no queue. `forward` returns a dictionary: its `loss` is minimized, and
-    its other values are logged.
+    index of each key's view to the keys. Queries and keys have one row per image of this process and are not normalized.
+    `negatives` are the unit vectors in the queue, or None if there is no queue. `forward` returns a dictionary: its `loss` is
+    minimized, and its other values are logged.
 
     Attributes:
         queue_role: How this loss uses the keys in the queue: as `'negatives'`, or as the `'support'` from which positives

@@ -107,7 +107,7 @@ class InfoNCEHead(Head):
 
         Args:
             query: The queries.
-            same: Keys of the queries' view. They serve as negatives, except for the key of the query's own image.
+            same: Keys of the queries' view. These keys serve as negatives, except for the key of the query's own image.
             other: Keys of the other view. The key of the query's own image is the positive.
         """
         attraction = -2 * (query * other).sum(dim=1).mean()

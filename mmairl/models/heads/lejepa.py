@@ -48,7 +48,7 @@ class LeJEPAHead(Head):
 
     The squared distance is averaged over the dimensions. The center is the mean of the keys. In LeJEPA, the keys are the
     student's projections of the large crops (`model.key_views`), and gradients flow through them (`model.target='student'`).
-    At each step, new random slices are drawn for the Epps-Pulley term, the same ones in all processes.
+    At each step, the Epps-Pulley term uses new random slices, which are the same in all processes.
 
     Args:
         weight: Weight of the Epps-Pulley term.

@@ -39,8 +39,8 @@ class OptimalLinearHead(RegressionHead):
     ``W = (q'q + ridge I)^-1 q'k`` is computed over the batch of all processes for each pair of views, and has no gradient.
 
     Args:
-        ridge: The ridge, as a fraction of the mean eigenvalue of ``q'q``. It keeps the solution finite if the batch has fewer
-            images than the embeddings have dimensions.
+        ridge: The ridge, as a fraction of the mean eigenvalue of ``q'q``. The ridge keeps the solution finite if the batch has
+            fewer images than the embeddings have dimensions.
     """
 
     def __init__(self, ridge: float = 1e-6) -> None:

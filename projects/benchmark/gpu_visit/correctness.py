@@ -213,7 +213,7 @@ def differences(found: object, expected: object, prefix: str = '') -> dict[str, 
             errors[name] = f'{relative_error(found[key], value):.1e}'
         elif isinstance(value, dict) and key == 'weights':
             rows = {part: relative_error(found[key][part], value[part]) for part in value}
-            # With several processes, the queue has the same rows in another order.
+            # Leave out the queue: with several processes, it has the same rows in another order.
             rows.pop('queue.vectors', None)
             worst = max(rows, key=rows.get)
             errors[name] = f'{rows[worst]:.1e} ({worst})'

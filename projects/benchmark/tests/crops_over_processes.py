@@ -1,4 +1,4 @@
-"""One of two processes of a test, which compares mmairl's and lightly's step with small crops."""
+"""Run one of the two processes of a test that compares mmairl's and lightly's step with small crops."""
 
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.run import register

@@ -110,7 +110,7 @@ def test_fast_step_is_what_its_keys_say():
 
 
 def test_suites_choose_kernels_like_a_run(monkeypatch):
-    """The times on the page must be those of a real run."""
+    """As in a run of a config, cuDNN chooses the fastest kernels; otherwise, the times would not be those of a real run."""
     monkeypatch.setattr('sys.argv', ['benchmark', '--suite', 'teacher', '--quick', '--rounds', '1'])
     monkeypatch.setattr('projects.benchmark.__main__.compare_with_peers', lambda args: None)
     monkeypatch.setattr(torch.backends.cudnn, 'benchmark', False)

@@ -61,7 +61,7 @@ def batch() -> dict:
 
 @quiet()
 def network(name: str, level: int) -> tuple[BaseModel, dict]:
-    """Return the network and the optimizer of an endpoint at the scale `demo`. The test supplies the views."""
+    """Return the network and the optimizer of an endpoint at the size of the demo. The test supplies the views."""
     cfg = config(name, level)
     cfg.model.data_preprocessor.pop('views')
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ def moves_of_solo_learn() -> Moves:
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
-    """Return the largest difference between the changes by two sides, relative to the change."""
+    """Return the largest difference between our changes and the library's, relative to the library's change."""
     pairs = [
         (one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')
     ]

@@ -185,7 +185,8 @@ def test_run_leaks_no_memory_files_or_threads(tmp_path, run_processes):
 
 
 if __name__ == '__main__':
-    progress.KEPT = 100  # number of values that are kept of each quantity; this number is reached after a sixth of the run
+    # A history with one value per step then stops growing after a sixth of the run.
+    progress.KEPT = 100
     register()
     folder = Path(sys.argv[1])
     (folder / 'found.json').write_text(json.dumps(long_run.long_run(600, 0, folder)))

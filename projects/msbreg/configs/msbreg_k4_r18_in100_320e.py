@@ -1,5 +1,5 @@
-# MSBReg's ablations with K = 4 views: ResNet-18 on ImageNet-100, MLPs with 512 hidden and 128 output units, 320 epochs. Rate:
-# 0.4 x 512 / 256 x 4 = 3.2.
+# MSBReg's ablations with K = 4 views: ResNet-18 on ImageNet-100, MLPs with 512 hidden and 128 output units, 320 epochs.
+# Learning rate: base 0.4 x batch 512 / 256 x 4 views = 3.2.
 _base_ = 'msbreg_k4_r50_300e.py'
 model = dict(
     backbone=dict(depth=18),

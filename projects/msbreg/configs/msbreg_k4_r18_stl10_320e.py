@@ -1,5 +1,5 @@
-# MSBReg with batch norm and K = 4 views on STL-10, whose images are in folders, with the batch of Table 4. Rate: 0.5 x 256 /
-# 256 x 4 = 2.
+# MSBReg with batch norm and K = 4 views on STL-10, whose images are in folders, with the batch of Table 4.
+# Learning rate: base 0.5 x batch 256 / 256 x 4 views = 2.
 _base_ = 'msbreg_k4_r18_in100_320e.py'
 model = dict(
     head=dict(

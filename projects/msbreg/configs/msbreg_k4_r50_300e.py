@@ -1,7 +1,8 @@
-# MSBReg with K = 4 views on ImageNet: LARS, batch 512, weight decay 1e-5, 300 epochs. Rate: 0.15 x batch / 256 x K = 1.2.
+# MSBReg with K = 4 views on ImageNet: LARS, batch 512, weight decay 1e-5, 300 epochs.
+# Learning rate: base 0.15 x batch 512 / 256 x 4 views = 1.2.
 _base_ = '../../../configs/byol_lars_r50_200e.py'
 custom_imports = dict(imports=['projects.msbreg.msbreg'], allow_failed_imports=False)
-# Table 1 of the supplement has one recipe for all views.
+# Table 1 of the supplement has one augmentation recipe for all views, while BYOL has a different one for each of its two views.
 view = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
     dict(type='RandomFlip', p=0.5),

@@ -95,7 +95,8 @@ def test_curves_are_means_where_all_seeds_have_trials(runs):
     lines = benefit_record(study, dict.fromkeys(row.name for row in study.rows), finished_runs)[
         'finetune'
     ]['lines']
-    # Halfway from 0.03 to 0.3, seed 0 is between 20 and 10; at higher rates, seed 1 has no trial.
+    # The curve ends at the highest rate that both seeds have tried. This rate is halfway from 0.03 to 0.3 on a log axis, where
+    # seed 0 has the mean of its scores 20 and 10, and seed 1 has 10.
     assert lines['LARS'] == [
         (0.003, 60),
         (0.03, 20),

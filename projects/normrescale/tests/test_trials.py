@@ -12,7 +12,7 @@ def test_benefit_is_the_trials_until_tuning_catches_up(target, trials):
     tuned = [[[score] * 2 for score in (50, 40, 70, 60, 30, 20)]] * 3
     benefit = trial_benefit(tuned, [[target] * 2] * 3)
     assert (benefit.trials, benefit.most, benefit.target) == (trials, 5, target)
-    # The three seeds are equal, so no spread is known and the interval is as wide as possible.
+    # The three seeds have equal scores, so their variance cannot be estimated and the interval is as wide as possible.
     assert (benefit.low, benefit.high) == (0, None)
 
 
