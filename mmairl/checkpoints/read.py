@@ -171,7 +171,7 @@ class Backbone:
         if 'num_heads' in arch and arch['embed_dims'] % arch['num_heads']:
             raise UserError(
                 f"{self.path}: {arch['num_heads']} attention heads do not divide the width ('{arch['embed_dims']}'); correct "
-                'the number in config.json, or give a config with its backbone',
+                'the number in config.json, or give a config with the backbone of this checkpoint',
                 code='other-network',
             )
         require_complete(self.weights, network, self.path)
@@ -201,7 +201,7 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
     mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
         f'{backbone.path}: neither the file nor a config.json or preprocessor_config.json next to it states the mean and std '
-        f"of its images; ImageNet's are used (mean {mean}, std {std}); set others by {how}"
+        f"of its images; ImageNet's mean {mean} and std {std} are used; set other values by {how}"
     )
 
 
