@@ -98,7 +98,7 @@ sys.path[:] = [path for path in sys.path if path not in ({root!r}, {root!r} + '/
 
 
 def elsewhere(code: str, installed: Path, folder: Path) -> str:
-    """Return the last line that a program prints if it uses the installed package instead of the checkout."""
+    """Run a program with the installed package instead of the checkout. Return the last line that it prints."""
     env = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1'}
     output = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
     return output.strip().splitlines()[-1]

@@ -124,7 +124,7 @@ class Images:
         """Load the network of a checkpoint up to a layer.
 
         Args:
-            checkpoint: The path of the checkpoint. Its backbone is a ResNet of any size, or the backbone of the sample's `cfg`.
+            checkpoint: The path of the checkpoint. Its backbone must be a ResNet, or the backbone of the sample's `cfg`.
             part: The part of the checkpoint: 'student' or 'teacher'.
             layer: The last layer: 'backbone', 'projector' or 'predictor'.
             head_config: The config of the projector and the predictor. Default: the sample's `cfg`.

@@ -50,7 +50,7 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
         )
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
         lines.append(
-            'note           loss terms that use other images of the batch, such as negatives, only see one accumulated step'
+            'note           a loss that compares images with each other compares only those of the same accumulated step'
         )
     return steps, '\n'.join(lines)
 

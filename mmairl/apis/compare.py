@@ -80,9 +80,10 @@ def compare(
 ) -> ComparedCheckpoints:
     """Measure the checkpoints of several training recipes on the same tasks, and test which recipe is better.
 
-    Finished measurements are reused. A randomly initialized network is measured as well, because collapsed checkpoints are
-    recognized by comparing them with it. If there are two recipes with one checkpoint each, `compare` also compares their
-    predictions image by image. The verdict of that comparison is about the two files and does not extend to their recipes.
+    Finished measurements are reused. A randomly initialized network is measured as well, and collapsed checkpoints are
+    recognized by a comparison with this network. If there are two recipes with one checkpoint each, `compare` also compares
+    the predictions of the two checkpoints image by image. The verdict of that comparison is about the two files and does not
+    extend to their recipes.
 
     Args:
         networks: A dictionary from the name of each recipe to a list of its checkpoints, one per seed. All other recipes

@@ -21,7 +21,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
         size: Side of the images in pixels.
 
     Returns:
-        NAME and the number of features D, which is measured by calling the module with two blank images.
+        NAME and D, the number of features. D is measured by calling the module with two blank images.
 
     Raises:
         UserError: 'bad-network' if the module fails on the blank images or does not return features of these shapes.

@@ -98,7 +98,8 @@ def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> tor
     shape = weights[key].shape
     if len(shape) != ndim:
         raise UserError(
-            f"{path}: '{key}' must have {ndim} dimensions ('{tuple(shape)}'); give a config with its backbone",
+            f"{path}: '{key}' must have {ndim} dimensions ('{tuple(shape)}'); give a config with the backbone of this "
+            'checkpoint',
             code='other-network',
         )
     return shape
@@ -228,6 +229,6 @@ def _depth(stages: tuple[int, ...], bottleneck: bool, path: str) -> int:
         if blocks == stages and (block is Bottleneck) == bottleneck:
             return depth
     raise UserError(
-        f"{path}: no known ResNet has these blocks per stage ('{stages}'); give a config with its backbone",
+        f"{path}: no known ResNet has these blocks per stage ('{stages}'); give a config with the backbone of this checkpoint",
         code='unknown-network',
     )

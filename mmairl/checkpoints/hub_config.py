@@ -111,7 +111,8 @@ class HubConfig:
             return
         if not re.fullmatch(table.names, str(fields[family])):
             raise UserError(
-                f"{path}: {family} does not match the weights ('{fields[family]}'); give a config with its backbone",
+                f"{path}: {family} does not match the weights ('{fields[family]}'); give a config with the backbone of this "
+                'checkpoint',
                 code='other-network',
             )
         table.require({key: value for key, value in fields.items() if key != family}, path)
@@ -158,7 +159,7 @@ class Network(Declared):
                 if not any(type(value) is type(right) and value == right for right in options):
                     raise UserError(
                         f"{path}: {name} must be {' or '.join(map(str, options))} ('{value}'), because mmairl implements no "
-                        'other value; give a config with its backbone',
+                        'other value; give a config with the backbone of this checkpoint',
                         code='other-network',
                     )
             elif name not in ignored:

@@ -140,7 +140,7 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
 
 @MODEL_WRAPPERS.register_module()
 class DistributedModel(MMDistributedDataParallel):
-    """mmengine's DistributedDataParallel, made to work without a GPU, too.
+    """mmengine's DistributedDataParallel, which here also works without a GPU.
 
     By default, buffers are not broadcast: SyncBN keeps them equal, and the queue alone would add 64 MiB per step.
 

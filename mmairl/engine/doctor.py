@@ -1,4 +1,4 @@
-"""Diagnose a run whose health turned bad: try remedies from its last good checkpoint, and measure which of them help.
+"""Diagnose a run whose health turned bad: try remedies, starting from its last good checkpoint, and measure which help.
 
 To try a remedy, a copy of the run (a fork) continues for a few hundred iterations with changed options. The control is a fork
 without a change. Each fork is repeated with learning rates that differ by one billionth, so that the spread of the repeats

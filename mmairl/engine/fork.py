@@ -83,7 +83,7 @@ class Fork:
 
     Attributes:
         trunk: The work dir of the trunk.
-        epoch: The fork point is the end of this epoch; the first epoch is 1. The trunk must have a checkpoint there.
+        epoch: The fork point is the end of this epoch, where the trunk must have a checkpoint. The first epoch is 1.
         path: A checkpoint of the trunk to use instead of `epoch`, for example a checkpoint inside an epoch.
 
     Example:
@@ -169,7 +169,7 @@ def checkpoints_of_run(work_dir: Path) -> list[StoredCheckpoint]:
 def start_branch(cfg: Config, fork: Fork) -> RunStart:
     """Return how a branch starts, and set `cfg.load_from` and `cfg.resume` to match.
 
-    If the branch has already written a checkpoint, it resumes from its newest one. Otherwise it starts at the fork point.
+    If the branch has already written checkpoints, it resumes from its newest checkpoint. Otherwise it starts at the fork point.
 
     Args:
         cfg: The complete config of the branch. Its `work_dir` must differ from the trunk's.

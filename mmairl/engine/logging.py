@@ -26,7 +26,7 @@ RUN_TAG = 'mmairl.run'
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
-    """Add the loggers that `--log NAME ...` selects to those of the config."""
+    """Add the loggers with these names to the config, as `--log NAME ...` does."""
     backends = cfg.visualizer.setdefault('vis_backends', [])
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:

@@ -38,7 +38,7 @@ IRRELEVANT = (
     'train_dataloader.timeout',
 )
 # A replay changes these settings of the run. They cannot affect the weights. Without `out_dir`, the checkpoints of a replay
-# are written to its own work dir.
+# are written to the work dir of the replay.
 QUIET = {
     'train_dataloader.num_workers': 0,
     'log_level': 'ERROR',

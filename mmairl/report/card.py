@@ -28,7 +28,7 @@ RECIPE = (
     'default_hooks.momentum.',
     'randomness.seed',
 )
-SIGNATURE = '\n`{}` is the '  # how a card starts the line that names its file of weights
+SIGNATURE = '\n`{}` is the '  # the start of a card's line about its file of weights
 
 
 def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = '') -> Path:

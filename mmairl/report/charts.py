@@ -1,6 +1,6 @@
 """Create interactive charts for pages.
 
-A chart consists of JSON, which the library uPlot draws in the browser, and a small picture for readers without JavaScript.
+A chart consists of JSON, which the library uPlot draws in the browser, and a still picture for readers without JavaScript.
 """
 
 import json
@@ -41,7 +41,7 @@ def chart(
     """Return a chart with a line for each entry of `series`.
 
     Args:
-        series: For each name of a line, its x values and y values, and optionally the ends of an interval around each y value.
+        series: For each line, by name, the x values and y values, and optionally the ends of an interval around each y value.
             The x values may be given in several units, as a mapping such as {'epoch': ..., 'hours': ...}. Readers of the page
             then choose the unit.
         title: The heading, which also names the chart for screen readers.

@@ -209,7 +209,7 @@ def _lead(
 def _add_differences(page: Page, columns: Sequence[str], rows: Sequence[Row]) -> None:
     heading = 'Differences between the configs'
     if rows:
-        text = f'All other settings are equal. The sign {MISSING} means that a run does not set this key.'
+        text = f'All other settings are equal. The sign {MISSING} means that the config of a run does not have the setting.'
         page.add(heading, text, html_table(columns, rows, words=True))
     else:
         page.add(heading, 'All settings are equal.')

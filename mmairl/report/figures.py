@@ -85,7 +85,7 @@ def lines(
     """Return a figure with a line for each entry of `series`.
 
     Args:
-        series: For each name of a line, its x values and y values, and optionally the ends of an interval.
+        series: For each line, by name, the x values and y values, and optionally the ends of an interval around each y value.
         title: The title.
         x: The name of the x axis.
         log: The axes that are logarithmic: 'x', 'y', 'xy' or ''.

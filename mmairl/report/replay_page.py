@@ -35,7 +35,7 @@ class ParameterRecorder:
             return []
         in_workers = listen(data.views)
         items = record.items[:SHOWN]
-        # Load the images again, which samples the same parameters.
+        # Each item has an index and a seed, so loading the items again samples the same parameters.
         record.dataset.__getitems__(items)
         heard = [in_workers, self.on_device]
         rows = []
@@ -109,7 +109,7 @@ def _add_images(page: Page, record: StepRecord) -> None:
     if record.nearest:
         text += ' The nearest keys are listed with their age and their cosine similarity to the first query of the image.'
     if record.losses is None:
-        text += ' This loss compares the images of a batch with each other, so a single image has no loss.'
+        text += ' The loss compares the images of a batch with each other, so a single image has no loss of its own.'
     columns = ['loss', 'gradient norm', 'nearest keys in the queue']
     page.add(
         'Images',

@@ -52,7 +52,7 @@ def sample_indices(dataset: Dataset, count: int, seed: int) -> list[int]:
 def augmented(
     dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], seed: int = 0
 ) -> list[Tensor]:
-    """Return the views of the chosen images for a page, a uint8 tensor per view. They are created exactly as in training."""
+    """Create the views of the chosen images exactly as in training, and return a uint8 tensor for each view."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         batch = default_collate([dataset[index] for index in chosen])
@@ -79,7 +79,7 @@ def in_bytes(values: Tensor) -> Tensor:
 def picture(image: Tensor, alt: str) -> Picture:
     """Convert an image (C, H, W) to a PNG in base64, and return it with its alternative text.
 
-    It shows the first three channels as color, or the first channel in gray if there are fewer than three.
+    The PNG shows the first three channels as color, or the first channel in gray if there are fewer than three.
     """
     shown = image[:3] if len(image) >= 3 else image[:1]
     if shown.dtype is not torch.uint8:

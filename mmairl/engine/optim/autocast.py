@@ -48,7 +48,7 @@ class FiniteFlag:
         self.all_finite = None
 
     def read(self) -> bool:
-        """Return the result. This waits for the copy that `fetch` started, which is usually complete by now."""
+        """Wait for the copy that `fetch` started, and return the result. The copy is usually complete by now."""
         if self.copied is not None:
             self.copied.synchronize()
         return bool(self.on_host.numpy())
@@ -59,8 +59,8 @@ class FiniteFlag:
 class AutocastOptimWrapper(AmpOptimWrapper):
     """Train in full precision, or under autocast to ``dtype``. Weights and momentum stay in float32.
 
-    mmengine's AmpOptimWrapper does not accept CPUs, and it scales the loss for bfloat16, which is not necessary. This class
-    accepts CPUs and scales the loss only for float16. Gradient accumulation and clipping work as in mmengine.
+    mmengine's AmpOptimWrapper does not accept CPUs, and it unnecessarily scales the loss for bfloat16. This class accepts CPUs
+    and scales the loss only for float16. Gradient accumulation and clipping work as in mmengine.
 
     The optimizer step is skipped if the loss is not finite in one process or more. The check does not block the device: its
     result is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a

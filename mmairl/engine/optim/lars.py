@@ -36,8 +36,8 @@ class LARS(Optimizer):
 
     Each parameter group is divided into two groups. The first has the tensors with two or more axes, whose learning rate is
     adapted. The second has all other tensors, which take plain momentum steps. The class token and the position embedding of
-    a vision transformer are therefore adapted, as in MoCo v3. A group that sets ``adapt`` is not divided. Frozen parameters
-    are left out. Pass them to `add_param_group` when they are unfrozen.
+    a vision transformer have more than one axis, so their learning rate is adapted, as in MoCo v3. A group that sets ``adapt``
+    is not divided. Frozen parameters are left out. Pass them to `add_param_group` when they are unfrozen.
 
     A step updates all tensors of a group at once and never waits for the device. If a tensor is sharded (a DTensor), its
     learning rate follows from the norm of the whole tensor.

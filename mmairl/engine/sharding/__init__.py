@@ -1,4 +1,4 @@
-"""Strategies, which split the model and the optimizer of a run over its processes."""
+"""Strategies that split the model and the optimizer of a run over its processes."""
 
 import json
 import os
