@@ -98,9 +98,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
 
 def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('planning and progress')
-    add_switch(
-        group, '--dry-run', 'print the plan, check fairness and exit; this executes the configs'
-    )
+    add_switch(group, '--dry-run', 'execute the configs, print the plan, check fairness and exit')
     group.add_argument(
         '--rate',
         type=float,
