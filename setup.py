@@ -1,4 +1,4 @@
-"""Build hook of the wheel: configs and tools travel in `mmairl/.mim`. All other settings are in pyproject.toml."""
+"""Build a wheel that also contains configs and tools, in `mmairl/.mim`. All other settings are in pyproject.toml."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-# OpenMMLab's package manager and `mmairl::` names look for these files, by suffix.
+# OpenMMLab's package manager, and names such as `mmairl::NAME.py`, need the files in these folders with these suffixes.
 SHIPPED = {
     'configs': ('.md', '.npy', '.py', '.yaml', '.yml'),
     'tools': ('.py', '.sh'),
@@ -25,7 +25,7 @@ def shipped() -> list[Path]:
 
 
 class BuildWithConfigs(build_py):
-    """Copy configs and tools into the wheel; the source tree gets no links."""
+    """Copy configs and tools into the wheel, without a change of the source tree."""
 
     def run(self) -> None:
         if not self.editable_mode:

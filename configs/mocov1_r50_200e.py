@@ -1,4 +1,4 @@
-# MoCo v1 (He et al., CVPR 2020) with the batch size and schedule of the AIRL paper (ECCV 2022). The other frameworks
+# MoCo v1 (He et al., CVPR 2020) with the batch size and schedule of Huang et al. (ECCV 2022). The other frameworks
 # inherit from this config.
 __method__ = 'mocov1'
 _base_ = [

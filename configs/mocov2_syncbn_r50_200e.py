@@ -1,5 +1,5 @@
-# Step 1 from MoCo v2 to BYOL (AIRL's Fig. 2, second bar): SyncBN in the backbone, and BYOL's wider projector, with SyncBN
-# in its hidden layer.
+# Step 1 from MoCo v2 to BYOL (Fig. 2 of Huang et al. 2022, second bar): SyncBN in the backbone, and BYOL's wider
+# projector, with SyncBN in its hidden layer.
 __method__ = 'mocov2_syncbn'
 _base_ = 'mocov2_r50_200e.py'
 norm = dict(type='SyncBN')

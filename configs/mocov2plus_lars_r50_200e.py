@@ -1,13 +1,13 @@
-# MoCo v2+ with LARS (AIRL's Tab. 2). Only the optimizer differs from MoCo v2+.
+# MoCo v2+ with LARS (Tab. 2 of Huang et al. 2022). Only the optimizer differs from MoCo v2+.
 __method__ = 'mocov2plus_lars'
 _base_ = 'mocov2plus_r50_200e.py'
-# The learning rate is 0.3 per 256 images. The batch of 1024 is an assumption: neither the paper nor its release states the
-# batch for models with LARS, and BYOL's own batch is 4096. LARS neither adapts nor decays batch norms and biases. The
-# schedule is that of the SGD config.
+# The learning rate is 0.3 per 256 images. The batch of 1024 is an assumption: neither the paper of Huang et al. 2022
+# nor its release states the batch for models with LARS, and BYOL's own batch is 4096. LARS neither adapts nor decays
+# batch norms and biases. The schedule is that of the SGD config.
 optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6, eta=0.001)
 )
 assumptions = dict(
-    lars_batch="models with LARS are trained with the benchmark's batch of 1024; neither the AIRL paper nor its "
-    'release states a batch, and BYOL itself uses 4096'
+    lars_batch="models with LARS are trained with the benchmark's batch of 1024; neither the paper of Huang et al. "
+    '2022 nor its release states a batch, and BYOL itself uses 4096'
 )

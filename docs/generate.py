@@ -18,7 +18,7 @@ from mmairl.cli.main import COMMANDS, parser_for
 from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
-# First arguments of a command for which the command uses a parser of its own.
+# Some commands have a separate parser for each of these first arguments. The empty tuple means the parser without them.
 FORMS = {
     'report': [(), ('study',), ('claims',), ('health',), ('compare',), ('views',), ('map',)],
 }
@@ -101,7 +101,7 @@ def keys(match: re.Match[str]) -> str:
 
 
 def fields(struct: type) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, type and default of each key of a struct, as words for the table."""
+    """Yield the name, type and default of each key of a struct, as text for the table."""
     hints = typing.get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
         default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory

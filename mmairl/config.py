@@ -53,7 +53,7 @@ class PlainDumper(yaml.SafeDumper):
 
 
 def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Write text that contains `{{` in double quotes, because `literal_braces` can escape braces only there."""
+    """Put a text in double quotes if it contains `{{`, because `literal_braces` can escape braces only in double quotes."""
     return dumper.represent_scalar(
         'tag:yaml.org,2002:str', text, style='"' if '{{' in text else None
     )
@@ -271,7 +271,9 @@ def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     yield keys, values
     items: Iterable = ()
     if isinstance(values, dict):
-        items = dict.items(values)  # unlike this, `ConfigDict.items` copies every value
+        items = dict.items(
+            values
+        )  # `values.items` is slow for a ConfigDict, because it copies every value
     elif isinstance(values, list | tuple | set):
         items = enumerate(values)
     for key, value in items:

@@ -131,7 +131,7 @@ def teach_mmengine(module: ModuleType) -> None:
         return path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
-        """Return an absolute path. mmengine joins the package's folder and this path, and the result is this path again."""
+        """Return an absolute path. If mmengine joins the package's folder and this path, the result is the absolute path."""
         if name.startswith(PREFIX):
             return 'mmairl', str(config_path(name))
         return package_and_path(name)

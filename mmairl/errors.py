@@ -123,7 +123,10 @@ def building(what: str) -> AbstractContextManager[None]:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, then its cause (or the error during whose handling it was raised), then the cause of that, and so on."""
+    """Yield an error, then its cause, then the cause of the cause, and so on.
+
+    If an error has no explicit cause, the error during whose handling it was raised counts as the cause.
+    """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

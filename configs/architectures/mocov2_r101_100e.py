@@ -1,3 +1,3 @@
-# MoCo v2 with a ResNet-101 for 100 epochs (AIRL's Tab. 7).
+# MoCo v2 with a ResNet-101 for 100 epochs (Tab. 7 of Huang et al. 2022).
 _base_ = '../longer/mocov2_r50_100e.py'
 model = dict(backbone=dict(depth=101))

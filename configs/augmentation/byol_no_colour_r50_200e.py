@@ -1,3 +1,3 @@
-# BYOL in the augmentation ablation (AIRL's Fig. 5): only crop and flip, as in supervised training.
+# BYOL in the augmentation ablation (Fig. 5 of Huang et al. 2022): only crop and flip, as in supervised training.
 _base_ = '../byol_r50_200e.py'
 train_dataloader = dict(dataset=dict(views=[{{_base_.crop_flip}}, {{_base_.crop_flip}}]))

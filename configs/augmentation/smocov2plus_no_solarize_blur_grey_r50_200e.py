@@ -1,3 +1,3 @@
-# S-MoCo v2+ in the augmentation ablation (AIRL's Fig. 5): without solarization, blur and grayscale.
+# S-MoCo v2+ in the augmentation ablation (Fig. 5 of Huang et al. 2022): without solarization, blur and grayscale.
 _base_ = ['../smocov2plus_r50_200e.py', '../_base_/views/byol.py']
 train_dataloader = dict(dataset=dict(views=[{{_base_.crop_to_jitter}}, {{_base_.crop_to_jitter}}]))

@@ -1,5 +1,6 @@
-# BYOL on 100 % of ImageNet's classes (AIRL's Fig. 8), for 200 x 1251 iterations, which are 200 epochs.
-# The paper trains on all subsets for the same number of iterations but does not state this number, so it is an assumption.
+# BYOL on 100 % of ImageNet's classes (Fig. 8 of Huang et al. 2022), for 200 x 1251 iterations, which are 200 epochs.
+# The paper trains on all subsets for the same number of iterations but does not state this number, so it is an
+# assumption.
 _base_ = '../byol_r50_200e.py'
 train_dataloader = dict(
     dataset=dict(

@@ -1,5 +1,6 @@
-# Supervised training on 100 % of ImageNet's classes (AIRL's Fig. 8), for 100 x 1251 iterations, which are 100 epochs.
-# The paper trains on all subsets for the same number of iterations but does not state this number, so it is an assumption.
+# Supervised training on 100 % of ImageNet's classes (Fig. 8 of Huang et al. 2022), for 100 x 1251 iterations, which are
+# 100 epochs. The paper trains on all subsets for the same number of iterations but does not state this number, so it is
+# an assumption.
 _base_ = '../supervised/supervised_r50_100e.py'
 model = dict(classes=1000)
 train_dataloader = dict(

@@ -1,5 +1,5 @@
-# ImageNet-100: the file imagenet100.txt lists the classes, one per line. Several lists are in use, so take the list of the
-# results with which you compare yours. The validation images are a part of the training set.
+# ImageNet-100: the file imagenet100.txt lists the classes, one per line. Several lists are in use, so choose the list
+# of the published results with which you compare your results. The validation images are a part of the training set.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet_view.py']
 evaluation = dict(
     train=dict(

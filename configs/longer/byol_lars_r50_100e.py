@@ -1,5 +1,6 @@
-# BYOL with LARS for 100 epochs. AIRL's paper has no such model, because its later experiments use SGD.
+# BYOL with LARS for 100 epochs. The paper of Huang et al. 2022 has no such model, because its later experiments use
+# SGD.
 _base_ = '../byol_lars_r50_200e.py'
-# The release uses a learning rate of 0.45 per 256 images for 100 epochs.
+# The release of that paper uses a learning rate of 0.45 per 256 images for 100 epochs.
 optim_wrapper = dict(optimizer=dict(lr=1.8))
 train_cfg = dict(max_epochs=100)

@@ -1,5 +1,5 @@
-# BYOL with LARS for 500 epochs. AIRL's Fig. 6 has no such curve, because its models are trained with SGD. The learning
-# rate is therefore an assumption.
+# BYOL with LARS for 500 epochs. Fig. 6 of Huang et al. 2022 has no such curve, because its models are trained with SGD.
+# The learning rate is therefore an assumption.
 _base_ = '../byol_lars_r50_200e.py'
 train_cfg = dict(max_epochs=500)
 assumptions = dict(

@@ -1,3 +1,3 @@
-# MoCo v2+ for 500 epochs (AIRL's Fig. 6).
+# MoCo v2+ for 500 epochs (Fig. 6 of Huang et al. 2022).
 _base_ = '../mocov2plus_r50_200e.py'
 train_cfg = dict(max_epochs=500)

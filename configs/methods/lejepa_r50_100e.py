@@ -1,6 +1,7 @@
 # LeJEPA with a ResNet-50, as its release recommends: AdamW with learning rate 5e-4, weight decay 5e-4, a rate that ends at
 # a thousandth of its maximum, two crops of 224 and six of 98 pixels. The release has no config for a ResNet. The batch of
-# 256, the 100 epochs, the 10 epochs of warm-up, the 64 dimensions of projections and the weight of 0.05 are assumptions.
+# 256, the 100 epochs, the 10 epochs of warm-up, the 64 dimensions of projections and the weight of 0.05 for the Epps-Pulley
+# term of the loss are assumptions.
 __method__ = 'lejepa'
 _base_ = ['../byol_asymmetric_r50_200e.py', '../_base_/views/methods.py']
 model = dict(

@@ -1,4 +1,4 @@
-# Supervised pre-training on ImageNet with 10 coarse classes (AIRL's Tab. 6).
+# Supervised pre-training on ImageNet with 10 coarse classes (Tab. 6 of Huang et al. 2022).
 # Like the paper, this config uses the bottom-up clustering of Huh et al. (arXiv 1608.08614). Download their label sets by:
 #   mkdir -p data/imagenet/huh && cd data/imagenet/huh
 #   for set in up_down_2 up_down_10 down_up_79 up_down_127; do

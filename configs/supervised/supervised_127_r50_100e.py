@@ -1,4 +1,4 @@
-# Supervised pre-training on ImageNet with the 127 classes of Huh et al. (AIRL's Tab. 6).
+# Supervised pre-training on ImageNet with the 127 classes of Huh et al. (Tab. 6 of Huang et al. 2022).
 _base_ = 'supervised_10_r50_100e.py'
 model = dict(classes=127)
 train_dataloader = dict(dataset=dict(labels='data/imagenet/huh/train_up_down_127.txt'))

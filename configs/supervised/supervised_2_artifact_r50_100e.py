@@ -1,5 +1,6 @@
-# Supervised pre-training on ImageNet with 2 balanced classes (AIRL's Tab. 6): artifacts and everything else.
-# You must supply the file with the taxonomy, such as ImageNet's wordnet.is_a.txt. Each of its lines is 'parent child'.
+# Supervised pre-training on ImageNet with 2 balanced classes (Tab. 6 of Huang et al. 2022): artifacts and everything
+# else. You must supply the file with the taxonomy, such as ImageNet's wordnet.is_a.txt. Each of its lines is 'parent
+# child'.
 _base_ = 'supervised_r50_100e.py'
 model = dict(classes=2)
 train_dataloader = dict(

@@ -1,6 +1,6 @@
-# Supervised pre-training by the same runner (AIRL's Tab. 6): crop and flip, batch 1024, 100 epochs. Batch norm is
-# synchronized, as in the frameworks. In the release, it is per GPU. The paper does not state the learning rate. The rate
-# of 0.1 per 256 images and the weight decay of 1e-4 are usual for ImageNet.
+# Supervised pre-training by the same runner as the frameworks (Tab. 6 of Huang et al. 2022): crop and flip, batch 1024,
+# 100 epochs. Batch norm is synchronized, as in the frameworks. In the paper's release, it is per GPU. The paper does
+# not state the learning rate. The rate of 0.1 per 256 images and the weight decay of 1e-4 are usual for ImageNet.
 _base_ = ['../mocov2plus_r50_200e.py', '../_base_/views/byol.py']
 model = dict(
     _delete_=True,

@@ -1,6 +1,6 @@
-# Cityscapes with the backbone and the schedule of the paper's release: stride 16, multi-grid 1-2-4 in the last stage, and
-# 90 000 iterations. mmseg uses the values of `multi_grid` directly as dilations, so they are the multi-grid times the
-# stage's dilation of 2.
+# Cityscapes with the backbone and the schedule in the release of Huang et al. 2022: stride 16, multi-grid 1-2-4 in the last
+# stage, and 90 000 iterations. mmseg uses the values of `multi_grid` directly as dilations, so they are the multi-grid times
+# the stage's dilation of 2.
 _base_ = 'cityscapes_deeplabv3_r50_40k.py'
 
 model = dict(

@@ -1,6 +1,6 @@
 # VOC07+12 detection: Faster R-CNN with a C4 head on a ResNet-50, all layers trained, 24 000 iterations on trainval2007 and
 # trainval2012, tested on test2007. Short sides of 480 to 800 pixels and the warm-up over 100 iterations are those of
-# mmdet's config. The paper's numbers were measured with detectron2, which trains on 'difficult' objects. mmdet does not.
+# mmdet's config. Huang et al. 2022 use detectron2, which trains on 'difficult' objects. mmdet does not.
 _base_ = ['mmdet::pascal_voc/faster-rcnn_r50-caffe-c4_ms-18k_voc0712.py', '_base_/c4.py']
 
 model = {{_base_.c4}}

@@ -20,8 +20,8 @@ from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 REQUIRED = ('onnx', 'onnxscript', 'onnxruntime')
-# The features of torch and onnxruntime may differ by this fraction of the largest feature, because they add numbers in
-# different orders.
+# The features of torch and onnxruntime may differ by this fraction of the largest feature, because torch and onnxruntime add
+# numbers in different orders.
 TOLERANCE = 1e-4
 
 

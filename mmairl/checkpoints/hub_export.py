@@ -135,8 +135,8 @@ def _expansion(network: dict[str, Any]) -> int:
 def _is_timm_resnet(network: dict[str, Any]) -> bool:
     """Return whether timm can represent the ResNet's stem.
 
-    `with_wide_stem` adds channels to a stem with fewer than 64. This requires a projection in the shortcut of the first block.
-    timm's network has this projection, except if the output of the block has 64 channels.
+    `with_wide_stem` adds channels to a stem that has fewer than 64 channels. The wider stem requires a projection in the
+    shortcut of the first block. timm's network has this projection, except if the output of the block has 64 channels.
     """
     stem = network['stem_channels']
     without_projection = network['base_channels'] * _expansion(network) == STEM

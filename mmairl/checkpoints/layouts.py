@@ -176,7 +176,7 @@ def rename(key: str, table: str, to_ours: bool = False) -> str:
 
 
 def join_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Concatenate Hugging Face's tensors for query, key and value to one, if all three exist and have the same shape.
+    """Concatenate Hugging Face's tensors for query, key and value, if all three exist and have the same shape.
 
     Returns:
         The tensors after concatenation, and a dictionary that maps each key of `tensors` to the key of the result that

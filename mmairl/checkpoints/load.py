@@ -30,8 +30,8 @@ FOLDER = 0x10
 ZIP = b'PK\x03\x04'
 # A file of torch before 1.6 starts with these bytes. The byte after the first one is the pickle protocol and is left out here.
 MAGIC = b'\x80\x8a\n'
-# The checkpoints of Lightning and DeepSpeed are recognized by these keys. They also contain objects with settings, which are
-# left out when the weights are loaded.
+# The checkpoints of Lightning and DeepSpeed are recognized by these keys. Such a checkpoint also contains objects with
+# settings, which are left out when the weights are loaded.
 WITH_SETTINGS = (b'pytorch-lightning_version', b'ds_version')
 Device = str | torch.device | dict | Callable | None
 

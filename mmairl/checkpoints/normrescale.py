@@ -266,7 +266,7 @@ class NormRescaled(PretrainedBackbone):
         exact: Whether the network must compute the same features as before. Default: False.
 
     Raises:
-        UserError: If a tensor cannot be rescaled.
+        UserError: If the anchor does not fit the checkpoint, or the options contradict each other.
     """
 
     def __init__(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 # Weights count as LARS-trained if the norms of 3x3 convolutions are typically above this multiple of their initial norms. With
-# a weight decay of 1e-4, this ratio falls below 1 within a few epochs. Without decay, each step increases it: if a batch norm
-# follows a weight, the loss does not depend on the weight's norm, so the gradient is orthogonal to the weight.
+# a weight decay of 1e-4, the norms fall below their initial values within a few epochs. Without weight decay, each step
+# increases the norms: the loss does not depend on the norm of a weight that a batch norm follows, so the gradient is orthogonal
+# to the weight.
 LARS_GROWTH = 1.5
 
 
@@ -80,9 +81,9 @@ def predicted_times(
     """Predict by which factors the best learning rate for fine-tuning `weights` differs from the best rate for `anchor`.
 
     The result has one factor that follows from the kernels, and one that follows from the gains. A kernel w before a batch
-    norm has a gradient proportional to 1 / |w|, so a step turns the kernel by an angle proportional to rate / |w|^2. A longer
-    kernel therefore needs a higher rate. Features are proportional to the gains, and the curvature of a classifier's loss is
-    proportional to the square of the features, so larger gains need a lower rate.
+    norm has a gradient proportional to 1 / |w|, so a step turns the kernel by an angle proportional to rate / |w|^2. A kernel
+    with a larger norm therefore needs a higher rate. Features are proportional to the gains, and the curvature of a
+    classifier's loss is proportional to the square of the features, so larger gains need a lower rate.
     """
     factors = {}
     kernels = typical_growth(weights), typical_growth(anchor)

@@ -1,9 +1,9 @@
 """Read pickles from untrusted files safely, and write checkpoints that every process can load.
 
 Reading: a pickle can call any function with any arguments. Even if only `np.ndarray` and `np.dtype` were allowed, it could
-interpret any memory address as an object. Therefore an allow-list maps each name that checkpoints need to a stand-in: a small
-class or function of this module that can only build numeric arrays from bytes. `plain` then copies the loaded value and rejects
-every type that is not known to be harmless.
+interpret any memory address as an object. Therefore only the names on an allow-list, which occur in checkpoints, are accepted.
+Except for OrderedDict, each of these names is replaced by a stand-in: a small class or function of this module that can only
+build numeric arrays from bytes. `plain` then copies the loaded value and rejects every type that is not known to be harmless.
 
 Writing: `portable` returns a copy of a checkpoint that `torch.load(weights_only=True)` accepts, even without mmairl.
 """
@@ -44,7 +44,7 @@ PUTS = ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE')
 # Picklers write these opcodes only for objects that contain themselves.
 RECURSIVE = ('DUP', 'POP', 'POP_MARK')
 SEPARATORS = (pickletools.markobject, pickletools.stackslice)
-# A file may contain at most this many values. A list that is referenced several times counts as many times.
+# A file may contain at most this many values. A list that is referenced n times counts n times.
 LARGEST = 1_000_000
 # This many characters or bytes count as one value.
 TEXT = 64
@@ -54,7 +54,7 @@ LARGEST_KEY = 2**61 - 2
 COLLISIONS = 8
 # A file of torch before 1.6 consists of this many pickles.
 LEGACY = 5
-# A dictionary of weights keeps these attributes: torch's version numbers of modules, and the record of origin.
+# These attributes of a dictionary of weights are copied, too: torch's version numbers of modules, and the record of origin.
 ATTRIBUTES = ('_metadata', ORIGIN)
 
 
@@ -131,7 +131,7 @@ class Scalar(StandIn):
 
 
 def encoded(text: str = '', encoding: str = 'latin1') -> bytes:
-    """Serve as stand-in for `_codecs.encode` and `bytes`, by which pickle protocol 2 stores the bytes of an array."""
+    """Serve as a stand-in for `_codecs.encode` and `bytes`, by which pickle protocol 2 stores the bytes of an array."""
     if encoding != 'latin1':
         raise Refused('it holds text in an encoding other than latin1')
     return text.encode('latin1')
@@ -157,7 +157,7 @@ class Skipped(StandIn):
 
 
 def statistic(owner: type, name: str) -> None:
-    """Serve as stand-in for the `getattr` by which a HistoryBuffer looks up its four statistics.
+    """Serve as a stand-in for the `getattr` by which a HistoryBuffer looks up its four statistics.
 
     It returns nothing, because the statistics need not be restored.
     """
@@ -184,7 +184,7 @@ class Storage(StandIn):
 def tensor(
     storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *unused: object
 ) -> Tensor:
-    """Serve as stand-in for the function that creates a tensor from its memory.
+    """Serve as a stand-in for the function that creates a tensor from its memory.
 
     A file cannot make the tensor read beyond this memory, because `as_strided` then raises an error.
     """
@@ -210,7 +210,7 @@ ALLOWED: dict[str, Callable] = {
     'argparse.Namespace': Skipped,
 }
 FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
-# A pickle that torch.save did not write may also name these two functions. torch.load has its own versions of them.
+# A pickle that torch.save did not write may also contain these two functions. torch.load has its own versions of them.
 ALLOWED_IN_PICKLES: dict[str, Callable] = {
     **ALLOWED,
     'torch._utils._rebuild_tensor_v2': tensor,
@@ -246,7 +246,7 @@ UNKNOWN = object()
 
 
 class SizedTuple(tuple):
-    """A tuple that knows its size: the number of its values, including the values of nested tuples."""
+    """A tuple that stores its size: the number of its values, including the values of nested tuples."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.size = 1 + sum(map(size_of, items))
@@ -322,7 +322,7 @@ def refuse_endless(file: IO[bytes]) -> None:
                 raise Refused('it holds a size that is not made from a tuple')
             results = [value]
         elif 'TUPLE' in name or name in CALLS:
-            # The result of a call may contain the arguments, so it is treated like a tuple of them.
+            # The result of a call may contain the arguments, so the result is treated like a tuple of the arguments.
             results = [SizedTuple(taken)]
         elif results and not code.stack_before:
             results = [CONSTANTS.get(name, argument)]

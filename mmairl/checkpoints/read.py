@@ -52,7 +52,7 @@ from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import is_hub, is_released, released_file
 from mmairl.errors import UserError, printable
 
-# Tensors with these suffixes, weights and batch statistics, must be floats. Counters and tables of positions can be integers.
+# Weights and batch statistics, which have these suffixes, must be floats. Counters and tables of positions can be integers.
 FLOATS = ('weight', 'bias', 'running_mean', 'running_var')
 HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
 
@@ -101,7 +101,8 @@ class Backbone:
     def heads(self) -> int | None:
         """Number of attention heads of a ViT, or None if it is unknown.
 
-        It is taken from the record of origin, the run's settings, `config.json`, or the known architecture of MoCo v3's ViTs.
+        The number is taken from the record of origin, the settings of the training run, `config.json`, or the known
+        architecture of MoCo v3's ViTs.
         """
         keys = ('num_heads', 'arch.num_heads', 'arch')
         number, in_arch, arch = (self.settings.get(f'model.backbone.{key}') for key in keys)
@@ -129,7 +130,8 @@ class Backbone:
     def input(self) -> Input:
         """The properties of the images that the backbone expects.
 
-        They are stated by the run's settings, the record of origin or the settings files next to the checkpoint.
+        They come from the settings of the training run, the record of origin or the settings files next to the checkpoint. If
+        none of these states the mean and std, the result has ImageNet's.
         """
         if self.settings:
             return input_of(self.settings)
@@ -272,7 +274,7 @@ def read_backbone(
     broken = not_finite(match.weights)
     if broken:
         warn(
-            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}, because their training diverged; '
+            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; their training probably diverged, so '
             'use an earlier checkpoint'
         )
     return Backbone(
@@ -361,7 +363,7 @@ class BackboneSearch:
 
         If the tensors with the prefix are no known network, read the student from the only known network at a longer prefix.
         If there is no such network, read all tensors with the prefix under their own names. Raise an error instead if some
-        of these tensors belong to a head (`pure` is false), or if the user gave a network.
+        of these tensors may belong to a head (`pure` is false), or if the user gave a network.
         """
         try:
             return self._read_known(prefix, source)
@@ -483,7 +485,7 @@ class BackboneSearch:
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the counters of batches that some formats omit. Counters do not affect batch norms with a fixed momentum."""
+    """Add the batch counters that some formats omit. The counters do not affect batch norms with a fixed momentum."""
     for key in [key for key in weights if key.endswith('.running_mean')]:
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     return weights

@@ -152,7 +152,7 @@ def download_once(
     hash_prefix: str = '',
     progress: bool = True,
 ) -> Path:
-    """Download a URL to a file of this name, unless the file exists. Return its path. Default folder: torch's cache."""
+    """Download a URL to the file `name`, unless this file exists. Return its path. Default folder: torch's cache."""
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         with explained(

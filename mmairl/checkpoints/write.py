@@ -87,7 +87,7 @@ def _of_timm(weights: Weights) -> Weights:
     tokens = weights['cls_token'].shape[1]
     if tokens > 1:
         # timm stores registers as a separate tensor. In a network with registers, timm adds position embeddings only to
-        # patches. Therefore those of the class token and the registers are added to these tokens here.
+        # patches. Therefore the position embeddings of the class token and the registers are added to these tokens here.
         positions = weights['pos_embed']
         first = weights['cls_token'] + positions[:, :tokens]
         weights = {

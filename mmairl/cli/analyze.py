@@ -176,7 +176,7 @@ def _draw_patches(
 
 
 def named(paths: list[str]) -> dict[str, str]:
-    """Return the paths. The keys are file names if these are unique, else folder and file names, else whole paths."""
+    """Return a dictionary of the paths. The keys are file names if these are unique, else folder and file names, else paths."""
     from mmairl.checkpoints.released import is_released
 
     short = [path if is_released(path) else Path(path).stem for path in paths]

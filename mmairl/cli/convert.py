@@ -57,7 +57,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--std',
         type=float,
         nargs='+',
-        help='set the standard deviation of each channel, on the same scale (default: like --mean)',
+        help='set the standard deviation of each channel, on a scale from 0 to 1 (default: as in the checkpoint, or as in '
+        '--config for onnx)',
     )
     add_network(parser)
     return parser.parse_args(arguments)

@@ -167,7 +167,8 @@ def add_resources(group: Any) -> None:
     group.add_argument(
         '--work-dir',
         type=Path,
-        help='linear, finetune: store the training run in this folder, and resume a run that is there (default: next to --out)',
+        help='linear, finetune: store the training run in this folder, or resume the run in this folder (default: next to '
+        '--out)',
     )
     group.add_argument(
         '--cache',

@@ -184,7 +184,7 @@ def advise(args: argparse.Namespace) -> None:
     grown = looks_lars_trained(weights)
     verdict = 'typical of LARS' if grown else 'not typical of LARS'
     print(f'the typical norm is {growth:.2f} times its initial value, which is {verdict}')
-    rates = 'below that of the recipe'
+    rates = 'below the rate of the recipe'
     if args.anchor:
         anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix).weights
         times = predicted_times(weights, anchor)
@@ -208,8 +208,8 @@ def advise(args: argparse.Namespace) -> None:
 def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:
     """Write the rescaled checkpoint, which contains only weights.
 
-    If the source is the student of a training checkpoint of mmairl, the weights of its other networks are copied, too.
-    Otherwise the file contains only the backbone.
+    If the source is the student of a training checkpoint of mmairl, the weights of the checkpoint's other networks are copied,
+    too. Otherwise the file contains only the backbone.
     """
     from mmairl.checkpoints.load import load_checkpoint
     from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint

@@ -98,9 +98,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
 
 def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('planning and progress')
-    add_switch(
-        group, '--dry-run', 'print the plan, check fairness and exit; this executes the configs'
-    )
+    add_switch(group, '--dry-run', 'execute the configs, print the plan, check fairness and exit')
     group.add_argument(
         '--rate',
         type=float,
@@ -135,7 +133,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar='RUNS',
         help='--until-decided: train at most RUNS runs, including search trials (default: enough for '
-        '12 seeds of each row, with their trials)',
+        '12 seeds of each row)',
     )
 
 

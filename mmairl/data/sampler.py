@@ -181,8 +181,7 @@ def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) 
 def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
     """Return an order that permutes the shards, then the images within each group of `window` consecutive shards.
 
-    With this order, only `window` shards are read at a time. If all shards have the same size, two consecutive images come
-    from the same shard with probability 1 / window.
+    With this order, only `window` shards are read at a time.
     """
     shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
     firsts = firsts[shards]

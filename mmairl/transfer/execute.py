@@ -198,7 +198,7 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 
 def take_network(cfg: Config, network: dict) -> None:
-    """Set the size of the config's ResNet to that of `network`, and adapt the input channels of the module that follows it."""
+    """Give the config's ResNet the size of `network`, and adapt the input channels of the module after the ResNet."""
     size = {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
     cfg.model.backbone.update(size)
     first = network['base_channels'] * (1 if network['depth'] < 50 else 4)

@@ -72,10 +72,7 @@ Started = dict[str, tuple[str, Path]]
 
 
 def tell(slurm: Slurm, started: Started, tasks: int) -> None:
-    """Run the command of each job as soon as the job handles signals.
-
-    All jobs must be running by then, since requeued jobs wait.
-    """
+    """Run the command of each job as soon as the job handles signals."""
     for commands, (number, folder) in started.items():
         slurm.wait_for(lambda: len(left(folder, 'ready')) == tasks)  # noqa: B023
         for command in commands.replace('JOB', number).split(';'):
@@ -402,7 +399,10 @@ exit 75
 
 
 def test_job_resumes_after_its_time_limit(slurm, folder):
-    """The first job has a limit of three minutes and gets its signal two minutes before it. The second has one minute."""
+    """The first job has a limit of three minutes and gets its signal two minutes before the limit.
+
+    The second job has a limit of one minute.
+    """
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
     for (number,), run in [(submit({run: command}, time=minutes), run) for run, command, minutes in runs]:

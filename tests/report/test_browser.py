@@ -157,7 +157,7 @@ def demo(folder: Path) -> Path:
 
 
 def analysis(instrument: str, folder: Path) -> Path:
-    """Write the page of an instrument of tools/analyze.py about two untrained networks."""
+    """Write the page that an instrument of tools/analyze.py creates for two untrained networks."""
     cfg, subjects = few_shapes(), {}
     for seed, name in enumerate((LONG, 'plain')):
         network = load_backbone(cfg, None, seed=seed)

@@ -93,7 +93,7 @@ def test_machine_without_slurm_is_an_error(tmp_path, monkeypatch):
 
 
 def test_plain_commands_run_in_a_shell(tmp_path, monkeypatch):
-    """Each line names other runs. Its command must run after their commands."""
+    """Each line has a run, the runs that must finish before it, and its command."""
     monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])
     source, anchor = run_in(tmp_path / 'a b' / 'source'), run_in(tmp_path / 'anchor')
     rescaled = run_in(tmp_path / 'rescaled', (source.folder, anchor.folder))

@@ -1,6 +1,6 @@
-# Fine-tuning on long-tailed CIFAR (AIRL's Fig. 4) by the recipe of Cao et al. for these data sets: 200 epochs, batch 128,
-# weight decay 2e-4, and a learning rate that drops after 160 and 180 epochs. The rate is 0.01 instead of their 0.1,
-# because the network is pre-trained.
+# Fine-tuning on long-tailed CIFAR (Fig. 4 of Huang et al. 2022) by the recipe of Cao et al. for these data sets: 200
+# epochs, batch 128, weight decay 2e-4, and a learning rate that drops after 160 and 180 epochs. The rate is 0.01
+# instead of their 0.1, because the network is pre-trained.
 _base_ = 'finetune_20k.py'
 total_batch_size = 128
 optim_wrapper = dict(optimizer=dict(lr=0.01, weight_decay=2e-4))

@@ -1,5 +1,5 @@
-# SGD at batch 1024: learning rate 0.03 per 256 images, weight decay on every parameter. The schedule of the rate serves
-# every optimizer and every number of epochs: warm-up over 10 epochs from 1e-6, then a cosine to 0 at the end of the run.
+# SGD at batch 1024: learning rate 0.03 per 256 images, weight decay on every parameter. The schedule of the rate can be used
+# with every optimizer and every number of epochs: warm-up over 10 epochs from 1e-6, then a cosine to 0 at the end of the run.
 optim_wrapper = dict(
     type='AutocastOptimWrapper',
     optimizer=dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4),

@@ -1,5 +1,5 @@
-# BYOL's augmentation: the symmetric form of AIRL's Tab. 5, the shorter forms of AIRL's Fig. 5, which lack its last one to
-# four operations, and the asymmetric pair of views of BYOL's own paper.
+# BYOL's augmentation: the symmetric form of Huang et al. 2022 (Tab. 5), their simpler forms without the last one to four
+# operations (Fig. 5), and the asymmetric pair of views of BYOL's own paper.
 crop_flip = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
     dict(type='RandomFlip', p=0.5),

@@ -20,7 +20,7 @@ small, same, swav = (
 crop = dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0))
 mocov3_r50 = [[crop, *first], [crop, *second]]
 
-# These methods use two large crops and six or eight small crops.
+# DINO, SwAV and LeJEPA use two large crops and six or eight small crops.
 large, part = dict(crop, scale=(0.4, 1.0)), dict(crop, size=96, scale=(0.05, 0.4))
 dino_vit = [[large, *first], [large, *second], *[[part, *small]] * 8]
 large, part = dict(crop, scale=(0.14, 1.0)), dict(crop, size=96, scale=(0.05, 0.14))

@@ -26,8 +26,8 @@ trained_backbone = dict(
     style='pytorch',
     init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
-# This visualizer replaces mmdet's, which has a fixed name. A second run in the same process would write to the first run's
-# folder.
+# mmdet's own visualizer has a fixed name, so a second run in the same process would write to the first run's folder. This
+# visualizer replaces it.
 scalars_and_images = dict(
     _delete_=True,
     type='DetLocalVisualizer',

@@ -31,7 +31,8 @@ plain_resnet = dict(
     style='pytorch',
     init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
-# The same backbone with stride 16. The last stage has dilation instead of a stride, so its maps are as large as its input.
+# The same backbone with stride 16. The last stage has dilation instead of a stride, so its output is as large as its
+# input.
 resnet_os16 = dict(
     plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False
 )
@@ -47,8 +48,8 @@ saved = dict(
         type='mmairl.ExactCheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2
     ),
 )
-# This visualizer replaces mmseg's, which has a fixed name. A second run in the same process would write to the first run's
-# folder.
+# mmseg's own visualizer has a fixed name, so a second run in the same process would write to the first run's folder. This
+# visualizer replaces it.
 scalars_and_images = dict(
     _delete_=True,
     type='SegLocalVisualizer',

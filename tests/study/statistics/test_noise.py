@@ -1,4 +1,4 @@
-"""Sources of noise: the error due to images equals a bootstrap, and planted variances are found."""
+"""Sources of noise: the error due to images equals that of a bootstrap, and planted variances are found."""
 
 import numpy as np
 import pytest
@@ -73,8 +73,8 @@ def test_noise_by_images_is_read_from_result_files(tmp_path):
     assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0
     assert two['effect_images'] == pytest.approx(100 * (b - a).std(ddof=1) / 8**0.5) and two['effect_seeds'] == 3.0
     assert one['seeds'] == pytest.approx(np.std([62.5, 50.0], ddof=1)) and two['seeds'] == 0
-    # A score that is not a mean over images, or a result without single images, has no error due to
-    # images.
+    # A score has no error due to images if it differs from the mean of the stored results of single
+    # images, or if no such results are stored.
     rows[0]['runs'][0]['scores']['knn'] = 60.0
     assert noise(study, 'knn', tmp_path)[0]['images'] is None
     assert noise(study, 'svm', tmp_path)[0]['images'] is None
