@@ -236,7 +236,7 @@ def test_first_ten_minutes_with_the_wheel_alone(environment, tmp_path):
     checkpoint = checkpoint.removeprefix('checkpoint ')
     assert evaluate == f'next: mmairl evaluate knn {config} {checkpoint}'
     assert 'k-NN, k = 20' in user('mmairl', *evaluate.split()[2:], '--cfg-options', *SMALL)
-    # A run of so few steps logs no health.
+    # This command is not run, because a run of so few steps logs no health.
     assert health.startswith('next: mmairl report health ')
     user('mmairl', 'convert', checkpoint, 'hub/', '--to', 'hub')
     assert user('python', '-c', LOAD).split()[-1] == '128'

@@ -27,7 +27,10 @@ def training_checkpoint(**meta: object) -> dict:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with three checkpoints, written in this order, and two files from which no run can resume."""
+    """Return a folder with the checkpoints epoch_1, epoch_2 and iter_25, the oldest first.
+
+    The folder also has two newer files from which no run can resume.
+    """
     for place, name in enumerate(['epoch_1.pth', 'epoch_2.pth', 'iter_25.pth', 'best_top1.pth', 'weights.pth']):
         torch.save(training_checkpoint() if 'weights' not in name else dict(a=torch.ones(1)), tmp_path / name)
         os.utime(tmp_path / name, (place, place))

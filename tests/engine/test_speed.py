@@ -160,9 +160,8 @@ def test_copy_of_a_fast_network_uses_its_own_weights(network):
 
 
 def test_checkpointing_keeps_fewer_tensors(network):
-    """Return the tensors that autograd keeps for the backward pass of one view through the backbone."""
-
     def held(model: nn.Module) -> int:
+        """Return the bytes that autograd keeps for the backward pass of one view through the backbone."""
         sizes: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.nbytes) or t, lambda t: t):
             model.backbone(views(torch.float32)[0])
