@@ -339,7 +339,7 @@ class Study(Declared, frozen=True):
         for scale, task in self.primary.items():
             if task not in self.tasks.get(scale, ()):
                 raise UserError(
-                    f"primary: `tasks` does not list this task for the scale {scale} ('{task}'); add it there",
+                    f"primary: `tasks` does not list this task for the scale {scale} ('{task}'); add the task to `tasks`",
                     code='primary-not-a-task',
                 )
         self._check_rows()

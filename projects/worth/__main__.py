@@ -57,8 +57,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--groups',
         type=groups,
-        help='use all images of a group, such as a patient, either for training or for testing. The group is the part of '
-        'the name of an image that this regular expression matches, or its value in CSV:COLUMN (default: no groups)',
+        help='use all images of a group, such as a patient, either for training or for testing. The group of an image is '
+        'the part of its name that a regular expression matches, or its value in a column of a CSV file, CSV:COLUMN '
+        '(default: no groups)',
     )
     parser.add_argument(
         '--batch',
