@@ -126,7 +126,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (
             ['00.png,a', '1.png,b'],
             'utf-8',
-            "1 names do not match exactly one image below .* first '1.png' .an image is named '00.png'",
+            "1 names do not match exactly one image below .* first '1.png' .expected names such as '00.png'",
         ),
         (
             ['00.png,a', '00.png,b'],
