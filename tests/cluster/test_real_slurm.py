@@ -314,7 +314,7 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
     """At the first start of each job, one process is killed. The signal comes after the restart."""
     expected = {
         'scancel JOB': CANCELLED,
-        # Slurm signals the tasks in this way before the time limit.
+        # Slurm signals only the tasks, without the batch script, before the time limit.
         'scancel --signal=USR1 JOB': WENT_ON,
         'scancel --batch --signal=USR2 JOB': WENT_ON,
     }
@@ -350,7 +350,7 @@ TOLD_SRUN = [
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
     """Without our script, srun would kill its tasks at TERM and HUP, and would ask for a second INT."""
-    # nohup makes its child ignore HUP, and a shell cannot trap a signal that its parent ignores.
+    # If the tests run under nohup, they ignore HUP, and a shell cannot trap a signal that its parent ignores.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
