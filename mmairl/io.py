@@ -133,7 +133,7 @@ def _flush_folder(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files that killed processes of this machine left for `path`.
+    """Remove temporary files for `path` that are left over from killed processes of this machine.
 
     Files of other machines are kept, because it is unknown whether the processes there are still running.
     """
@@ -156,7 +156,7 @@ def _is_running(process: int) -> bool:
 def appending(path: str | Path) -> IO[str]:
     """Open a text file for reading and appending. Raise if `path` is a link.
 
-    Unlike `replacing`, this changes the file in place.
+    Unlike `replacing`, this function changes the file in place.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o666), 'a+')

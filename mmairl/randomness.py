@@ -1,4 +1,4 @@
-"""Save and restore the states of all random generators of a process. Checkpoints store them as plain tensors."""
+"""Save and restore the states of all random generators of a process. Checkpoints store the states as tensors and numbers."""
 
 import random
 from collections.abc import Iterator

@@ -152,7 +152,7 @@ def start(
 
 
 def stop(processes: Sequence[subprocess.Popen]) -> None:
-    """Make processes that `start` started save and exit. After GRACE seconds, kill the remaining processes and their groups.
+    """Stop processes that `start` started. Kill a process and its group if it has not saved and exited after GRACE seconds.
 
     Each process receives only one signal and passes it on to its own processes. A second signal would make torch's launcher
     kill its processes.

@@ -50,8 +50,7 @@ def test_neighbors_differ_in_one_factor(pair):
     before, after = factors_of(one), factors_of(two)
     # BYOL's loss uses no negatives, so the loss and the queue count as one factor.
     differing = {name for name in before if before[name] != after[name]} - {'negatives'}
-    # Two steps also change the projector, as the released code does: it widens the projector with
-    # SyncBN and drops biases.
+    # Two steps also widen the projector or drop its last bias, as the released code does.
     assert differing - ({'projector'} if pair in PROJECTOR_TOO else set()) == {factor}
     assert (pair in PROJECTOR_TOO) == ('projector' in differing)
 

@@ -95,7 +95,9 @@ def alternatives(word: str) -> list[str]:
 
 
 def check_command(command: list[str], written_files: set[str]) -> None:
-    """Check a command with the parser of its tool. `made` holds the files that earlier commands of the page have written."""
+    """Check a command with the parser of its tool. `written_files` are those that earlier commands of
+    the page have written.
+    """
     command = list(itertools.dropwhile(lambda word: re.match(r'^[A-Z_]+=', word), command))
     if command[0] == 'mmairl':
         command = [f'tools/{command[1]}.py', *command[2:]]
@@ -109,14 +111,16 @@ def check_command(command: list[str], written_files: set[str]) -> None:
     elif command[:2] == ['python', '-m'] and command[2].startswith(('mmairl.', 'projects.')):
         assert importlib.util.find_spec(command[2]), f'there is no module {command[2]}'
     else:
-        assert command[:2] == ['.', '.venv/bin/activate'], f'{command} is no tool: say <!-- not run: REASON --> above'
+        assert command[:2] == ['.', '.venv/bin/activate'], (
+            f'{command} is not a tool; write <!-- not run: REASON --> above'
+        )
 
 
 def check_tool(script: str, words: list[str], written_files: set[str]) -> None:
     if script in BEHIND:
         tool, first, forwarded = BEHIND[script]
         assert len(words) >= first and not any(word.startswith('-') for word in words[:first]), (
-            f'{script} wants {first}'
+            f'{script} requires {first} positional arguments'
         )
         script, words = tool, [words[place] for place in forwarded] + words[first:]
     parsed = parse(script, ['1' if word == 'N' else word for word in words])

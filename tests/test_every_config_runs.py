@@ -16,10 +16,11 @@ from mmairl.engine import run
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / 'configs'
 TESTED_ELSEWHERE = ('evaluation', 'transfer', 'supervised')
-# These configs differ from others in schedule, augmentation or size, which toy size replaces.
+# These configs differ from others mainly in schedule, augmentation or size. Toy configs replace
+# these settings, so training these configs would show nothing new.
 SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
-# test_five_steps and test_processes train no config like these. `make test-all` trains every
-# config.
+# Tests of these configs are not marked as slow, because test_five_steps and test_processes train no
+# similar config.
 DISTINCT = (
     'fast/mocov2plus_r50_200e_cpu.py',
     'large/mocov2plus_vit_l16_300e.py',

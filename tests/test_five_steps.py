@@ -67,7 +67,7 @@ class Plain:
         return nn.Sequential(nn.Linear(width, 64), *middle, nn.ReLU(), nn.Linear(64, 16, bias=self.bias))
 
     def embed(self, net: nn.ModuleDict, images: Tensor) -> Tensor:
-        """The parts of the batch pass separately, as on virtual GPUs."""
+        """Return normalized outputs. Each part of the batch has its own batch-norm statistics, as if it were on its own GPU."""
         parts = [net['projector'](net['backbone'](part)) for part in images.chunk(self.parts)]
         z = torch.cat(parts)
         return F.normalize(net['predictor'](z) if 'predictor' in net else z, dim=1)
@@ -113,12 +113,12 @@ class Plain:
 
     def lars_update(self, name: str, p: Tensor, g: Tensor, v: Tensor, lr: float) -> None:
         local, decay = 1.0, 0.0
-        # In these networks, this holds only for weights of convolutions and linear layers.
+        # In these networks, only the weights of convolutions and linear layers have several dimensions.
         if p.ndim > 1:
             decay = 1.5e-6 if self.release else 1e-6
             w, d = math.sqrt((p * p).sum()), math.sqrt((g * g).sum())
             local = 0.001 * w / (d + decay * w) if w and d else 1.0
-        # The released code applies the learning rate outside the momentum buffer.
+        # BYOL's released code applies the learning rate outside the momentum buffer.
         if self.release:
             v.copy_(0.9 * v + local * (g + decay * p))
             p -= lr * v

@@ -43,7 +43,7 @@ def test_cache_without_writable_home_is_temporary(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     assert hardware.cache() == tmp_path / 'cache/mmairl'
     monkeypatch.setattr(hardware.tempfile, 'gettempdir', lambda: str(tmp_path))
-    # The first is not a folder. Nobody can write to the second.
+    # /dev/null is not a folder, and nobody can write to /proc.
     for home in ('/dev/null', '/proc'):
         monkeypatch.setenv('XDG_CACHE_HOME', home)
         assert hardware.cache() == tmp_path / f'mmairl-{os.getuid()}'

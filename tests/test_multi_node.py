@@ -60,7 +60,7 @@ def slurm(tmp_path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
-    """One process runs on each of two machines. Either `srun` starts both, or a script is launched on each machine."""
+    """One process runs on each of two machines. Either `srun` starts both processes, or a script runs on each machine."""
     words = ('PARTITION', 'name', CONFIG, tmp_path / 'slurm', '--seed', 0, '--cfg-options', *SMALL)
     settings = dict(GPUS='2', GPUS_PER_NODE='1', CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive')
     logs = [tmp_path / f'{name}.log' for name in ('slurm', 'first', 'second')]

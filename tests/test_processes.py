@@ -86,7 +86,7 @@ stop_processes()
 
 
 def test_unshared_work_dir_raises(tmp_path, run_processes):
-    """A machine that does not mount the work dir does not have this folder."""
+    """Each process has its own folder `run`, as on two machines that do not share the work dir."""
     for folder in ('run', '0/run', '1/run'):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'two.py').write_text(ELSEWHERE)

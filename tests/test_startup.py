@@ -1,4 +1,4 @@
-"""What a command prepares before it imports torch."""
+"""The preparations of a command before it imports torch."""
 
 import logging
 

@@ -98,7 +98,7 @@ sys.path[:] = [path for path in sys.path if path not in ({root!r}, {root!r} + '/
 
 
 def elsewhere(code: str, installed: Path, folder: Path) -> str:
-    """Return the last line that a program prints if it uses the installed package instead of the checkout."""
+    """Run a program with the installed package instead of the checkout. Return the last line that it prints."""
     env = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1'}
     output = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
     return output.strip().splitlines()[-1]
@@ -236,7 +236,7 @@ def test_first_ten_minutes_with_the_wheel_alone(environment, tmp_path):
     checkpoint = checkpoint.removeprefix('checkpoint ')
     assert evaluate == f'next: mmairl evaluate knn {config} {checkpoint}'
     assert 'k-NN, k = 20' in user('mmairl', *evaluate.split()[2:], '--cfg-options', *SMALL)
-    # A run of so few steps logs no health.
+    # This command is not run, because a run of so few steps logs no health.
     assert health.startswith('next: mmairl report health ')
     user('mmairl', 'convert', checkpoint, 'hub/', '--to', 'hub')
     assert user('python', '-c', LOAD).split()[-1] == '128'

@@ -10,7 +10,8 @@ config=$1 processes=$2
 shift 2
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
-# On one machine, the processes connect over the loopback, at PORT or a free port, so that several runs do not collide.
+# On one machine, the processes connect over the loopback, at PORT. By default, a free port is used, so that several runs do not
+# collide.
 # With several machines, anyone who can reach the port can end the run; protect it by a firewall.
 where=()
 if [[ ${NNODES:-1} != 1 ]]; then

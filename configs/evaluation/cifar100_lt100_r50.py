@@ -1,4 +1,5 @@
-# CIFAR-100-LT: like CIFAR-10-LT, but with the images of CIFAR-100.
+# CIFAR-100-LT (Cao et al.): the largest class has 100 times as many training images as the smallest. The test set is
+# balanced.
 _base_ = 'cifar10_lt100_r50.py'
 evaluation = dict(
     train=dict(dataset=dict(type='CIFAR100', root='data/cifar100')),

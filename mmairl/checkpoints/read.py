@@ -101,7 +101,8 @@ class Backbone:
     def heads(self) -> int | None:
         """Number of attention heads of a ViT, or None if it is unknown.
 
-        It is taken from the record of origin, the run's settings, `config.json`, or the known architecture of MoCo v3's ViTs.
+        The number is taken from the record of origin, the settings of the training run, `config.json`, or the known
+        architecture of MoCo v3's ViTs.
         """
         keys = ('num_heads', 'arch.num_heads', 'arch')
         number, in_arch, arch = (self.settings.get(f'model.backbone.{key}') for key in keys)
@@ -129,7 +130,8 @@ class Backbone:
     def input(self) -> Input:
         """The properties of the images that the backbone expects.
 
-        They are stated by the run's settings, the record of origin or the settings files next to the checkpoint.
+        They come from the settings of the training run, the record of origin or the settings files next to the checkpoint. If
+        none of these states the mean and std, the result has ImageNet's.
         """
         if self.settings:
             return input_of(self.settings)
@@ -201,7 +203,7 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
     mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
         f'{backbone.path}: neither the file nor a config.json or preprocessor_config.json next to it states the mean and std '
-        f"of its images; ImageNet's are used (mean {mean}, std {std}); set others by {how}"
+        f"of its images; ImageNet's mean {mean} and std {std} are used; set other values by {how}"
     )
 
 
@@ -272,7 +274,7 @@ def read_backbone(
     broken = not_finite(match.weights)
     if broken:
         warn(
-            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}, because their training diverged; '
+            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; their training probably diverged, so '
             'use an earlier checkpoint'
         )
     return Backbone(
@@ -361,7 +363,7 @@ class BackboneSearch:
 
         If the tensors with the prefix are no known network, read the student from the only known network at a longer prefix.
         If there is no such network, read all tensors with the prefix under their own names. Raise an error instead if some
-        of these tensors belong to a head (`pure` is false), or if the user gave a network.
+        of these tensors may belong to a head (`pure` is false), or if the user gave a network.
         """
         try:
             return self._read_known(prefix, source)

@@ -37,7 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_switch(
         parser,
         '--views',
-        '--step: show the views, and the parameters that their transforms sampled (default: off)',
+        '--step: show the views, and the random values that their transforms sampled (default: off)',
     )
     add_switch(
         parser,
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def check_run(run: Path, count: int, seed: int) -> None:
-    """Replay stretches and repeat evaluations. Print a verdict for each, and raise if one of them differs from the run."""
+    """Replay stretches and repeat evaluations. Print a verdict for each, and raise if any result differs from the run."""
     from mmairl.engine.replay import MISMATCH, check_stretch, choose_stretches, stretches_of
     from mmairl.evaluation.features import show_progress
 

@@ -98,9 +98,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
 
 def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('planning and progress')
-    add_switch(
-        group, '--dry-run', 'print the plan, check fairness and exit; this executes the configs'
-    )
+    add_switch(group, '--dry-run', 'execute the configs, print the plan, check fairness and exit')
     group.add_argument(
         '--rate',
         type=float,
@@ -174,7 +172,7 @@ def run(args: argparse.Namespace) -> None:
 
     register()
     if args.dry_run:
-        print('loading the configs that the study names, which executes them')
+        print('loading the configs of the study, which executes their Python code')
     prepared = commands.prepare_study(
         args.study, args.scale, args.seeds, args.tasks, args.out, args.rate
     )

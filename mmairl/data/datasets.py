@@ -63,7 +63,7 @@ class ViewDataset(Dataset):
     A subclass sets `labels` and `classes`. It also defines `raw`, or `encoded` if the images are files. `labels` contains
     the class index of each image (-1 if unknown). If an image can have several classes, `labels` has the shape
     (images, classes): 1 means that the image has the class, 0 means that it does not, and -1 means that this class is not
-    scored on this image. `metric` names the score that is usually reported for the data set.
+    scored on this image. `metric` is the name of the score that is usually reported for the data set.
 
     Args:
         views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
@@ -97,7 +97,7 @@ class ViewDataset(Dataset):
     def raw(self, index: int) -> Tensor:
         """Return the decoded image, channels first.
 
-        The image is 8-bit RGB or, if `channels` is set, has the stored values as uint8, uint16 or float32.
+        If `channels` is set, the image contains the stored values as uint8, uint16 or float32. Otherwise, it is 8-bit RGB.
         """
         try:
             return self.decoded(self.encoded(index), index)
@@ -332,7 +332,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
             this = status.st_dev, status.st_ino
             if this in parents:
                 raise UserError(
-                    f'{folder}: a link leads back to a folder above it in this path; remove the link',
+                    f'{folder}: a link in this path leads back to one of its parent folders; remove the link',
                     code='cyclic-link',
                 )
             with os.scandir(folder) as entries:

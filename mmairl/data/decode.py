@@ -58,8 +58,8 @@ EXTENSIONS = (
     '.pgm',
     '.dcm',
 )
-# The file extension of each format whose name in Pillow differs from its extension. An MPO file is a JPEG file with several
-# pictures, which some phones write.
+# The file extension of each format whose name in Pillow differs from its extension. Some phones write MPO files, which are
+# JPEG files with several pictures.
 KINDS = {'JPEG': 'jpg', 'MPO': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}
 NPY = b'\x93NUMPY'
 ORIENTATION = 0x0112  # the EXIF tag that states how to rotate the image
@@ -67,7 +67,10 @@ TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 
 
 class Reason(IntEnum):
-    """Reasons why an image cannot be read. Each has a code, which fits into one byte, and a phrase for messages."""
+    """Reasons why an image cannot be read.
+
+    A reason has a phrase for messages and a code. TrainingImages stores the code in one byte.
+    """
 
     phrase: str
 
@@ -307,7 +310,7 @@ def file_kind(data: bytes) -> str:
 def formats() -> tuple[str, ...]:
     """Return the formats in FORMATS that this build of Pillow supports.
 
-    This also silences the messages of Pillow and libtiff. They do not name the file, and an exception follows anyway.
+    Also silence the log messages of Pillow and libtiff. They do not name the file, and an exception follows anyway.
     """
     Image.init()
     logging.getLogger('PIL').setLevel(logging.CRITICAL)
@@ -325,7 +328,8 @@ def as_rgb(image: Image.Image) -> Image.Image:
     Without a background, transparent pixels would show their hidden color, which is usually black. Color profiles are not
     applied, because the data loaders of published results do not apply them either.
     """
-    # Pillow may open 16-bit PNG and PGM files in its 32-bit mode. Its conversion to 8 bits clips values instead of scaling.
+    # Pillow may open 16-bit PNG and PGM files in its 32-bit mode. Pillow's conversion to 8 bits clips values instead of scaling
+    # them.
     if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
         gray = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
         return Image.fromarray(gray).convert('RGB')

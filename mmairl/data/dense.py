@@ -131,7 +131,7 @@ class MMSegImages(DenseDataset):
 
 @DATASETS.register_module()
 class Scenes(DenseDataset):
-    """Synthetic scenes with up to 5 geometric shapes each. There are 12 kinds of shapes, which are the classes.
+    """Synthetic scenes with up to 5 geometric shapes each. The classes are the background and the 12 kinds of shapes.
 
     The depth of a shape is inversely proportional to its radius. Image i depends only on (seed, i).
 

@@ -26,7 +26,7 @@ from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
-# The first and the last file in a shard. They state the settings and the progress of packing.
+# The first file in a shard states the settings of packing, and the last file states the progress of packing.
 HEAD = f'{ABOUT.decode()}about.json'
 TAIL = f'{ABOUT.decode()}done.json'
 # An image and its label require at most this many bytes of tar headers and padding, unless the name of the image is so long

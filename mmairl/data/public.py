@@ -256,7 +256,7 @@ class FGVCAircraft(ListedDataset):
 class DTD(ListedDataset):
     """Photographs of 47 kinds of textures: 1 880 training, 1 880 validation and 1 880 test images.
 
-    The authors published ten partitions. As is customary, this is the first one.
+    The authors published ten partitions. As is customary, this data set uses the first one.
     """
 
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
@@ -346,9 +346,9 @@ def tab_separated(path: Path) -> list[dict[str, str]]:
 class Caltech101(ListedDataset):
     """Photographs of 102 classes: 2 550 training, 510 validation and 6 084 test images.
 
-    `seed` samples 25 training and 5 validation images of each class, and the other images are the test images. As in
-    published results, BACKGROUND_Google counts as a class (torchvision omits it). The published results also use random
-    samples, which are not public.
+    The 25 training and 5 validation images of each class are sampled at random, and the other images are the test images.
+    As in published results, BACKGROUND_Google counts as a class (torchvision omits it). The published results also use
+    random samples, which are not public.
     """
 
     metric = 'mean per class'
@@ -462,9 +462,9 @@ def labels_in_annotation(annotation: str | Path) -> list[int]:
 class CIFAR10(Published, ViewDataset):
     """Photographs of 10 classes at 32 x 32 pixels: 45 000 training, 5 000 validation and 10 000 test images.
 
-    `seed` samples the 'val' split from the authors' training images, because the validation split of published results is
-    not public. The files are pickles, and loading a pickle can run code. torchvision loads them only if their MD5 digests
-    equal the published digests.
+    The validation images are sampled at random from the authors' training images, because the validation split of published
+    results is not public. The files are pickles, and loading a pickle can run code. torchvision loads them only if their MD5
+    digests equal the published digests.
 
     Args:
         root: The folder that contains the files.

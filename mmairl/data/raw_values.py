@@ -1,4 +1,4 @@
-"""Decoding of image files to their stored values, without conversion or scaling. Data sets that set `channels` use it."""
+"""Decoding of image files to their stored values, without conversion or scaling, for data sets with `channels` set."""
 
 import logging
 from collections.abc import Iterator, Sequence

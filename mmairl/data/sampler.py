@@ -158,7 +158,7 @@ def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) 
     """Return the images at these positions of a random permutation, without computing the images at other positions.
 
     The permutation is a Feistel network on the rows and columns of a table with at least `count` cells (Black and Rogaway
-    2002). Each round shifts the row by a hash of the column, or the column by a hash of the row. A result of
+    2002). The rounds alternately shift the row by a hash of the column and the column by a hash of the row. A result of
     `count` or more is not the index of an image, so it passes through the network again until it is below `count`.
     """
     rows = math.isqrt(count - 1) + 1
@@ -181,8 +181,7 @@ def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) 
 def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
     """Return an order that permutes the shards, then the images within each group of `window` consecutive shards.
 
-    With this order, only `window` shards are read at a time. If all shards have the same size, two consecutive images come
-    from the same shard with probability 1 / window.
+    With this order, only `window` shards are read at a time.
     """
     shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
     firsts = firsts[shards]

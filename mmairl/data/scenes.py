@@ -49,7 +49,7 @@ def scene(random: np.random.Generator, size: int) -> DrawnScene:
 
 
 def _places(random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sample centers and radii of shapes inside the image that do not touch. Leave out a shape after 20 failed tries."""
+    """Sample centers and radii of shapes that are inside the image and do not touch. Skip a shape after 20 failed tries."""
     centers = []
     radii = []
     for _ in range(random.integers(COPIES[0], COPIES[1] + 1)):

@@ -22,7 +22,7 @@ from mmairl.io import replacing
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')
-CELLS = 3  # each copy is near the center of a cell of a randomly shifted lattice with this many cells per side
+CELLS = 3  # number of cells per side of a randomly shifted lattice; each copy is near the center of a cell
 PATCHES = 4  # the background interpolates between PATCHES x PATCHES random colors
 RADIUS = (0.11, 0.17)  # range of the radius of a copy, as a fraction of the image's side
 # This is the range of the difference in luminance between a copy and the background behind it.
@@ -209,8 +209,8 @@ def triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the signed distance from the edge of a star with five points.
 
-    Each point of the star consists of two mirror-symmetric halves. The plane is folded onto one half of one point, which has
-    only a single side.
+    Each point of the star consists of two mirror-symmetric halves. The plane is folded onto one half of one point, where
+    the edge of the star is a single line.
     """
     sector = 2 * np.pi / 5
     # After folding, the angle is 0 at the notch between two points and half a sector at the tip of a point.

@@ -29,8 +29,9 @@ HELD_OUT = 0.2  # default fraction of the images to hold out
 HASH = 64  # number of bits of a hash
 BITS = 4  # the hashes of two images that look alike differ in at most this many bits
 # If two images look alike, their thumbnails differ by at most ALIKE in gray and by at most COLORS in color, in units of the
-# standard deviation of the training set's thumbnails. JPEG compression with quality 20 changes the color of images with 32 x 32
-# pixels by up to 0.27. Drawings that differ only in color differ by at least 0.71.
+# standard deviation of the training set's thumbnails. COLORS lies between two measured differences in color: JPEG compression
+# with quality 20 changes images with 32 x 32 pixels by up to 0.27, and drawings that differ only in color differ by at least
+# 0.71.
 ALIKE = 0.1
 COLORS = 0.4
 BLOCK = 128  # this many test images are compared with all training images at once
@@ -57,7 +58,8 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
         rows = [row[1:] for row in rows if row]
     if header and header[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
         raise UserError(
-            f"{path}: the first line names an image ('{header[0]}'); add a header line before it, such as file,class",
+            f"{path}: the first line contains the name of an image ('{header[0]}'); add a header line before it, such as "
+            'file,class',
             code='no-header',
         )
     if len(header) < 2:
@@ -92,7 +94,7 @@ def _set_once(values: dict[str, str], image: str, value: str, path: str | Path) 
 def values_of(
     names: Sequence[str], table: Mapping[str, str], path: str | Path, folder: str = ''
 ) -> tuple[dict[str, str], list[str]]:
-    """Look up the images that a table names. Return their values, and the names that do not match exactly one image.
+    """Look up the images that a table lists. Return their values, and the names that do not match exactly one image.
 
     A name in a table may be the path of an image relative to the folder, with or without the folder in front, or only the
     file name. The extension is optional. Slashes and backslashes, upper and lower case, and the two Unicode forms of accents
@@ -280,9 +282,9 @@ def _split_by_group(
         by_size = sorted(with_class, key=lambda group: counts[group].sum())
         if not held[with_class].any() and not any(map(hold, by_size)):
             raise UserError(
-                f'class {name.item()}: its training images are in {len(with_class)} groups, and holding out any of them would '
-                'leave a class without images to fit on; add groups, remove the class, or set separate validation data as '
-                'evaluation.val',
+                f'class {name.item()}: its training images are in {len(with_class)} groups, and holding out any of these '
+                'groups would leave a class without training images; add groups, remove the class, or set separate validation '
+                'data as evaluation.val',
                 code='few-groups',
             )
     is_held = held[numbers]

@@ -49,7 +49,7 @@ def channel_statistics(
     """
     count = min(len(dataset), most or len(dataset))
     indices = torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long().tolist()
-    # Without batches, a data worker calls the collate function with one index at a time. The function is `moments`.
+    # Without batches, a data worker calls the collate function, here `moments`, with one index at a time.
     loader = DataLoader(
         indices, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset)
     )

@@ -90,7 +90,7 @@ class LongTailed(ImageSubset):
     """Selects images so that the sizes of the classes decrease exponentially. Class 0 keeps all images.
 
     As in CIFAR-10-LT and CIFAR-100-LT (Cao et al. 2019), class i of C has n_i = int(n_0 (1 / imbalance)^(i / (C - 1)))
-    images. With the same seed, a smaller imbalance selects a superset of the images.
+    images. With the same seed, a smaller imbalance selects the images of a larger imbalance and additional images.
 
     Args:
         dataset: Config of the data set.
@@ -125,8 +125,8 @@ class LongTailed(ImageSubset):
 class ClassSubset(ImageSubset):
     """Selects the images of a random fraction of the classes, as in the paper's App. B.2 and Fig. 8.
 
-    With the same seed, a smaller fraction selects a subset of the classes. The selected classes get new indices from 0, so
-    that a classifier has no unused outputs.
+    With the same seed, the classes of a smaller fraction are also among the classes of a larger fraction. The selected
+    classes get new indices from 0, so that a classifier has no unused outputs.
 
     Args:
         dataset: Config of the data set.
@@ -313,7 +313,7 @@ def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
 def merge_classes(
     classes: Sequence[str], taxonomy: str | Path, groups: int | str | None
 ) -> list[str]:
-    """Return the group of each class: one of `groups` nodes of the taxonomy, or 'artifact' or 'not artifact'."""
+    """Return the group of each class: a node of the taxonomy or, if `groups` is 'artifact', 'artifact' or 'not artifact'."""
     parents: dict[str, str] = {}
     for parent, child in read_pairs(taxonomy, 'parent child', 'bad-taxonomy'):
         # If a node has several parents, only the first one counts, so that the taxonomy is a tree.

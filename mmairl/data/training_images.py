@@ -24,8 +24,8 @@ WORKERS = 1024  # rows of the tally, one per data worker; if there are more work
 class TrainingImages(Dataset):
     """Wraps a data set for training, so that views are reproducible and unreadable images are replaced.
 
-    An item is requested by an index, or by (index, seed), as ResumableSampler does. The seed determines the views of the
-    image, whatever the number of workers or processes is and whether or not the run was interrupted. Without a seed, the
+    An item is requested by an index or by a pair (index, seed). ResumableSampler yields pairs. The seed alone determines the
+    views of the image. The number of workers, the number of processes and interruptions have no effect. Without a seed, the
     views depend on the random state of a data worker. This state depends on the images that the worker has read, and a
     resumed run cannot restore it. If an image is unreadable, the next readable image takes its place.
 
@@ -53,7 +53,7 @@ class TrainingImages(Dataset):
         )
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
-        """Return the object itself. mmengine copies configs that contain a data set, and the counts must stay shared."""
+        """Return the object itself. mmengine copies configs that contain a data set, and `tally` must stay shared."""
         return self
 
     def __getitems__(self, items: Sequence[int | tuple[int, int]]) -> list[Any]:
@@ -157,7 +157,7 @@ def unreadable_allowed(count: int, fraction: float) -> int:
     """Return how many of `count` images may be unreadable.
 
     If the fraction is 0, no image may be unreadable. Otherwise, the result is `fraction` of the images, but at least
-    ALWAYS_ALLOWED. It is always less than `count`.
+    ALWAYS_ALLOWED. In both cases, the result is less than `count`.
     """
     allowed = max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0
     return min(allowed, count - 1)

@@ -26,9 +26,9 @@ class Augmentation:
     """Base class of augmentations.
 
     `augment(image)` changes one CHW image in a data worker, and `augment.batch(images)` changes a float BCHW batch on any
-    device. Both sample the parameters of each image from torch's global CPU generator, so a seed yields the same views on
-    every device. In a data worker, 8-bit RGB images are changed by `single`, whose result equals that of `apply` rounded to
-    bytes. Images with other channels or bit depths are converted to floats and changed by `apply`.
+    device. Both calls sample the parameters of each image from torch's global CPU generator, so a seed yields the same views on
+    every device. In a data worker, `single` changes 8-bit RGB images. Its results differ from the results of `apply` only by
+    rounding. Images with other channels or bit depths are converted to floats and changed by `apply`.
 
     Args:
         p: Probability that an image is changed.
@@ -137,8 +137,8 @@ class RandomResizedCrop(Augmentation):
     """Crop a box of random area and aspect ratio, and resize it to a square with antialiasing.
 
     A batch is cropped and resized by two matrix products per image, `rows @ image @ columns`. The matrices contain the
-    weights of the antialiased bilinear filter inside the image's box. The result is exact, and for small images this is
-    faster than grid sampling.
+    weights of the antialiased bilinear filter inside the image's box. Up to rounding, the result equals that of torchvision's
+    `resized_crop`. For small images, the products are faster than grid sampling.
 
     Args:
         size: Height and width of the result.
@@ -293,7 +293,7 @@ class Resize(v2.Resize):
 
 @TRANSFORMS.register_module()
 class CenterCrop(v2.CenterCrop):
-    """Crop the central square of `size` pixels."""
+    """Crop the central square with sides of `size` pixels."""
 
     def batch(self, images: Tensor) -> Tensor:
         return self(images)
@@ -370,7 +370,6 @@ class ColorJitter(Augmentation):
 
         Each change except the hue shift multiplies the channels by a matrix. At most three matrices come before the hue
         shift, and at most three after it. Six matrices per image, some of them identities, therefore represent every order.
-        On a GPU, this takes 40 kernels.
         """
         count, channels = images.shape[:2]
         step = params['order'].argsort(1)  # for each change, its position in the order

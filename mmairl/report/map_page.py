@@ -254,7 +254,7 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
     values = [given.get(name, '') for name in names]
     if not any(values):
         raise UserError(
-            f"--colours: the first column of {path} names no image; expected names such as '{names[0]}'",
+            f"--colours: the first column of {path} contains no name of an image; expected names such as '{names[0]}'",
             code='no-named-image',
         )
     try:

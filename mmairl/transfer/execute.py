@@ -172,7 +172,7 @@ def _measured(
 
 
 def _run(folder: Path, processes: int) -> None:
-    """Run this module as a command, in one or several processes. Its output is not captured."""
+    """Run this module as a command, in one or several processes. The output of the command is not captured."""
     command = ['-m', 'mmairl.transfer.execute', str(folder)]
     if processes > 1:
         torchrun = ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}']
@@ -198,7 +198,7 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 
 def take_network(cfg: Config, network: dict) -> None:
-    """Set the size of the config's ResNet to that of `network`, and adapt the input channels of the module that follows it."""
+    """Give the config's ResNet the size of `network`, and adapt the input channels of the module after the ResNet."""
     size = {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
     cfg.model.backbone.update(size)
     first = network['base_channels'] * (1 if network['depth'] < 50 else 4)

@@ -80,7 +80,7 @@ def task_config(name: str, depth: int) -> Path:
 
 
 def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
-    """Return the names of the requested tasks or, by default, the tasks of the papers. Raise if the request is invalid.
+    """Return the names of the requested tasks. By default, return the names in DEFAULT. Raise if the request is invalid.
 
     The batch statistics of a rescaled network are outdated until the network is trained. If `rescaled` is true, protocols
     that freeze the network are therefore left out by default, and requesting them is an error.

@@ -3,8 +3,7 @@
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
 Network, images and batch size are those of mmairl's studies at the scale (size) that --scale names. Everything else is defined
-in this file.
-Each seed writes a checkpoint with the keys of Lightning.
+in this file. Each seed writes a checkpoint with the keys of Lightning.
 """
 
 import copy

@@ -62,7 +62,7 @@ def measured_run(folder: Path) -> Unlabelled:
 
 
 def _loss_of_run(folder: Path, cfg: Config) -> float:
-    """Return the training loss of a run. For an intermediate checkpoint, return the loss of its run up to its step."""
+    """Return the training loss of a run. For an intermediate checkpoint, use only the losses up to the checkpoint's step."""
     along = read_json(folder / 'asked.json', Asked).along
     if not along:
         return training_loss(folder)

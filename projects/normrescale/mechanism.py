@@ -49,7 +49,7 @@ def main() -> None:
         '--gains',
         type=Path,
         metavar='OUT',
-        help='also write networks in which only gains and biases are rescaled to this folder',
+        help='also write to this folder networks in which only gains and biases are rescaled',
     )
     args = parser.parse_args()
     folder = args.runs

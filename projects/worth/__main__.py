@@ -43,8 +43,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--minutes',
         type=above_zero,
-        help='choose the size of crops, the epochs and the draws of labels for a total time of this many minutes '
-        '(default: no budget)',
+        help='choose the size of crops, the number of epochs and the number of random subsets of the labels, so that the total '
+        'time is about this many minutes (default: no budget)',
     )
     parser.add_argument(
         '--size',
@@ -57,8 +57,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--groups',
         type=groups,
-        help='use all images of a group, such as a patient, either for training or for testing. The group is the part of '
-        'the name of an image that this regular expression matches, or its value in CSV:COLUMN (default: no groups)',
+        help='use all images of a group, such as a patient, either for training or for testing. The group of an image is '
+        'the part of its name that a regular expression matches, or its value in a column of a CSV file, CSV:COLUMN '
+        '(default: no groups)',
     )
     parser.add_argument(
         '--batch',
@@ -77,7 +78,7 @@ def parse_args() -> argparse.Namespace:
         '--seed',
         type=seed,
         default=0,
-        help='seed the split, the draws of labels and pre-training (default: 0)',
+        help='set the seed of the split, of the random subsets of the labels and of pre-training (default: 0)',
     )
     parser.add_argument(
         '--plan', action='store_true', help='measure the speed, print the plan and exit'

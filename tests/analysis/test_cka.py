@@ -14,7 +14,7 @@ STAGES = ['layer1', 'layer2', 'layer3', 'layer4']
 
 
 def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Return CKA by Kornblith et al.'s formula in the features, computed over all images at once."""
+    """Return CKA by Kornblith et al.'s formula for feature matrices, computed over all images at once."""
     x = x - x.mean(0)
     y = y - y.mean(0)
     norm = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)

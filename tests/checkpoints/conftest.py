@@ -6,7 +6,7 @@ from harness.backbones import State
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> State:
-    """Return a dict. Whatever tensors a test stores in it, every file appears to contain."""
+    """Return a dict. Every file appears to contain the tensors that a test stores in the dict."""
     state: State = {}
     monkeypatch.setattr('mmairl.checkpoints.read.load_checkpoint', lambda path: dict(state_dict=dict(state)))
     return state

@@ -1,4 +1,4 @@
-"""Model hubs store settings next to the weights. They must describe the network and its input images."""
+"""Model hubs store settings next to the weights. The settings must describe the network and its input images."""
 
 import json
 

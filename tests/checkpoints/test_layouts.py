@@ -182,7 +182,7 @@ def test_a_changed_key_is_equal_or_an_error(name, stride, stored):
             continue
         equal += 1
         if change == 'without reg_token' and name == 'timm dinov2 with registers':
-            # Without this key, the tensors are those of DeiT III, so they are read as such a network.
+            # Without this key, the tensors are those of DeiT III, so the file is read as DeiT III.
             continue
         assert (output - expected).abs().max() <= 1e-5 * expected.abs().max(), change
     assert equal < 3 * len(whole)
@@ -242,7 +242,7 @@ def test_timm_file_fills_the_network_of_a_config(prefix, stored):
 def test_registers_are_read_from_our_file(stored):
     """The file has 2 x 2 patches and five extra tokens.
 
-    Their sum is a square, so the tensors alone do not determine the grid.
+    Nine position embeddings could also be those of 3 x 3 patches, so the tensors alone do not determine the grid.
     """
     stored.update(vit('vit_small_patch14_reg4_dinov2', **{**SMALL, 'img_size': 28, 'patch_size': 14}).state_dict())
     first = read_backbone('a.pth').weights

@@ -184,7 +184,7 @@ def test_numpy_number_may_be_a_key(key, suffix, tmp_path):
 
 
 def doubled(kind: type, value: object, times: int = 40) -> object:
-    """Return containers that nest `times` deep and hold the inner one twice, so they expand to 2 ** times values."""
+    """Return nested containers of depth `times`. Each holds the next one twice, so they expand to 2 ** times values."""
     for _ in range(times):
         value = kind([value, value]) if kind is not dict else dict(a=value, b=value)
     return value
@@ -206,7 +206,7 @@ HEAVY = {
 
 
 class SizeOfList:
-    """Pickle as a torch.Size built from a list, which `refuse_endless` does not inspect."""
+    """Pickle as a torch.Size that is built from a list. `refuse_endless` does not track the items of lists."""
 
     def __init__(self, items: list[int]) -> None:
         self.items = items

@@ -72,10 +72,7 @@ Started = dict[str, tuple[str, Path]]
 
 
 def tell(slurm: Slurm, started: Started, tasks: int) -> None:
-    """Run the command of each job as soon as the job handles signals.
-
-    All jobs must be running by then, since requeued jobs wait.
-    """
+    """Run the command of each job as soon as the job handles signals."""
     for commands, (number, folder) in started.items():
         slurm.wait_for(lambda: len(left(folder, 'ready')) == tasks)  # noqa: B023
         for command in commands.replace('JOB', number).split(';'):
@@ -317,7 +314,7 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
     """At the first start of each job, one process is killed. The signal comes after the restart."""
     expected = {
         'scancel JOB': CANCELLED,
-        # Slurm signals the tasks in this way before the time limit.
+        # Slurm signals only the tasks, without the batch script, before the time limit.
         'scancel --signal=USR1 JOB': WENT_ON,
         'scancel --batch --signal=USR2 JOB': WENT_ON,
     }
@@ -353,7 +350,7 @@ TOLD_SRUN = [
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
     """Without our script, srun would kill its tasks at TERM and HUP, and would ask for a second INT."""
-    # nohup makes its child ignore HUP, and a shell cannot trap a signal that its parent ignores.
+    # If the tests run under nohup, they ignore HUP, and a shell cannot trap a signal that its parent ignores.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
@@ -402,7 +399,10 @@ exit 75
 
 
 def test_job_resumes_after_its_time_limit(slurm, folder):
-    """The first job has a limit of three minutes and gets its signal two minutes before it. The second has one minute."""
+    """The first job has a limit of three minutes and gets its signal two minutes before the limit.
+
+    The second job has a limit of one minute.
+    """
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
     for (number,), run in [(submit({run: command}, time=minutes), run) for run, command, minutes in runs]:

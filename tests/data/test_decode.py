@@ -255,7 +255,7 @@ def progressive(width: int, height: int, more: int = 0) -> bytes:
 def test_small_file_with_many_pixels_is_not_decoded(kind, monkeypatch):
     data = encoded(Image.new('1' if kind == 'PNG' else 'L', (8000, 5000)), kind)
     assert len(data) < 2**20
-    # These are the sizes of a blank page at 600 dpi and of its file.
+    # A blank page at 600 dpi has this number of pixels, and its file has this number of bytes.
     require_plausible_size(4960 * 7016, bytes(10_000))
     monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('the image was decoded'))
     assert reason(data) is Reason.EXPANDS

@@ -188,7 +188,7 @@ def stl(root: Path) -> tuple[Parts, list[str]]:
     return parts, ['airplane', 'bird', 'car']
 
 
-# There is one data set of each format. The other data sets of a format are read in the same way.
+# TREES has one data set for each format. The other data sets of a format are read in the same way.
 TREES = {
     'StanfordCars': cars, 'DTD': textures, 'OxfordIIITPet': pets, 'SUN397': sun, 'Birdsnap': birds,
     'Places205': places, 'INaturalist2018': inaturalist, 'CIFAR10': cifar, 'STL10': stl,

@@ -71,7 +71,7 @@ def test_shard_order_has_each_image_once_in_windows():
     images[places] = np.concatenate([order(block) for block in np.array_split(places, 7)])
     assert np.array_equal(np.sort(images), np.arange(bounds[-1]))
     shards, seen, open_together = np.searchsorted(bounds, images, 'right') - 1, set(), []
-    # Split the sequence at each place after which no earlier shard occurs again.
+    # Split the sequence wherever no shard from before the split occurs after it.
     while len(shards):
         count = next(n for n in range(1, len(shards) + 1) if not set(shards[:n]) & set(shards[n:]))
         open_together.append(len(set(shards[:count])))

@@ -99,7 +99,7 @@ def test_too_many_unreadable_images_raise(tmp_path):
     with pytest.raises(UserError, match='11 of the 30 training images cannot be read, more than the 10 that'):
         list(DataLoader(data, batch_size=1))
     data = TrainingImages(UnlabelledFolder(tmp_path))
-    data.met = Mock(side_effect=AssertionError('all marks were counted'))
+    data.met = Mock(side_effect=AssertionError('the reasons of all images were searched'))
     assert int(data[0]['inputs'][0][0, 0, 0]) == 1 and data.reasons.count_nonzero() == 1
     limits = {0.01: 10, 0.5: 15, 0: 0, 1: 29}
     assert limits == {part: TrainingImages(UnlabelledFolder(tmp_path, max_unreadable=part)).allowed for part in limits}

@@ -27,7 +27,10 @@ def training_checkpoint(**meta: object) -> dict:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with three checkpoints, written in this order, and two files from which no run can resume."""
+    """Return a folder with the checkpoints epoch_1, epoch_2 and iter_25, the oldest first.
+
+    The folder also has two newer files from which no run can resume.
+    """
     for place, name in enumerate(['epoch_1.pth', 'epoch_2.pth', 'iter_25.pth', 'best_top1.pth', 'weights.pth']):
         torch.save(training_checkpoint() if 'weights' not in name else dict(a=torch.ones(1)), tmp_path / name)
         os.utime(tmp_path / name, (place, place))
@@ -177,7 +180,7 @@ def test_resume_reads_the_tensors_of_its_file_once(tmp_path, monkeypatch):
 
 
 def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
-    """The newest checkpoint is damaged. The run resumes from the one before and still equals the uninterrupted run."""
+    """The newest checkpoint is damaged. The run resumes from the previous checkpoint and still equals the uninterrupted run."""
     whole = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'whole')))
     for resume, leave_at in ((True, 9), (True, None)):
         cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=leave_at, resume=resume)
@@ -239,8 +242,8 @@ OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663
 
 
 def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
-    # On CPUs without AVX-512, oneDNN would write beyond its memory: in the gradient of a
-    # channels-last 1 x 1 convolution of two channels.
+    # On CPUs without AVX-512, oneDNN would write beyond its memory when it computes the gradient of
+    # a channels-last 1 x 1 convolution of two channels.
     with torch.backends.mkldnn.flags(enabled=False):
         runner = launch.train(old_config(tmp_path))
     state = runner.model.state_dict()
@@ -343,7 +346,7 @@ def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
 def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
     """The message hub of a malicious checkpoint names other files and folders as old checkpoints.
 
-    Then a better score arrives.
+    When a better score arrives, a checkpoint hook deletes the previous best checkpoint.
     """
 
     class Subclass(CheckpointHook):

@@ -25,7 +25,9 @@ def test_launcher_without_its_variables_raises(monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch) -> Callable[..., None]:
-    """Return a function that sets the variables of a launcher. `values` are one for each variable, or one for all."""
+    """Return a function that sets the variables of a launcher. `values` has one value for each variable, or one
+    value for all of them.
+    """
 
     def launched(launcher: str, *values: str, **others: str) -> None:
         for name in VARIABLES['pytorch']:
@@ -110,7 +112,7 @@ def test_channels_last_gradients_fit_their_buckets(recwarn):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 1))
         lay_out(model, dict(channels_last=True))
         wrapped = DistributedModel(model)
-        # The runner does this to initialize the weights.
+        # The runner also changes the memory layout back and forth, to initialize the weights.
         model.to(memory_format=torch.contiguous_format)
         lay_out(model, dict(channels_last=True))
         images = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)

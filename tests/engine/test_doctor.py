@@ -104,7 +104,10 @@ def test_usual_settings_get_no_remedy_of_their_own(tmp_path):
 
 
 def test_forks_last_until_after_the_sign(monkeypatch):
-    """If the continued runs ended earlier, the unchanged one would not show the sign, and no remedy could improve on it."""
+    """If the continued runs ended before the first bad value, the unchanged run would still look healthy.
+
+    Then no remedy could improve on it.
+    """
     stored = [StoredCheckpoint(Path('a'), dict(iter=iteration)) for iteration in (300, 600, 900)]
     monkeypatch.setattr(doctor, 'checkpoints_of_run', lambda work_dir: stored)
     late = Trial(Path(), Sign(QUANTITIES[0], 890, nan), steps=200)

@@ -1,4 +1,4 @@
-"""A branch continues a run (its trunk) from one of its checkpoints in the exact state, with changed options."""
+"""A branch restores the exact state of a checkpoint of another run (its trunk), and continues with changed options."""
 
 import json
 from pathlib import Path

@@ -49,7 +49,7 @@ def batch_of(rows: torch.Tensor) -> dict[str, float]:
 
 
 def test_ranks_and_spreads_of_a_batch():
-    """The batches are spread out, collapsed to a point, not finite, and too small."""
+    """One batch is spread out, one is collapsed to a point, one is not finite, and one is too small for a rank."""
     spread_out, one_point = batch_of(torch.eye(16)), batch_of(torch.ones(16, 4))
     assert spread_out['rank_features'] == pytest.approx(16, rel=1e-6) and spread_out['spread_key'] == pytest.approx(1)
     assert one_point['rank_features'] == pytest.approx(1, abs=1e-6) and one_point['spread_query'] == 0

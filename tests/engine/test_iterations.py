@@ -59,7 +59,7 @@ def test_iteration_configs_train_and_resume_exactly(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_infinite_sampler_works_with_workers(tmp_path):
-    """mmengine's own loop starts to read too early, and its InfiniteSampler ends when the first reader is discarded."""
+    """The constructor of mmengine's loop starts to read, but an InfiniteSampler can be read only once."""
     cfg = config(tmp_path)
     cfg.train_dataloader.sampler = dict(type='InfiniteSampler')
     cfg.default_hooks.checkpoint.interval = 100

@@ -71,7 +71,8 @@ def test_launcher_saves_all_processes_and_exits_75(outcomes, to, number):
     """The launcher restarts no process."""
     code, folder = outcomes[to, number]
     assert code == AGAIN
-    # In bash, a second signal may arrive after the process has saved and before it ends.
+    # A process may save twice, because in bash, a second signal may arrive after it has saved and
+    # before it ends. The second save overwrites the file.
     for rank in (0, 1):
         assert [(folder / f'{what}_{rank}').read_text() for what in ('started', 'saved')] == ['started\n', 'saved\n']
 

@@ -89,7 +89,7 @@ def test_config_loss_and_health_arrive_by_iterations(name, toy_config, monkeypat
 
 
 def keep_checkpoints(cfg, count: int) -> None:
-    """Remove the checkpoints after a step, as if the run had been killed before it wrote them."""
+    """Remove the checkpoints after step `count`, as if the run had been killed before it wrote them."""
     for number in range(count + 1, 7):
         (Path(cfg.work_dir) / f'iter_{number}.pth').unlink()
 

@@ -62,8 +62,8 @@ def eight():
 
 @pytest.mark.slow
 def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
-    """The step is that of MoCo v2+ with ResNet-50, 128 images, bfloat16 and channels last, from bytes of views to the
-    filled queue.
+    """The step is that of MoCo v2+ with ResNet-50, 128 images, bfloat16 and channels last. It begins with uint8 views
+    and ends with the update of the queue.
     """
     seen, size = Kernels(), Size(depth=50, image=224, batch=128, features=2048, hidden=4096, queue=65_536)
     monkeypatch.setattr(sync_norm, 'CPUKernels', SimpleNamespace(**fused_kernels(seen)))

@@ -76,7 +76,7 @@ assert not any(name.split('.')[0] == 'mmairl' for name in sys.modules)
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Return, for each hook that writes checkpoints, a checkpoint of a ResNet-18 and a file with the tensors of its
+    """Return, for each hook or tool that writes checkpoints, a checkpoint of a ResNet-18 and a file with the tensors of its
     backbone.
     """
     folder, files = tmp_path_factory.mktemp('portable'), {}

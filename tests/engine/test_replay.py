@@ -1,6 +1,6 @@
 """A stretch of a run (between two checkpoints) is repeated.
 
-It must equal the second checkpoint, and any change must show.
+The result must equal the second checkpoint, and any tampering must be detected.
 """
 
 import shutil

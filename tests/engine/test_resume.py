@@ -59,7 +59,7 @@ def test_resume_without_random_state_differs_and_warns(tmp_path):
 def two(tmp_path_factory, run_processes) -> tuple[Path, str]:
     """Return the folder of the runs of two processes (harness/resume.py), and their output.
 
-    One process began one of these runs.
+    One of these runs was started by a single process.
     """
     folder = tmp_path_factory.mktemp('two')
     resuming.run(resuming.config('no_queue', str(folder / 'of_one'), leave_at=5, **resuming.SHORT))
@@ -88,7 +88,7 @@ def test_signal_to_one_process_stops_both(two):
 def test_other_process_count_sees_each_image_once(two, tmp_path):
     """One process takes 5 steps, then two continue.
 
-    The queue's order would differ, so there is none, and SyncBN makes the weights agree.
+    The order of keys in a queue would differ, so the model has no queue. SyncBN makes the weights agree.
     """
     one, both = (load_checkpoint(path) for path in (trained(tmp_path / 'whole', 'no_queue'), end(two[0] / 'of_one')))
     assert 'the run had 1 processes and now has 2: batches and views stay the same' in two[1]

@@ -73,7 +73,10 @@ def test_total_batch_is_divided_among_processes(total, batch_size, processes, st
 
 @HOOKS.register_module(force=True)
 class KillWorker(Hook):
-    """Kill a data worker in the middle of a step, as the system does when memory runs out, and continue to compute."""
+    """Kill a data worker in the middle of a step, as the system does when memory runs out.
+
+    Then continue the step for a minute.
+    """
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         worker = multiprocessing.active_children()[0]
@@ -134,7 +137,7 @@ def test_resume_with_another_architecture_raises(toy_config):
 
 @pytest.mark.parametrize('accumulated, rate', [(1, 0.25), (4, 1.0)])
 def test_rate_is_scaled_by_all_images_of_a_step(toy_config, accumulated, rate):
-    """The run has 4 images per iteration, and its rate of 1 is meant for 16 images per step."""
+    """The run has 4 images per iteration, and its learning rate of 1 is meant for 16 images per step."""
     cfg = toy_config(steps=accumulated, width=4, batch=4 * accumulated)
     cfg.optim_wrapper.update(accumulative_counts=accumulated, optimizer=dict(type='SGD', lr=1.0))
     cfg.param_scheduler, cfg.auto_scale_lr = None, dict(base_batch_size=16, enable=True)

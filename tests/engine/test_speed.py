@@ -78,9 +78,9 @@ def test_adding_a_hook_recompiles_nothing(network):
 
 
 def test_each_forward_pass_starts_a_graph_generation(network, monkeypatch):
-    """On a GPU, a mark lets the next graph overwrite earlier outputs.
+    """On a GPU, `cudagraph_mark_step_begin` lets the next CUDA graph overwrite earlier outputs.
 
-    A CPU has no such graphs, so the test only counts the marks.
+    A CPU has no CUDA graphs, so the test only counts the calls.
     """
     calls = []
     monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: calls.append(1))
@@ -110,7 +110,10 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
     ],
 )
 def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, width, processes, eager):
-    """All layers are compiled except the convolutions of the stems. torch counts the breaks between graphs."""
+    """In one process, all layers are compiled except the convolutions of a ResNet's stems.
+
+    torch counts the breaks between graphs.
+    """
     if processes > 1:
         dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
     try:
@@ -157,9 +160,8 @@ def test_copy_of_a_fast_network_uses_its_own_weights(network):
 
 
 def test_checkpointing_keeps_fewer_tensors(network):
-    """Return the tensors that autograd keeps for the backward pass of one view through the backbone."""
-
     def held(model: nn.Module) -> int:
+        """Return the bytes that autograd keeps for the backward pass of one view through the backbone."""
         sizes: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.nbytes) or t, lambda t: t):
             model.backbone(views(torch.float32)[0])
@@ -250,7 +252,7 @@ def test_invalid_fast_raises(code, fast):
 
 
 def test_graphs_reject_accumulation():
-    """The graphs of the next batch would overwrite the memory of gradients that accumulate."""
+    """The CUDA graphs of the next batch would overwrite the accumulated gradients."""
     graphs = dict(mode='reduce-overhead')
     with_fast('mocov2plus_r50_200e.py', compile=graphs)
     accumulated = {'optim_wrapper.accumulative_counts': 2}

@@ -145,7 +145,10 @@ def test_permuted_cells_score_as_chance(dense_cfg, tmp_path):
 
 @pytest.mark.parametrize('areas', [(900, 100), (30, 40, 30, 0), (5, 5, 5, 5)])
 def test_chance_is_the_best_score_without_images(areas):
-    """Two predictions need no image. The formula equals the better one of their simulated scores on 200 000 pixels."""
+    """Two predictions need no image: classes drawn at their frequencies, and the most frequent class for all pixels.
+
+    `chance` must equal the higher of their scores, which are simulated on 200 000 pixels.
+    """
     random = np.random.default_rng(0)
     frequency = np.array(areas) / sum(areas)
     truth = random.choice(len(areas), 200_000, p=frequency)

@@ -39,7 +39,7 @@ def test_dense_probe_accepts_dinov2(vit_cfg, dinov2, protocol, target):
         vit_cfg.evaluation[part] = dict(type='Scenes', count=6, size=64, seed=seed, target=target)
     result = evaluate(vit_cfg, protocol, dinov2, settings=settings_for(protocol, **DENSE))
     assert all(torch.tensor(list(result.scores.values())).isfinite())
-    # 6 images of 9 cells each have features and points, all in float16.
+    # Each of the 9 cells of 6 images has 2 * 128 features and 16 points, all in float16.
     stored = 6 * 9 * (2 * 128 + 16) * 2
     assert result.details['stored_bytes'] == stored
 
@@ -63,6 +63,6 @@ def test_linear_with_robustness_sets_accepts_dinov2(vit_cfg, dinov2, tmp_path, s
 def test_large_and_oblong_images_are_drawn(vit_cfg, dinov2):
     images = [torch.rand(3, 224, 320), torch.rand(3, 320, 224)]
     picture = patch_picture({'vit': load_backbone(vit_cfg, dinov2)}, images, vit_cfg)
-    # These are the image, its principal components and the attention of two heads.
+    # Each row shows the image, its principal components and the attention of two heads.
     pictures = 4
     assert picture.size == (pictures * (320 + GAP), 224 + 320 + 2 * GAP)

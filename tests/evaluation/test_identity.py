@@ -87,7 +87,8 @@ def test_identity_of_large_data_has_file_times(folder, monkeypatch):
     assert data_identity(described(folder)) != base
 
 
-# Files up to the limit `WHOLE` are identified by their content, larger ones by sizes and times.
+# Files up to the limit `WHOLE` are identified by their content. Larger files are identified by
+# their sizes and times.
 @pytest.mark.parametrize('whole', [2**28, 100])
 def test_rewritten_archive_is_other_data(folder, tmp_path, monkeypatch, whole):
     monkeypatch.setattr(identity, 'WHOLE', whole)

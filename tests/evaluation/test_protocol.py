@@ -63,7 +63,7 @@ def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkp
     assert len(filled) == 4, 'features of training and test images must be extracted twice'
     record = json.loads(out.read_text())
     stored = {**record, 'scores': {'k-NN, k = 3': -1.0}}
-    # An earlier version of the protocol has written this result.
+    # Results of an earlier version of the protocol have another digest of its source.
     stored['identity']['sources']['protocol'] = '0123'
     out.write_text(json.dumps(stored))
     tool('knn', config_file, checkpoint, '--k', 3)
@@ -81,7 +81,9 @@ class Parted(DATASETS.get('Noise')):
 
 @pytest.mark.parametrize('protocol, images', [('knn', 42), ('logreg', 30)])
 def test_validation_images_join_if_they_choose_nothing(cfg, tmp_path, protocol, images):
-    """Logistic regression chooses its strength on validation images. k-NN has nothing to choose, so it trains on them."""
+    """Logistic regression chooses its strength on validation images. k-NN has nothing to choose, so these
+    images join its training images.
+    """
     cfg.evaluation.update(train=dict(type='Parted', split='train'), val=dict(type='Parted', split='val'))
     options = dict(ks=(3,)) if protocol == 'knn' else {}
     result = evaluate(cfg, protocol, 'random', settings=settings_for(protocol, **options, cache=tmp_path))

@@ -46,7 +46,7 @@ def is_for_labeled_images(name: str) -> bool:
 NAMES = list(filter(is_for_labeled_images, PROTOCOLS.names()))
 ON_FEATURES = [name for name in NAMES if not PROTOCOLS.get(name).trains]
 if __name__ != '__main__':
-    # The protocol is registered only during the tests of this file.
+    # The nearest-class-mean protocol is registered only during the tests of this file.
     del PROTOCOLS.module_dict['ncm']
 TINY = """
 _base_ = '{root}/configs/evaluation/shapes_r18.py'

@@ -82,7 +82,7 @@ def test_installed_packages_are_left_out(folder):
 
 @pytest.fixture(scope='module')
 def package(tmp_path_factory) -> Iterator[Path]:
-    """Return the evaluation folder in a copy of the package, whose digests are computed."""
+    """Return the evaluation folder in a copy of the package. Digests are computed from this copy."""
     room = tmp_path_factory.mktemp('copy') / 'mmairl' / 'evaluation'
     ignored = shutil.ignore_patterns('__pycache__')
     shutil.copytree(sources.PACKAGE / 'evaluation', room, ignore=ignored)

@@ -71,7 +71,7 @@ def test_interrupted_run_resumes_to_the_same_scores(cfg, recipe, tmp_path, monke
     assert started == [True]
 
 
-# The data set has more images than a batch, or fewer.
+# One data set has more images than a batch. The other one has fewer.
 @pytest.mark.parametrize('count, an_epoch', [(47, 2), (15, 1)])
 def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, checkpoint, count, an_epoch):
     recipe = small_recipe('finetune_20k', epochs=5, randomness=dict(seed=0))
@@ -82,7 +82,7 @@ def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, che
     runner = training_protocol.train(composed)
     assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
     assert len(runner.train_dataloader) == an_epoch, (
-        'the loader must have the steps of an epoch, which set the decay of batch norm'
+        'the length of the loader must be the steps of an epoch, which determine the decay of batch norm'
     )
     teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
     moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()

@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> int:
         outcome = 'passed' if number not in failed else f'failed with status {status}'
         print(f'portion {number} of {len(portions)} {outcome} in {took:.0f} s', flush=True)
     total = sum(passed.values())
-    print(f'{len(passed)} of {len(files_of_tests())} test files have passed, in {total / 60:.0f} minutes of portions')
+    print(f'{len(passed)} of {len(files_of_tests())} test files have passed; they took {total / 60:.0f} minutes')
     return 1 if failed else 0
 
 

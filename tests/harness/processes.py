@@ -122,8 +122,8 @@ def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Ite
     """
     tests = Path(__file__).parents[1]
     path = [str(tests.parent), str(tests), *folders, os.environ.get('PYTHONPATH', '')]
-    # With NVML, mmengine's search for GPUs on import does not initialize CUDA, which forked
-    # processes could not use afterwards.
+    # With NVML, mmengine's search for GPUs on import does not initialize CUDA. Otherwise, forked
+    # processes could not use CUDA.
     added = {'OMP_NUM_THREADS': '1', 'PYTORCH_NVML_BASED_CUDA_CHECK': '1', 'PYTHONPATH': os.pathsep.join(path)}
     command = [sys.executable, '-m', 'harness.processes']
     with (

@@ -141,7 +141,11 @@ def assert_the_same_run(one: Path, other: Path) -> None:
 
 
 def main() -> None:
-    """Run the two processes of test_resume.py: without interruption, with one, and with a signal that stops one process."""
+    """Train in the two processes of test_resume.py.
+
+    One run is uninterrupted, one is interrupted and resumed, one continues a run of a single process, one is a fork, and
+    one is stopped by a signal to one of the two processes and resumed.
+    """
     folder = sys.argv[1]
     launch.register()
     start_processes('pytorch')

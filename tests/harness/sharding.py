@@ -1,7 +1,7 @@
 """Runs under DDP and under sharding strategies in two processes, for the tests of these strategies.
 
-The script takes a file for the results, a folder and a suite ('zero' or 'deepspeed'). With a folder alone, it runs
-until a process is killed, and finishes the run when it is started again.
+The script takes a file for the results, a folder and a suite ('zero' or 'deepspeed'). With a folder alone, the script
+trains until a process is killed, and finishes the run when the launcher starts it again.
 """
 
 import contextlib
@@ -151,7 +151,7 @@ def equal_runs(work_dir: str, suite: str) -> dict[str, dict]:
 def assert_equal(sharded: dict, plain: dict) -> None:
     """Check that a run under a strategy equals the run under DDP.
 
-    Weights, queue and optimizer must agree to 1e-6. Losses are sums over images, so they must agree to as many digits.
+    Weights, queue and optimizer must agree to 1e-6. Losses are sums over images, so only their relative error is limited.
     The norms per stage, and the teacher's distance, must be those of whole layers instead of shards.
     """
     torch.testing.assert_close(sharded['losses'], plain['losses'], atol=0, rtol=2e-6, equal_nan=True)
@@ -225,12 +225,12 @@ def resume_alone(case: str, checkpoint: Path, work_dir: Path, strategy: str | No
         next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
         return runner.snapshot(dict(epoch=0, iter=6), True, True)
     finally:
-        if dist.is_initialized():  # A strategy may have joined a group
+        if dist.is_initialized():  # A strategy may have created a process group
             dist.destroy_process_group()
 
 
 def held(work_dir: str, strategy: str) -> tuple[float, int]:
-    """Return this process's fraction of all weights, and the number of weights of blocks that are whole after a forward
+    """Return this process's fraction of all weights, and the number of block weights that are unsharded after a forward
     pass.
     """
     cfg = config('byol', f'{work_dir}/held_{strategy}', strategy)

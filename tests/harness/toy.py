@@ -128,8 +128,8 @@ def config(
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = work_dir
-    # mmengine keeps one logger, hub and visualizer per name. Its default name is the time in
-    # seconds, so runs could share them.
+    # mmengine keeps one logger, hub and visualizer per experiment name. The default name is the time in
+    # seconds, so two runs could share these objects.
     cfg.experiment_name = f'toy{next(RUNS)}'
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'

@@ -1,4 +1,4 @@
-"""The stages that backbones return."""
+"""The stages into which the parameters of a backbone are divided."""
 
 from torch import nn
 

@@ -16,7 +16,10 @@ from mmairl.report.compare_page import write_compare_page
 
 
 def leave_run(folder, starts, **config):
-    """Write a work dir with a log of these steps for each start. An epoch has four steps, and each step takes an hour."""
+    """Write a work dir with a log for each start of the run. `starts` has the logged steps of each start.
+
+    An epoch has four steps, and each step takes an hour.
+    """
     for number, steps in enumerate(starts):
         (data := folder / f'2026010{number}_000000' / 'vis_data').mkdir(parents=True)
         rows = [dict(step=s, iter=s, epoch=(s - 1) // 4 + 1, time=3600.0, loss=8.0 / s, extra=1.0) for s in steps]

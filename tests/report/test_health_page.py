@@ -52,8 +52,8 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     assert 'the spread of the keys is 0.02 (its maximum is 1)' in text
     assert 'At iteration 150, 2 of the 4 quantities with a normal range are within it. To check: ' in text
     assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
-    # There is a chart for each quantity, one for the gradients by stage, and those of the reference
-    # runs.
+    # The page has a chart for each quantity, a chart of the gradients by stage, and the charts of the
+    # reference runs.
     sound(text)
     assert text.count('class="curves') == 6 + 1 + REFERENCE
     assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text

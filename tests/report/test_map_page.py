@@ -68,7 +68,7 @@ def test_map_names_readable_images_and_classes(page):
     assert data['names'][:2] == ['a/00.png', 'a/02.png']
     assert len(data['names']) == 41
     assert 'a/50.png' not in data['names']
-    assert 'a/50.png' in page.read_text()  # The page lists it as unreadable
+    assert 'a/50.png' in page.read_text()  # The page lists this image as unreadable
     assert data['classes'] == ['a', 'b']
     assert data['labels'] == [0] * 20 + [1] * 21
 

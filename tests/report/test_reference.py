@@ -1,4 +1,4 @@
-"""The stored reference curves are those of the study that made them, and they show a collapse."""
+"""The stored reference curves belong to rows of their study, and they show a collapse."""
 
 import json
 

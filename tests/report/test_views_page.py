@@ -39,7 +39,7 @@ def config(workers: list | None, device: list | None) -> Config:
 
 
 def redone(image: torch.Tensor, steps: list[tuple[str, bool]]) -> torch.Tensor:
-    """Return the view that torchvision creates from the words on the page alone."""
+    """Return the view that torchvision creates from only the parameters that the page states."""
     image = image / 255
     for words, parameters in steps:
         kind, *rest = re.split(r'[ ,]+', words)

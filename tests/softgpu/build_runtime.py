@@ -14,8 +14,8 @@ from mmairl import hardware
 HERE = Path(__file__).parent
 SITE = Path(torch.__file__).parents[1]
 HEADERS = [SITE / path for path in ('nvidia/cu13/include', 'triton/backends/nvidia/include', 'nvidia/nccl/include')]
-# Each library has the soname to which torch links, our source, and patterns: of its functions, and
-# of those that may do nothing.
+# Each library has the soname to which torch links, our source, a pattern of its functions, and a pattern of the
+# functions that may do nothing.
 LIBRARIES = (
     ('libcudart.so.13', 'cudart.c', '(?:__)?cuda', ''),
     ('libcuda.so.1', None, 'cu[A-Z]', ''),
@@ -63,7 +63,7 @@ def build(folder: Path) -> None:
             sources.append(HERE / source)
         versions = folder / f'{soname}.map'
         versions.write_text(f'{soname} {{ global: *; }};' if 'cudart' in soname else '{ global: *; };')
-        # Nccl.h would include these headers, which are C++.
+        # The header nccl.h would include these headers, which are C++.
         half = [f'-D__CUDA_{kind}_H__' for kind in ('FP16', 'BF16', 'FP8')]
         flags = ['-O1', '-fPIC', '-shared', '-w', f'-Wl,-soname,{soname}', f'-Wl,--version-script={versions}', *half]
         command = ['gcc', *flags, *(f'-I{path}' for path in HEADERS), '-o', library, *sources, '-lpthread', '-lrt']

@@ -257,7 +257,7 @@ def planted(kind: str, folder: Path) -> dict:
 
 
 def heads(folder: Path) -> dict:
-    """Return the loss and the gradients of each head. The second step fails if it waits for the device."""
+    """Return the loss and the gradients of each head. The second of two evaluations fails if it waits for the device."""
     import_module('projects.msbreg.msbreg')
     results = {}
     for name, settings in HEADS.items():
@@ -276,8 +276,9 @@ def heads(folder: Path) -> dict:
 
 
 def resumed(folder: Path) -> dict:
-    """Train MoCo v2 in float16, whose shuffling draws random numbers on the device: without interruption, and interrupted
-    and resumed.
+    """Train MoCo v2 in float16: once without interruption, and once interrupted and resumed.
+
+    The shuffling of MoCo v2 draws random numbers on the device.
     """
 
     def run(name: str, hooks: list[dict], **options: object) -> dict:
@@ -307,7 +308,7 @@ def evaluated(folder: Path) -> dict:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         set_sync_debug_mode('warn')
-        train = features(64)  # The images are four batches
+        train = features(64)  # These images form four batches
         set_sync_debug_mode('default')
     waits = sum('called a synchronizing' in str(warning.message) for warning in seen)
     fitted = logistic_regression(train, test, strengths=[1e-2, 1.0], device=DEVICE)

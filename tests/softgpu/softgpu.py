@@ -4,7 +4,8 @@ Import this module before torch. The environment variable SOFTGPU names the fold
 Devices, streams, events, the caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process
 group are torch's own code. Within `Numbers`, each operation on CUDA tensors runs twice. The first run is unchanged,
 with its checks and allocations, but without kernels. The second run is on CPU tensors over the same memory and computes
-the numbers. This finds wrong devices and waits for the device, but does not measure speed.
+the numbers. Tests can thus find tensors on the wrong device and operations that wait for the device, but cannot measure
+speed.
 """
 
 import ctypes
@@ -65,9 +66,9 @@ class Numbers(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if any(one.__name__ == 'DTensor' for one in types):
-            return NotImplemented  # The tensor subclass calls the operation on its parts
+            return NotImplemented  # DTensor then calls the operation on its local tensors
         if any(one.__name__ == 'FakeTensor' for one in types):
-            return func(*args, **kwargs)  # Tensors without numbers need no computation
+            return func(*args, **kwargs)  # Fake tensors have no values to compute
         kind, name = func.overloadpacket, func.overloadpacket.__name__
         leaves = tree_leaves((args, kwargs))
         if not any(map(on_cuda, leaves)) or func.namespace not in ('aten', 'fsdp') or kind in PLAIN or is_view(func):
@@ -222,7 +223,7 @@ def cudnn_batch_norm_backward(func, args, kwargs):
 
 
 def as_ours(func, args, kwargs):
-    """Run a kernel of synchronized batch norm, with the numbers of our kernel for CPUs."""
+    """Run a kernel of synchronized batch norm. Our kernel for CPUs computes the numbers."""
     from mmairl.models.sync_norm import CPUKernels
 
     result, on_cpu = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}

@@ -1,4 +1,4 @@
-"""Runs on the software GPU (softgpu.py) or a real one compute the CPU's numbers and do not wait for the device.
+"""Runs on the software GPU (softgpu.py) or a real GPU have the same results as on the CPU, without waits for the device.
 
 Each case has its own process, so a case that fails or hangs fails only its own tests.
 """

@@ -1,4 +1,4 @@
-"""Runs of a study that need no training, rows of its record, and a scale at which every run takes seconds."""
+"""Helpers for tests of studies: runs without training, rows of a study's record, and a scale whose runs take seconds."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +36,7 @@ def recorded(name: str, scores: Iterable[float | None], start: dict | None = STA
 def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
     """Return the demo's scale with a narrower network and this number of images."""
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
-    del scale['seeds']  # Without `seeds`, the scale leaves those of the study
+    del scale['seeds']  # Without `seeds`, the study's own seeds are used
     data = dict(type='Shapes', split='train', count=images, size=24)
     for kind in ('mmpretrain.ResNet', 'ResNet'):
         scale['parts'][kind].update(stem_channels=8, base_channels=8)

@@ -146,7 +146,7 @@ def test_configs_claim_is_decided_without_runs():
     assert verdict_on(test, {})[0] == 'supported'
     assert verdict_on(test.replace('[model]', '[data]'), {})[0] == 'contradicted'
     assert judged(test, StudyRuns(record({}), 'in1k'))['verdict'] == 'not run', (
-        'without known configs, the claim must not be judged'
+        'without known configs, the claim must not be tested'
     )
 
 
@@ -245,7 +245,7 @@ def test_hashes_do_not_depend_on_case_or_punctuation():
 
 
 def every_study():
-    """Return all studies with claims. Reading a study checks its quotations, their places, rows and scores."""
+    """Return all studies with claims. `read_study` raises if a claim has an invalid quotation, place, row or score."""
     paths = [*home().glob('configs/studies/[a-z]*.yaml'), *home().glob('projects/*/studies/*.yaml')]
     return [study for study in map(read_study, sorted(paths)) if study.claims]
 
@@ -287,7 +287,7 @@ def holds_within(part, effect):
 
 @pytest.mark.parametrize('study', every_study(), ids=lambda study: study.name)
 def test_stated_support_agrees_with_printed_numbers(study):
-    """If the paper prints all numbers of a claim, its field `published` must agree with them."""
+    """If the paper prints all numbers of a claim, the claim's field `published` must agree with them."""
     for claim in study.claims:
         held = holds_in_print(claim.test, printed_numbers(study))
         if held is None:

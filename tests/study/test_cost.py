@@ -26,7 +26,7 @@ def forget_process(monkeypatch) -> None:
     """Act as a new process, which must not count anything again."""
     monkeypatch.setattr(module, 'COUNTS', {})
     for name in ('_count_work', '_count_bytes'):
-        monkeypatch.setattr(module, name, lambda *_: pytest.fail('it was counted again'))
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail('the work or the bytes were counted again'))
 
 
 def test_second_process_reads_counts(cfg, monkeypatch):

@@ -213,7 +213,7 @@ def test_external_row_cannot_become_a_trained_one(tmp_path, ours):
 
 
 def complete(runs: list[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
-    """Complete runs in this process. This saves the time to import packages in new ones."""
+    """Complete runs in this process. New processes would have to import all packages again."""
     for run in runs:
         if not run.done:
             worker.complete_run(run.folder)

@@ -42,7 +42,7 @@ def test_no_logit_is_clamped(cfg):
     head = MODELS.build(dict(type='ContrastiveHead', temperature=1e-4))
     assert hidden_factors(cfg)['clamps in the loss'] == 'none'
     q, k = torch.eye(2, dtype=torch.float64)[[0]], torch.eye(2, dtype=torch.float64)[[1]]
-    # E^10 000 overflows, so clamped logits would be noticed.
+    # The expected loss equals the largest logit, 10 000. Clamped logits would give a smaller loss.
     assert head.pair(q, k, q)['loss'].item() == pytest.approx(1e4)
 
 

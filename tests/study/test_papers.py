@@ -101,7 +101,10 @@ def test_every_study_plans_at_every_scale(quick, path, names):
 
 
 def test_published_number_belongs_to_one_model(quick):
-    """This holds over all studies at full size, although papers may use different names for the same score."""
+    """Rows that state the same published row must train the same model at full size.
+
+    Published scores of the same model must be equal, also in different tables, unless a note mentions the difference.
+    """
     networks, numbers = {}, {}
     printed = [(study, row) for study in map(read_study, STUDIES) for row in study.rows if row.published is not None]
     for study, row in printed:
@@ -198,10 +201,10 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
 
 
 def first_rows(path: Path, folder: Path) -> Path:
-    """Write a study with only some of the rows, and return its path.
+    """Write a copy of a study with only some of the rows, and return its path.
 
-    These are the first three rows, one that uses the weights of another, those of its instruments, and all rows to
-    which these refer. A study with a design keeps all rows.
+    The copy has the first three rows, one row that uses the weights of another row, the rows of the instruments, and
+    all rows to which these rows refer. A study with a design keeps all rows.
     """
     study, described = read_study(path), yaml.safe_load(path.read_text())
     described.pop('unscaled', None)

@@ -1,4 +1,4 @@
-"""Searches: all rows share the same points, the budget limits trials, test images are never used for a choice, and invalid
+"""Searches: all rows try the same points, the budget limits trials, test images are never used for a choice, and invalid
 input is an error.
 """
 
@@ -244,7 +244,7 @@ def test_chosen_trials_are_marked_once_a_search_ended(searched):
     trials = planted_trials({RATE['key']: [own_value(configs['one'], RATE['key'])]}, [60.0, 60.0])
     record = search_record(study, configs, (0,), dict(one=trials, two=trials[:1]))
     assert [trial['chosen'] for trial in record['rows']['one']] == [True, False], (
-        'only the first of two equal trials must be marked'
+        'of two trials with equal scores, only the first must be marked'
     )
     assert [trial['chosen'] for trial in record['rows']['two']] == [False], (
         'a search that has not ended must have no chosen trial'
@@ -308,7 +308,7 @@ def test_winner_with_another_choice_is_set_aside(tmp_path):
     (run / 'asked').mkdir()
     for name in {'asked/config.yaml', *request, *files} - {'asked'}:
         (run / name).write_text(name)
-    for number, winner in enumerate('cd', 1):  # This is the state after two larger budgets
+    for number, winner in enumerate('cd', 1):  # Each iteration adds a better trial, as a larger budget could
         chosen = plant_trials(tmp_path, a=1.0, b=2.0, **{winner: 2.0 + number})
         assert take_best(run, chosen) == {'x': winner}
         assert read_json(run / 'chosen.json', Choice).options == {'x': winner}
@@ -479,7 +479,7 @@ def test_search_on_test_images_is_an_error(tmp_path, changes, code):
     for change, task in ((dict(search=SEARCH), 'knn'), (dict(tune=dict(finetune=TUNE)), 'finetune')):
         with raises_code(code):
             at_scale(read_study(written(tmp_path, **change)), scale, [task])
-    # Without a search, the study chooses nothing.
+    # Without a search, the study chooses nothing on these images, so it may use them.
     at_scale(read_study(written(tmp_path)), scale, ['knn'])
 
 

@@ -103,7 +103,7 @@ def finished(tmp_path_factory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def planned(finished, monkeypatch) -> Planned:
-    """Return the finished study. Its path is the same in each test, because the requests in it hold absolute paths."""
+    """Return the finished study. Its path is the same in each test, because its files contain absolute paths."""
     folder, copy = finished
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)

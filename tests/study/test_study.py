@@ -97,7 +97,7 @@ def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Pop
 def out(tmp_path_factory) -> Path:
     """Return the folder of a finished study.
 
-    Only its first run has its own process; the others save the time for imports.
+    Only the first run has its own process. The others run in this process, which saves the time for imports.
     """
     folder = tmp_path_factory.mktemp('study')
     command = written(folder, {**STUDY, 'seeds': [0], 'rows': [*STUDY['rows'], *ALONG], 'look': LOOK}, TOY)
@@ -146,7 +146,7 @@ def test_record_states_the_origin_of_each_number(out):
     assert 0 < 2 * spent['half-way']['device_seconds'] == pytest.approx(spent['end']['device_seconds'])
     share = score['SGD'] / 100
     images = [noise['images'] for noise in record['noise']['knn'] if noise['row'] == 'SGD']
-    # This is the error due to images of one run.
+    # For one run, the error due to images is the standard error of a proportion.
     assert images == pytest.approx([100 * (share * (1 - share) / 63) ** 0.5])
     assert 'LARS' in (page := (out / 'page.html').read_text()) and 'id="assumptions"' in page
     assert list(out.glob('norms_0/*.html')) and list(out.glob('cka_1/*.html'))
@@ -154,7 +154,7 @@ def test_record_states_the_origin_of_each_number(out):
 
 
 def test_rescaled_weights_have_fresh_statistics(out):
-    """The old statistics do not fit the rescaled weights: all images would have the same features."""
+    """The old batch-norm statistics do not fit the rescaled weights: all images would have the same features."""
     source = out / 'runs/lars/seed_0'
     before = read_backbone(str(source / Path((source / 'last_checkpoint').read_text().strip()).name)).weights
     weights = read_backbone(str(out / 'runs/rescaled/seed_0/derived.pth')).weights
@@ -258,7 +258,7 @@ def test_other_config_in_same_folder_is_an_error(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_or_stopped_study_resumes(tmp_path, number):
-    """The first run has finished. The second one is in progress, so it saves its state."""
+    """The first run has finished, and the second one is in progress when the signal arrives."""
     command = written(tmp_path, {**STUDY, 'seeds': [0], 'rows': STUDY['rows'][:2]}, TRAINED)
     folder = tmp_path / 'out/runs/lars/seed_0'
     process = interrupted(command, folder, number)
@@ -311,7 +311,7 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
         ends = {name: slurm.ends(number, 500) for name, number in numbers.items()}
         assert ends == {name: ('COMPLETED', int(name == 'sgd')) for name in numbers} and len(ends) == 3, output
     assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'the run must have been resumed'
-    # Locks and folders are left out.
+    # This pattern leaves out locks and the folders of runs, whose names end in a digit.
     before = {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')}
     assert run([*commands['slurm'], '--status']).stdout.endswith('3 done\n')
     unmeasured = run([*commands['slurm'], '--status', '--tasks', 'svm']).stdout

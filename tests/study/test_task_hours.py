@@ -30,7 +30,7 @@ def test_linear_task_costs_forward_passes():
 
 
 def test_hours_of_unknown_data_are_unknown():
-    """The plan does not know the size of other data sets, or of a part of a data set.
+    """The plan does not know the size of data sets other than the scale's, or of a part of a data set.
 
     The rate of Cityscapes is unknown, too.
     """

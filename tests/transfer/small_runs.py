@@ -27,8 +27,8 @@ def drawn(generator: np.random.Generator, size: tuple[int, int], ids: list[int])
 
 
 def write_masks(root: Path) -> None:
-    """Write three data sets: Cityscapes with one city, VOC2012 with its three lists, and NYU with objects before a wall
-    and depth in millimeters.
+    """Write three data sets: Cityscapes with one city, VOC2012 with its three lists, and NYU with objects in front of a
+    wall and depth in millimeters.
     """
     generator = np.random.default_rng(0)
     files: dict[str, Image.Image] = {}

@@ -13,7 +13,7 @@ CLASSES = ('bus', 'car', 'boat')
 def sample(truth: list, detections: list) -> dict:
     """Return a sample of mmdet.
 
-    An entry of `truth` is (label, box, difficult); an entry of `found` is (label, box, score).
+    An entry of `truth` is (label, box, difficult); an entry of `detections` is (label, box, score).
     """
 
     def instances(rows: list) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from mmairl.data.reading import read_file
 from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, explained, printable
 
-# A column of a row group of a Parquet file may expand to INFLATED bytes, or to INFLATION bytes per byte of the file, whichever
+# In a Parquet file, a column of a row group may expand to INFLATED bytes, or to INFLATION bytes per byte of the file, whichever
 # is more.
 INFLATED = 2**28
 INFLATION = 50
@@ -28,7 +28,7 @@ GROUPS = 16
 class Columns(NamedTuple):
     """The names of the columns with images and labels, and the class names that the file states.
 
-    `label` is None if the file has no labels, and `classes` is empty if it states no class names.
+    `label` is None if the file has no labels, and `classes` is empty if the file states no class names.
     """
 
     image: str
@@ -173,7 +173,7 @@ opened_once = lru_cache(open_parquet)
 
 @lru_cache(GROUPS)
 def row_group(file: io.FileIO, name: str, group: int) -> Any:
-    """Return all images of a row group. They are compressed together, so a single image cannot be read alone."""
+    """Return all images of a row group. The images are compressed together, so a single image cannot be read alone."""
     opened, columns = opened_once(file, name)
     table = opened.read_row_group(group, [columns.image], use_threads=False)
     return table.column(0).combine_chunks()

@@ -28,9 +28,8 @@ class Shards(ViewDataset):
     """Images in shards: tar archives of WebDataset or tools/pack.py, or Arrow and Parquet files of `datasets`.
 
     In a tar archive, the label of an image is the content of its `.cls` file, or the value of `label` or `cls` in its `.json`
-    file.
-    Shards are not unpacked. Instead, an index states where each image is. The index is written when the shards are first
-    used, and it is written again when a shard has changed.
+    file. Shards are not unpacked. Instead, an index states where each image is. The index is written when the shards are
+    first used, and it is written again when a shard has changed.
 
     Args:
         root: One shard, a folder of shards, a pattern, a text file with one shard per line, or a list of these.
@@ -77,8 +76,8 @@ class Shards(ViewDataset):
     def shard_bounds(self) -> list[np.ndarray]:
         """The index of the first image of each shard or row group, followed by the number of images.
 
-        The list contains a single array. In a Mixture, it contains one array for each set. ResumableSampler reads this
-        attribute if its order is 'shards'.
+        The list contains a single array, because the same attribute of a Mixture contains one array for each set.
+        ResumableSampler reads the attribute if its order is 'shards'.
         """
         return [self.contents.units]
 

@@ -1,9 +1,9 @@
 """The index of the images in shards: where each image is, its label and its name.
 
-The index is stored in files that all processes of a node map into memory. They are in the user's cache, in a folder whose
+The index is stored in files that all processes of a node map into memory. The files are in the user's cache, in a folder whose
 name is a digest of the names, sizes and modification times of the shards. The digest also covers the content of small shards,
 so that changed shards are indexed again. While the index is built, the result for each shard is in a separate file, so that
-indexing can resume after a kill.
+indexing can resume after an interruption.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
 THREADS = 16  # network disks are slow, so this many threads request the sizes and times of shards
 VERSION = 4  # version of the format of the index
 FEW = 4  # up to this many shards are indexed in the main process, without worker processes
-# Shards are hashed if they have at most this many bytes in total, which takes a fifth of a second.
+# Shards are hashed if they have at most this many bytes in total. Hashing this many bytes takes a fifth of a second.
 HASHED = 2**28
 
 
 class Index:
-    """The index of the images in all shards. Item i of each array describes image i.
+    """The index of the images in all shards. Item i of `starts`, `sizes`, `labels` and `name_ends` describes image i.
 
     bounds[s] is the first image of shard s.
     """

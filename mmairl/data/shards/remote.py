@@ -20,8 +20,9 @@ from mmairl.data.reading import retried
 from mmairl.errors import UserError, chain, explained, refuse_secret
 from mmairl.io import FULL
 
-# The stamp of a shard, which differs if the shard has changed. For a local shard, it is the size and the modification time. For
-# a remote shard, it is the size, a version such as an ETag, and the header Last-Modified ('' where the storage states none).
+# A shard counts as changed if its stamp differs from an earlier stamp. The stamp of a local shard is its size and its
+# modification time. The stamp of a remote shard is its size, its version (such as an ETag) and the header Last-Modified. A
+# version or header that the storage does not state is ''.
 Stamp = tuple[int | str, ...]
 LIMIT = 30  # time limit of a request in seconds, in addition to the limits of the package that accesses the storage
 PATIENCE = 120  # total time limit in seconds of all tries of a request
@@ -76,7 +77,6 @@ class Remote:
         with explained(fault, 'install it', (ImportError,), code='no-package'):
             from fsspec.core import url_to_fs
 
-            # fsspec creates one file system per thread and process.
             self.system, self.path = url_to_fs(url, **options)
 
     def ask(self, method: str, **arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Search for the shards that the argument `root` of `Shards` names: a file, a folder, a pattern or a list of these."""
+"""Search for the shards that the argument `root` of `Shards` specifies: a file, a folder, a pattern or a list of these."""
 
 import glob
 import os
@@ -17,11 +17,11 @@ SUFFIXES = ('.tar', '.parquet', '.arrow')
 HUB = 'hf:'
 BRACES = re.compile(r'\{(\d{1,18})\.\.(\d{1,18})\}')
 PART = re.compile(r'(.*-)\d+-of-(\d{1,18})\D*')
-MAX_SHARDS = 10**6  # a pattern or a list may name at most this many shards
+MAX_SHARDS = 10**6  # a pattern or a list may specify at most this many shards
 
 
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
-    """Return the paths of the shards that `root` names.
+    """Return the paths of the shards that `root` specifies.
 
     `root` is a file, a folder, a pattern, a text file (.txt) with one shard per line, or a list of these.
     """
@@ -40,7 +40,7 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
 
 
 def shards_in(place: str) -> Iterator[str]:
-    """Yield the shards that one entry of `root` names. The entry has no braces: `expand_braces` has replaced them."""
+    """Yield the shards that one entry of `root` specifies. The entry has no braces: `expand_braces` has replaced them."""
     if place.startswith(HUB) and not remote.is_remote(place):
         yield from hub_shards(place)
         return
@@ -68,7 +68,7 @@ def hub_shards(place: str) -> list[str]:
 
 
 def matching_shards(place: str) -> list[str]:
-    """Return the shards that a file, folder or pattern names.
+    """Return the shards that a file, folder or pattern specifies.
 
     Raise if there is no shard, or if the names of the shards in a folder show that some are missing.
     """

@@ -191,7 +191,7 @@ class TarReader:
             )
 
     def extended_header(self, kind: bytes, member: Member) -> dict:
-        """Read a header that describes the next member. Return its path, its size and its sparse format, if they are stated.
+        """Read a header that describes the next member. Return the path, the size and the sparse format that it states.
 
         GNU's header contains only a long path. The POSIX header has records of the form 'LENGTH KEY=VALUE'.
         """
@@ -278,7 +278,7 @@ def has_valid_sum(header: bytes) -> bool:
 def octal(field: bytes) -> int:
     """Return the number in a field of a header, or -1 if the field is invalid.
 
-    Numbers are stored in octal or, if they are too large for that, in binary.
+    Numbers are stored in octal. Numbers with too many octal digits for the field are stored in binary.
     """
     if field[0] & 0x80:
         return int.from_bytes(field[1:], 'big')

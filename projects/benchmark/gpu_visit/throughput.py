@@ -240,7 +240,8 @@ def real_run(config: str, workers: int) -> Callable[[Context], None]:
             'default_hooks.checkpoint.interval': 100,
         }
         cfg.merge_from_dict(options)
-        cfg.fast = FAST  # merging instead would keep the key `compile` of the config
+        # Merging `fast` would keep the key `compile` of the config, so it is replaced.
+        cfg.fast = FAST
         if context.tiny:
             cfg.model.backbone.update(depth=18)
             cfg.model.projector.update(in_channels=512)

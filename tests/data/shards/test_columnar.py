@@ -135,7 +135,7 @@ def test_order_by_shards_follows_row_groups(kind, bounds, tmp_path):
 
 
 def test_data_set_of_the_hub_is_read_by_name(tmp_path, monkeypatch):
-    """`datasets` also reads a local folder under the name of a data set of the hub."""
+    """`datasets` also accepts a local folder in place of the name of a data set on the hub."""
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hub')
     (tmp_path / 'birds').mkdir()

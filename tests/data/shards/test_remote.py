@@ -23,7 +23,7 @@ SECRETS = 'verysecret', 'AKIAPUBLIC'
 
 
 class Faults:
-    """Make the server's next answers late, refused, or refused without a body ('silent', as S3 answers HEAD)."""
+    """Make the server's next answers late, errors, or errors without a body ('silent', like S3's answers to HEAD)."""
 
     def __init__(self, application) -> None:
         self.application = application

@@ -197,7 +197,8 @@ def test_server_without_validators_needs_a_cache(site, tmp_path):
     [('drop', ''), ('cut', ''), (500, '/redirect'), (503, ''), (429, '/redirect')],
 )
 def test_temporary_http_fault_is_retried(fault, folder, site, clock):
-    # A try consists of several requests, and aiohttp repeats each request after a drop.
+    # A try consists of several requests, and aiohttp repeats each request after a drop. Only many
+    # faults make a whole try fail.
     site.answers = [fault] * 12
     data = Shards(f'{site.url}{folder}/a.tar')
     site.answers = [fault] * 12

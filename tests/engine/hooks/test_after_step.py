@@ -1,4 +1,4 @@
-"""When teacher and queue are updated. test_five_steps.py tests the momentum of each step."""
+"""The teacher and the queue are updated once per optimizer step. test_five_steps.py tests the momentum of each step."""
 
 import logging
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def momenta_of(runner) -> list[float]:
 
 
 def test_accumulation_moves_teacher_and_queue_once(toy_config):
-    """Two iterations are one optimizer step. The keys of both are enqueued, in order."""
+    """Two iterations are one optimizer step. The keys of both iterations are enqueued, in order."""
     cfg = toy_config(width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2})
     cfg.model.symmetric = False
     run.share_batch(cfg, 1)
@@ -67,7 +67,7 @@ def test_queue_hook_of_old_configs_does_nothing(caplog):
 
 
 def test_hook_ignores_a_queue_that_is_a_tensor():
-    """mmpretrain's MoCo has a queue of this form."""
+    """mmpretrain's MoCo stores its queue as a tensor."""
     model = torch.nn.Module()
     model.register_buffer('queue', torch.zeros(4, 8))
     model.teacher = torch.nn.Linear(2, 2)

@@ -43,7 +43,10 @@ class Poisonous(torch.autograd.Function):
 
 @HOOKS.register_module(force=True)
 class SpoilGradient(Hook):
-    """Make the gradients of one iteration NaN while the loss stays finite. They are checked as on a CPU or as on a GPU."""
+    """Make the gradients of one iteration NaN while the loss stays finite.
+
+    With `on_gpu`, the optimizer wrapper checks gradients as it does on a GPU.
+    """
 
     def __init__(self, iteration: int, on_gpu: bool) -> None:
         self.iteration, self.on_gpu = iteration, on_gpu
@@ -86,7 +89,7 @@ def test_non_finite_gradients_are_skipped_and_counted(toy_config, name, on_gpu, 
     (model, momenta), (next_model, next_momenta) = states[:2]
     assert (resuming.differing(model, next_model, 'model') == []) != on_gpu
     assert (resuming.differing(momenta, next_momenta, 'momenta') == []) == (fused or not on_gpu), (
-        'only a fused step must leave the momenta unchanged'
+        'the momenta must stay unchanged on a CPU and in a fused step, and change otherwise'
     )
     assert noted(runner)['iteration'] == 2 and noted(runner)['indices'] == list(range(8, 16))
 
@@ -156,7 +159,7 @@ def folder(root: Path, broken: list[int], count: int = 40) -> Path:
 
 def test_unreadable_images_of_workers_share_a_limit(tmp_path, run_processes):
     few = folder(tmp_path / 'few', [1, 2, 7, 31])
-    # About seven unreadable images fall to each process, which is less than the limit of ten.
+    # Each process reads about seven of the fourteen unreadable images. Only the total is above the limit of ten.
     many = folder(tmp_path / 'many', list(range(0, 28, 2)))
     (tmp_path / 'two.py').write_text(SCRIPT)
     output = run_processes(2, tmp_path / 'two.py', few, many)

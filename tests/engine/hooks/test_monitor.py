@@ -98,7 +98,7 @@ def test_queue_age_is_its_length_over_keys_of_a_step(toy_config):
     cfg.default_hooks.momentum = dict(type='MomentumHook', base=0.9, schedule='constant')
     runner, *_ = trained(cfg)
     quantities = measured(runner)
-    # Each step enqueues 4 + 4 of the 40 keys.
+    # A step has two iterations, and each enqueues 4 keys.
     assert quantities['queue_steps'][-1] == 5
     assert quantities['queue_epochs'][-1] == pytest.approx(40 / 32)
     # The first measurement comes before the step enqueues its own keys.

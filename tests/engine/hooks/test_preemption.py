@@ -182,8 +182,8 @@ def test_ignored_signal_stays_ignored(request):
 
 
 def test_signal_ends_a_forked_child(hook):
-    """A child must end even if the signal arrives early, because the pools of mmdet and scikit-learn wait for the children
-    they stop.
+    """A child must end even if the signal arrives right after the fork, because the pools of mmdet and scikit-learn wait for
+    the children that they stop.
     """
     for _ in range(10):
         process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))

@@ -21,7 +21,7 @@ def test_schedule_goes_from_start_to_end_and_stays(curve, values):
     assert value_at(0.125, 4, 6, 0.5, curve) == pytest.approx(quarter)
 
 
-def test_schedule_sets_values_and_resumes(toy_config, tmp_path):
+def test_schedule_sets_values_in_a_run(toy_config):
     def run(**options):
         cfg = toy_config('mocov2plus_r50_200e.py', steps=4, **options)
         cfg.custom_hooks = [dict(type='ScheduleHook', values={'head.temperature': dict(start=0.2, end=0.4)})]

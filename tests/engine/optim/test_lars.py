@@ -101,10 +101,7 @@ class Student(nn.Module):
 
 @pytest.mark.parametrize('kind', ['AutocastOptimWrapper', 'LARSOptimWrapper'])
 def test_parts_of_the_model_have_separate_rates(kind):
-    """BYOL's predictor needs this.
-
-    Each part has a group of weights and a group of other parameters. Old configs use the second name.
-    """
+    """Each part has a group of weights and a group of other parameters. Old configs use the name LARSOptimWrapper."""
     rates = dict(custom_keys={'mlp': dict(lr_mult=10)})
     cfg = dict(type=kind, optimizer=dict(type='LARS', lr=0.3), paramwise_cfg=rates)
     student = Student()
@@ -145,7 +142,7 @@ def test_negative_number_of_a_group_raises(name, number):
 
 @pytest.mark.parametrize('version', ['0.0', '0.1'])
 def test_state_dict_of_an_older_version_resumes(version):
-    """Version 0.0 of mmairl had no option `inside`."""
+    """State dicts of version 0.0 of mmairl lack the option `inside`."""
     settings = dict(lr=0.3, **HYPER) | (dict(inside=True) if version == '0.1' else {})
     params, resumed = ([nn.Parameter(param) for param in tensors(0)] for _ in range(2))
     optimizer, other = LARS(params, lr=1.0, **HYPER), LARS(resumed, lr=9.0, momentum=0.1)

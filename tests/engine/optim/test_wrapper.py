@@ -114,7 +114,7 @@ def test_overflow_at_first_step_gives_zero_momentum():
 
 
 def test_loaded_momentum_has_the_layout_of_its_weight():
-    """In checkpoints of ZeRO, or of runs in another layout, momenta have other strides.
+    """In checkpoints of ZeRO, or of runs in another memory layout, momenta have other strides.
 
     A fused step would ignore the strides.
     """

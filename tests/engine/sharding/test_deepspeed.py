@@ -67,8 +67,8 @@ def test_run_switches_strategies_in_the_middle(two):
 
 @needs_deepspeed
 def test_nothing_is_compiled(two):
-    """By itself, DeepSpeed would compile a collective for CPUs, which takes 90 s and fails if the path of the environment
-    has a space.
+    """By itself, DeepSpeed would compile a collective for CPUs, which takes 90 s and fails if the path of the Python
+    environment has a space.
     """
     assert two[0]['compiled'] == []
 

@@ -75,7 +75,7 @@ def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[
     cfg.model.projector.in_channels = 64
     cfg.train_dataloader.dataset.count = 512
     cfg.total_batch_size = 64
-    # At a batch of 64, the full rates of VICReg and Barlow Twins would diverge.
+    # At a batch of 64, the full learning rates of VICReg and Barlow Twins would diverge.
     cfg.auto_scale_lr.enable = True
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]
@@ -90,7 +90,7 @@ def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[
 def rank(model: nn.Module, images: Tensor) -> float:
     """Return the rank of the projections.
 
-    Their deviations stay at 1 even after a collapse, because the last layer is a norm.
+    Their standard deviations stay at 1 even after a collapse, because the last layer is a norm.
     """
     z = project(model, images)
     return rankme(z - z.mean(dim=0))
@@ -120,7 +120,9 @@ def spread_of(model: nn.Module, images: Tensor) -> float:
 
 
 class Case(NamedTuple):
-    """The options that remove a method's remedy for collapse, and a measure that must then fall by more than `factor`."""
+    """The options that remove a method's remedy for collapse, and a measure that must then fall by more than a factor of
+    `factor`.
+    """
 
     without: dict
     measure: Callable[[nn.Module, Tensor], float]

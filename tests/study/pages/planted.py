@@ -1,7 +1,4 @@
-"""Records of studies with planted results, in the form that mmairl.study.collect writes.
-
-Each function describes its study.
-"""
+"""Records of studies with planted results, in the form that mmairl.study.collect writes."""
 
 import math
 from collections.abc import Sequence
@@ -248,7 +245,7 @@ def effect(name: str, verdict: str, estimate: float | None, half: float | None =
 
 
 def crossed() -> Record:
-    """The ladder's record with the effects of a design, as `mmairl.study.statistics.attribution` writes them."""
+    """The record of `ladder` with the effects of a factorial design, as `mmairl.study.statistics.attribution` writes them."""
     effects = [
         effect('predictor', 'equivalent', 0.2, 0.5),
         effect('momentum <ascending>', 'differs', 8.0, 2.0, ('−predictor × symmetric loss',)),
@@ -280,9 +277,9 @@ def crossed() -> Record:
 
 
 def rescaled() -> Record:
-    """Winners of searches and their rescaled rows.
+    """Two rows of winners of searches, and two rows with rescaled weights of the second row.
 
-    There are curves of many rows, and verdicts that an earlier version wrote.
+    The record has search curves of many rows, and verdicts in the words of an earlier version.
     """
     record = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     sources = (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)
@@ -290,7 +287,7 @@ def rescaled() -> Record:
         row['untrained'] = None
         for one in row['runs']:
             one['made'] = origin
-    # This run is a copy of the published one, which cost nothing.
+    # This winner is a copy of the published run, so its training took no time.
     record['rows'][1]['runs'][1]['seconds'] = 0.0
     for comparison in record['comparisons']['k-nn']:
         comparison.update(verdict='runs collapsed: no verdict by the mean', share=0.4)
@@ -329,8 +326,9 @@ def tuned() -> Record:
 
 
 def forked() -> Record:
-    """A trunk and two rows that branch off halfway: an A/A fork with a negligible change of the decay, and one with
-    another temperature.
+    """A row (the trunk) and two rows whose runs branch off from its runs halfway.
+
+    One of the two changes the weight decay by a negligible amount (an A/A test), the other one changes the temperature.
     """
     record = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
     for one, decay, temperature in zip(record['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):

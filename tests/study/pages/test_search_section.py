@@ -22,9 +22,9 @@ def effect(estimate: float) -> dict:
 
 @pytest.fixture(scope='module')
 def section() -> str:
-    """Return this section for a study whose second row was not searched.
+    """Return the section on searches for a study of two rows. The second row was not searched.
 
-    That row was replaced after it had run as published.
+    The published run of the second row has been replaced.
     """
     tried = [
         trial(0, 0, 0.1, 40.0),

@@ -91,7 +91,7 @@ def test_published_factorial_has_the_published_effects():
     result = attribute(study(order, runs, start=None), 'knn', 1.0)
     assert estimates(result['effects']) == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
     assert result['spread'] ** 2 == pytest.approx(8) and not result['blocks']
-    # For two runs in each row, the degrees of freedom are limited to 1.5.
+    # For two runs in each of eight rows, the degrees of freedom are at most 1.5.
     half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)
     first = result['effects'][0]
     assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
@@ -130,7 +130,7 @@ def test_intervals_of_effects_cover_them_in_95_percent(rows, seeds, seed_effect)
 
     model, scores, design = simulated(rows, seeds, truth, seed_effect=seed_effect)
     sums = [*shares(design.factors, model.terms).values(), {design.pairs[0]: 2.0}]
-    # The term 3 a b contributes 1.5, half of the difference between the effects of a.
+    # The term 3 a b increases the effect of a by 3 if b is 1. The interaction is half of this difference.
     true = [*shapley(truth, len(design.factors)), 1.5]
     for weights, expected in zip(sums, true):
         estimate, error, freedom = model.estimate(scores, weights)
@@ -151,9 +151,9 @@ def test_missing_runs_are_stated_and_not_imputed():
 
 
 def test_missing_row_confounds_only_some_effects():
-    """Without one of four rows (2 x 2), no main effect is estimable.
+    """If one of four rows (2 x 2) is missing, no main effect is estimable.
 
-    Without one of eight (2 x 2 x 2), main effects and pairs are.
+    If one of eight rows (2 x 2 x 2) is missing, all main effects and pairwise interactions are estimable.
     """
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
     result = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
@@ -192,7 +192,7 @@ def test_row_with_one_learned_run_is_left_out():
     assert effect['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and effect['low'] < 5 < effect['high']
     assert effect['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
-    # Without one row, an interval for two factors is impossible.
+    # Of four rows, each is required for the estimate, so the single learned run is used, but there is no interval.
     assert pair['estimate'] is not None and pair['low'] is None
 
 

@@ -46,9 +46,9 @@ def test_intervals_cover_the_effect_in_95_percent(test, seeds):
 
 @pytest.mark.parametrize('seeds, effect', [(3, 12.0), (5, 4.0), (10, 2.0)])
 def test_planted_effect_is_found_with_stated_power(seeds, effect):
-    """Only one of six steps has an effect.
+    """Only one of six comparisons has an effect.
 
-    Holm's later steps can only increase the power of its first step, which is promised.
+    `power` is the power of the first step of Holm's correction. The later steps can only increase it.
     """
     scores = ladders(seeds, 3.0, steps=np.array([0, 0, 0, effect, 0, 0, 0]))
     words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
@@ -93,7 +93,7 @@ def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START))
     ({**START, 'weights': 'other'}, False),
     # Another network cannot start from the same weights, so only the order of images counts.
     ({**START, 'weights': 'other', 'shapes': 'other'}, True),
-    (None, False),  # Earlier versions did not record the start of a run
+    (None, False),  # Earlier versions recorded neither the initial weights nor the order of images
 ])  # fmt: skip
 def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
     (comparison,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
@@ -144,12 +144,15 @@ def test_collapsed_runs_are_counted_and_tested(row, verdict, share):
     # The estimate only uses runs that have learned.
     assert study.estimate == (None if verdict != 'not tested (collapsed runs)' else pytest.approx(0, abs=2))
     assert study.improvement[0] == pytest.approx(0.0 if verdict != 'not tested (collapsed runs)' else 8.5 / 25, abs=0.1)
-    # The spread of blocks leaves out the two collapsed runs.
+    # The paired differences leave out the seeds of the two collapsed runs.
     assert study.spread == (() if verdict != 'not tested (collapsed runs)' else pytest.approx([-3.0, -2.9, 5.9]))
 
 
 def test_collapse_limit_is_quarter_of_median_gain():
-    """Untrained rows score 20, and the median is 45. Runs below 20 + 25 / 4 = 26.25 have therefore collapsed."""
+    """The untrained row scores 20, and the median of all other runs is 44.5.
+
+    Runs below 20 + 24.5 / 4 = 26.125 have therefore collapsed.
+    """
     study = record([41.0, 45.0, 49.0, 46.0, 44.0], [26.0, 27.0, 46.0, 43.1, 49.9])
     study['rows'].append(recorded('random', [19.0, 21.0], untrained='random'))
     (comparison,) = compare_scores(study, 'knn', 1.0)

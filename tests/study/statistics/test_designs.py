@@ -20,7 +20,7 @@ def design(rows: list[tuple[int, ...]], **others) -> Design:
 def test_fraction_has_the_published_resolution(factors, halvings, resolution, pairs):
     """The resolutions are those of Table 6.22 of Box, Hunter and Hunter.
 
-    `pairs` counts the pairs without an alias among effects and pairs.
+    `pairs` counts the pairs of factors whose interaction has no alias among the main effects and the other pairs.
     """
     rows = fraction_rows(factors, halvings, [(place,) for place in range(factors)])
     plan = design(rows)

@@ -34,12 +34,12 @@ def network(symmetric: bool, queue: int | None) -> Config:
 
 
 def test_flops_are_those_counted_by_hand():
-    """Strides of 2 leave 4 x 4 and then 2 x 2 places. The first convolution needs no gradient of its input."""
+    """Strides of 2 leave 4 x 4 and then 2 x 2 positions. The first convolution needs no gradient of its input."""
     first, second, linear = (2 * count for count in (16 * 11 * 27, 4 * 22 * 99, 22 * 5))
     student, teacher = 2 * first + 3 * second + 3 * linear, first + second + linear
     assert flops_per_image(network(True, None)) == 2 * student + 2 * teacher
-    # One direction compares with 20 negatives. This adds a product of 5 x 20 and the gradient of
-    # the query.
+    # The loss has one direction and 20 negatives. They add a product of 5 x 20 in the forward pass, and
+    # another one for the gradient of the query.
     assert flops_per_image(network(False, 20)) == student + teacher + 2 * 2 * 5 * 20
     sizeless = network(True, None)
     sizeless.train_dataloader.dataset.dataset.views = [[dict(type='RandomFlip', p=0.5)]] * 2
@@ -49,8 +49,8 @@ def test_flops_are_those_counted_by_hand():
 def test_views_move_no_bytes():
     x, weight = torch.empty(6, 10, device='meta'), torch.empty(10, 20, device='meta')
     with BytesMoved() as moved:
-        product = x @ weight  # This moves 60 + 200 + 120 numbers
-        # Joining moves 240 + 240 numbers, and the ReLU moves 240 twice.
+        product = x @ weight  # This moves 60 + 200 + 120 elements
+        # `cat` reads 240 elements and writes 240, and so does `relu_`.
         torch.cat([product.view(120), product.flatten()]).relu_()
         torch.empty(1000, device='meta')
     assert moved.total == 4 * (380 + 480 + 480)
@@ -89,15 +89,16 @@ def test_equal_cost_interpolates_between_checkpoints():
     floor = row('pixels', None, None, 0, [10.0], untrained='pixels')
     learned = at_equal_cost(dict(rows=[*rows, floor]), 'knn')[0]
     assert learned['scores'] == [(44 + 62 + 42 + 70) / 4, 51.0]
-    # Two of the winners are the published runs, which are reused.
+    # Two of the three runs are copies of other runs, so their training took no time.
     for seconds, one in zip((11.0, 0.0, 0.0), rows[1]['runs']):
         one['device_seconds'] = seconds
     spent = costs(study)
     assert spent['dear']['device_seconds'] == 11
     assert spent['quarter'] == dict(images=50, flops=600, device_seconds=11 / 4)
-    # Without a checkpoint below this cost, there is no estimate. Rows of equal cost have no entry.
+    # Without the checkpoint that costs less than the cheap run, there is no estimate.
     rows.pop(2)
     assert 'estimate' not in at_equal_cost(study, 'knn')[0]
+    # Rows of equal cost have no entry.
     rows[1].update(flops_per_image=4.5)
     assert at_equal_cost(study, 'knn') == []
     rows[1].update(flops_per_image=None)
@@ -131,7 +132,7 @@ def test_planned_hours_follow_the_work_of_the_network():
     works = [work_per_image(cfg) for cfg in (large, small)]
     by_flops, by_bytes = works[0].flops / works[1].flops, works[0].bytes / works[1].bytes
     ratio = cost(large, scale).hours / cost(small, scale).hours
-    # For each of its FLOPs, a ResNet-101 moves more bytes.
+    # Per FLOP, ResNet-101 moves more bytes than ResNet-18.
     assert 3 < by_flops < ratio < by_bytes < 10
     plus = cost(resolve(Row('', 'mocov2plus_r50_200e.py'), scale), scale)
     assert plus.hours == pytest.approx(200 * scale.images / scale.rate / 3600)

@@ -1,4 +1,4 @@
-"""Sources of noise: the error due to images equals a bootstrap, and planted variances are found."""
+"""Sources of noise: the error due to images equals that of a bootstrap, and planted variances are found."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,10 @@ def test_error_by_images_equals_the_bootstrap():
 
 
 def test_seed_and_classifier_spread_are_separated():
-    """400 models deviate by 3, and four classifiers of each by 2. Their means therefore spread by sqrt(9 + 4 / 4)."""
+    """400 models deviate by 3, and the four classifiers of a model by 2.
+
+    The means over four classifiers therefore deviate by sqrt(9 + 4 / 4).
+    """
     generator = np.random.default_rng(1)
     probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))
     runs = [
@@ -73,8 +76,8 @@ def test_noise_by_images_is_read_from_result_files(tmp_path):
     assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0
     assert two['effect_images'] == pytest.approx(100 * (b - a).std(ddof=1) / 8**0.5) and two['effect_seeds'] == 3.0
     assert one['seeds'] == pytest.approx(np.std([62.5, 50.0], ddof=1)) and two['seeds'] == 0
-    # A score that is not a mean over images, or a result without single images, has no error due to
-    # images.
+    # A score has no error due to images if it differs from the mean of the stored results of single
+    # images, or if no such results are stored.
     rows[0]['runs'][0]['scores']['knn'] = 60.0
     assert noise(study, 'knn', tmp_path)[0]['images'] is None
     assert noise(study, 'svm', tmp_path)[0]['images'] is None

@@ -34,9 +34,10 @@ def test_groups_are_swapped_together():
 
 
 def discordant(gain, pairs, images=300, agreement=0.8):
-    """Return, for each pair, how many images only one of both recognizes.
+    """Return, for each simulated pair of checkpoints, two counts of images that only one checkpoint recognizes.
 
-    A fraction `agreement` of the images is equally hard for both.
+    The first count is that of the first checkpoint, the second count that of the second checkpoint.
+    A fraction `agreement` of the images is equally hard for both checkpoints.
     """
     draw = np.random.default_rng(0)
     hard = draw.random((pairs, images))

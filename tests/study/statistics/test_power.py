@@ -29,7 +29,10 @@ def test_planned_spread_is_that_of_two_runs():
 
 
 def test_planned_runs_find_the_effect_with_80_percent():
-    """The plan starts from 2 seeds. One seed fewer has too little power. Holm's later steps can only increase the power."""
+    """The plan starts from 2 seeds. One seed fewer than planned has too little power.
+
+    The plan counts only the first step of Holm's correction, and the later steps can only increase the power.
+    """
     effect = 0.8
     model, scores, design = simulated(HALF, 2, lambda levels: 0.0)
     seeds = 2 + more_runs(effect, 1.0, 32, design, blocks=False) // 16

@@ -122,7 +122,7 @@ def test_tool_adds_seeds_to_open_rows(tmp_path, monkeypatch, capsys, run_tool, o
             (run.folder / 'result.json').write_text(json.dumps(result))
 
     monkeypatch.setattr(run_study, 'execute', execute)
-    # Planted runs have no rows of untrained networks, so the check for these rows is disabled.
+    # No scores are planted for untrained networks, so the study must not add rows of untrained networks.
     monkeypatch.setattr('mmairl.study.fairness.is_measured', lambda *_: False)
     parts = [study, '--scale', 'demo', '--tasks', 'knn', '--out', tmp_path / 'out', '--until-decided', '--most', 21]
     run_tool('tools/study.py', *parts)

@@ -1,4 +1,4 @@
-"""The expected best trial equals enumeration."""
+"""The expected score of the best trial equals an enumeration of all choices of trials."""
 
 from itertools import combinations
 
