@@ -381,8 +381,8 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     for name in results:
         if (folder / name).exists():
             raise UserError(
-                f'{folder}: {name} exists without {NAME}, so its identity is unknown; use another folder (--work-dir), '
-                'or remove this folder',
+                f'{folder}: {name} exists without {NAME}, so the settings and weights of this result are unknown; use another '
+                'folder (--work-dir), or remove this folder',
                 code='unknown-result',
             )
     write_json(path, identity)
