@@ -117,7 +117,8 @@ def add_settings(group: Any) -> None:
     )
     group.add_argument(
         '--recipe',
-        help="linear, finetune: train with this recipe of configs/_base_/recipes or with this config (default: the config's)",
+        help='linear, finetune: train with this recipe of configs/_base_/recipes or with the recipe in this file '
+        '(default: the recipe that CONFIG or else the protocol chooses)',
     )
     group.add_argument(
         '--sweep',

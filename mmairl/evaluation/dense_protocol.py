@@ -209,7 +209,10 @@ class DenseProtocol(Protocol):
     def trained_heads(
         self, train: DenseDataset, features: 'CellFeatures', cells: 'Cells'
     ) -> dict[str, Head]:
-        """Train all heads on the same batches and return them. The heads have no parameters in common."""
+        """Train all heads on the same batches and return them.
+
+        The heads share no parameters, so minimizing the sum of their losses minimizes the loss of each head.
+        """
         widths = self.widths(train.classes)
         if not widths:
             return {}
@@ -238,7 +241,7 @@ class DenseProtocol(Protocol):
         return dict(heads.eval())
 
     def _crops(self, train: DenseDataset, features: 'CellFeatures') -> Batches:
-        """Yield the features and targets of random crops, which depend only on the seed, the epoch and the image."""
+        """Yield the features and targets of random crops. Each crop depends only on the seed, the epoch and the image."""
         features.restart(self.seed)
         for epoch in range(self.epochs):
             order = self.order(epoch, len(train)).tolist()

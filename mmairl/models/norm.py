@@ -28,7 +28,7 @@ def norms_of(network: nn.Module) -> list[nn.Module]:
 def measure_statistics(
     network: nn.Module, batches: Iterable, forward: Callable[[Any], object]
 ) -> None:
-    """Measure the running statistics again: set them to their mean over the batches.
+    """Set the running statistics to the mean of the batch statistics.
 
     Only batch norms that are in training mode are changed.
 
@@ -118,8 +118,8 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
 
     `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs, it makes the host wait for the device three times per layer, when
     it drops the statistics of processes without images. `SyncBN` is not a subclass of `torch.nn.SyncBatchNorm`, because DDP
-    rejects such subclasses on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm. If a batch contains
-    several views, as in `each_view`, each view is normalized by its own statistics.
+    rejects such subclasses on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm, with one exception:
+    in training, each view of a batch with several views (see `each_view`) is normalized by its own statistics.
 
     Args:
         num_features: Number of channels.

@@ -136,7 +136,7 @@ def cka_page(
 
 
 def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: Path) -> Path:
-    """Write a page with the CKA of the first network and each other network at equal stages, as a line per pair."""
+    """Write a page with the CKA between the first network and each other network at equal stages, as a line per pair."""
     (first, network), *others = _networks(subjects, images, recalibrate).items()
     by_pair = {}
     for name, other in others:

@@ -223,8 +223,8 @@ def test_queue_states_of_runs(slurm, folder):
     queue = jobs.read_queue(runs)
     expected = {
         limited: rf'pending: Partition\w+ \(job {numbers[0]}\)',
-        cancelled: rf'never started: job {numbers[1]} ended before it began \(canceled or ended\); can its node read .*/b\?',
-        unseen: rf'never started: job {numbers[2]} ended before it began \(FAILED, JobLaunchFailure\); .*',
+        cancelled: rf'never started: job {numbers[1]} ended before the run began \(canceled or ended\); can the node .*/b\?',
+        unseen: rf'never started: job {numbers[2]} ended before the run began \(FAILED, JobLaunchFailure\); .*',
         requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }
     for run, pattern in expected.items():
@@ -314,7 +314,7 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
     """At the first start of each job, one process is killed. The signal comes after the restart."""
     expected = {
         'scancel JOB': CANCELLED,
-        # Slurm signals the tasks in this way before the time limit.
+        # Slurm signals only the tasks, without the batch script, before the time limit.
         'scancel --signal=USR1 JOB': WENT_ON,
         'scancel --batch --signal=USR2 JOB': WENT_ON,
     }
@@ -350,7 +350,7 @@ TOLD_SRUN = [
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
     """Without our script, srun would kill its tasks at TERM and HUP, and would ask for a second INT."""
-    # nohup makes its child ignore HUP, and a shell cannot trap a signal that its parent ignores.
+    # If the tests run under nohup, they ignore HUP, and a shell cannot trap a signal that its parent ignores.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):

@@ -88,7 +88,7 @@ def test_collapsed_runs_name_their_comparisons():
 def test_collapsed_comparisons_have_no_effect_size():
     record = collapsed()
     rows = study(record['rows'][:2], ('k-NN',), seeds=record['seeds'])
-    assert plain(answer(rows)) == 'No comparison is tested: 1 is not tested (collapsed runs).'
+    assert plain(answer(rows)) == 'No comparison has a verdict: 1 is not tested (collapsed runs).'
 
 
 def test_study_of_one_seed_suggests_three_seeds():
