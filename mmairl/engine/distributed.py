@@ -81,7 +81,7 @@ def _require_variables(launcher: str) -> None:
 
 
 def _select_gpu(launcher: str) -> torch.device:
-    """Select the GPU whose index is the local rank of this process, or the only GPU if Slurm shows a process just one."""
+    """Select the GPU whose index is the local rank of this process, or the only GPU that Slurm makes visible to it."""
     number = int(os.environ['LOCAL_RANK'])
     count = torch.cuda.device_count()
     if number >= count and (count > 1 or launcher == 'pytorch'):
@@ -140,7 +140,7 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
 
 @MODEL_WRAPPERS.register_module()
 class DistributedModel(MMDistributedDataParallel):
-    """mmengine's DistributedDataParallel, which here also works without a GPU.
+    """mmengine's DistributedDataParallel, extended to models on the CPU.
 
     By default, buffers are not broadcast: SyncBN keeps them equal, and the queue alone would add 64 MiB per step.
 

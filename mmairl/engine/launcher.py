@@ -4,7 +4,7 @@ Usage: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`. The opt
 
 After a signal to the launcher or to one of its processes, the launcher passes the signal to all processes, gives them time to
 save, and exits with code 75. Torch's launcher would exit with code 1, and it may restart processes that have stopped. A signal
-would kill it while it imports modules.
+during its imports would kill it.
 
 If all processes are on one machine, the launcher listens only on the loopback interface, on the port in the environment
 variable PORT or on a free port. Torch's launcher listens on all interfaces. With --standalone, it unpickles whatever it
@@ -109,7 +109,7 @@ class PatientAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         return result
 
-    # Torch 2.14 calls this method with another argument, a timeout.
+    # Torch 2.14 calls this method with an additional argument, a timeout.
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)

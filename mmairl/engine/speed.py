@@ -37,8 +37,9 @@ from mmairl.models.backbones import blocks
 from mmairl.models.norm import SyncBN, norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-# Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode. FORMS is the maximum
-# number of compiled versions. With torch's own limit of 8, a student with a ResNet-50 would run without compilation.
+# Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode (training or
+# evaluation). FORMS is the maximum number of compiled versions. With torch's own limit of 8, a student with a ResNet-50 would
+# run without compilation.
 FORMS = 128
 # Torch's compile modes that use CUDA graphs.
 GRAPHS = ('reduce-overhead', 'max-autotune')

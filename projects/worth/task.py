@@ -91,7 +91,7 @@ def read_task(
     if len(count) < 2:
         source = 'in the folders below' if labels is None else f'in {labels} for'
         raise UserError(
-            f'there are {len(count)} classes {source} {images}; set labels of at least two classes',
+            f'expected at least two classes {source} {images}, found {len(count)}; set labels of at least two classes',
             code='one-class',
         )
     labelled, classes = sorted(label_of), sorted(count)
