@@ -71,7 +71,7 @@ class DenseProtocol(Protocol):
         batch: Training images per step.
         lr: Initial learning rate of AdamW. It decreases to 0 along a half cosine.
         weight_decay: Weight decay of AdamW.
-        seed: Seed for the initial heads, the order of the images and the random crops.
+        seed: Seed for the initial heads, the order of the images, the random crops and the shuffled cells.
         heads: Heads to measure. The first one gives the main score. Default: all.
 
     Class attributes:

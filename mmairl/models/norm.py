@@ -71,7 +71,7 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm that normalizes each part of a batch separately, as if each part were on its own GPU.
 
     Each of P processes splits its batch into `replicas` / P parts. If there are more processes than replicas, a process does
-    not split its batch. The running statistics are the mean over the parts of the process.
+    not split its batch. The running statistics are averaged over the parts of the process.
 
     Args:
         num_features: Number of channels.
