@@ -53,7 +53,7 @@ DATA_KEYS = {'root', 'taxonomy', 'labels', 'names', 'list_file'}
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A study at one scale that has passed the fairness check.
+    """A study that has passed the fairness check at one scale.
 
     Args:
         study: The study, with the seeds to run.

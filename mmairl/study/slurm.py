@@ -313,5 +313,5 @@ def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
     end = f'{state}, {reason}' if state else 'canceled or ended'
     return (
         'never started',
-        f'job {job} ended before it began ({end}); can its node read {run.folder}?',
+        f'job {job} ended before the run began ({end}); can the node of the job read {run.folder}?',
     )

@@ -28,7 +28,7 @@ from mmairl.study.statistics.designs import Design, fraction_rows, title
 DEFAULT_SEEDS = (0,)
 # The longest name of a row's folder in bytes. Files are named after rows, too, and a file name has at most 255 bytes.
 LONGEST_SLUG = 150
-HASH = 12  # the number of characters of the hash that shortens a longer folder name
+HASH = 12  # the number of characters of the hash at the end of a shortened folder name
 Untrained = Literal['pixels', 'random']
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Seeds = Annotated[tuple[Seed, ...], Meta(min_length=1)]
@@ -440,7 +440,7 @@ def read_study(path: str | Path) -> Study:
 
     Returns:
         The study. The default of a row's `against` (the row to compare it with) is the nearest row above that is neither
-        untrained nor a fork. It is the trunk for a fork, and None for an untrained row.
+        untrained nor a fork, if any. It is the trunk for a fork, and None for an untrained row.
 
     Raises:
         UserError: If the file does not exist, or the study is invalid.

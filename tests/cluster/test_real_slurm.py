@@ -226,8 +226,8 @@ def test_queue_states_of_runs(slurm, folder):
     queue = jobs.read_queue(runs)
     expected = {
         limited: rf'pending: Partition\w+ \(job {numbers[0]}\)',
-        cancelled: rf'never started: job {numbers[1]} ended before it began \(canceled or ended\); can its node read .*/b\?',
-        unseen: rf'never started: job {numbers[2]} ended before it began \(FAILED, JobLaunchFailure\); .*',
+        cancelled: rf'never started: job {numbers[1]} ended before the run began \(canceled or ended\); can the node .*/b\?',
+        unseen: rf'never started: job {numbers[2]} ended before the run began \(FAILED, JobLaunchFailure\); .*',
         requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }
     for run, pattern in expected.items():
