@@ -188,7 +188,10 @@ def geometry_page(
     The page shows alignment, uniformity, rank, spectrum and invariances, and maps and nearest neighbors of images. If
     `published` is given, the published values of a network follow its measured values.
     """
-    page = Page('Geometry', f'How each network arranges the features of {len(images)} images.')
+    page = Page(
+        'Geometry',
+        f'This page shows how each network arranges the features of {len(images)} images.',
+    )
     features = {}
     numbers = {}
     kept = {}

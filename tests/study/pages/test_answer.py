@@ -36,7 +36,7 @@ HEADLINES = {
     'sequential': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
     'two_factors': f'{LARGEST} “symmetric loss”: k-NN is higher, +8.0 points',
     'tuned': 'With “LARS” instead of “SGD”, k-NN is higher, +9.0 points',
-    'drawn_as_lines': 'k-NN along epochs: “MoCo v2+” from 73.6 at 100 to 75.9 at 1000',
+    'drawn_as_lines': 'k-NN along epochs: “MoCo v2+” changes from 73.6 at 100 to 75.9 at 1000',
     'external': 'With “theirs” instead of “ours”, k-NN is higher, +3.0 points',
     'costly': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
 }
