@@ -64,7 +64,7 @@ def parse_args() -> argparse.Namespace:
         '--rounds',
         type=positive,
         default=5,
-        help='run each side of a comparison this many times, in turn (default: 5)',
+        help='run each of the two compared implementations this many times, in turn (default: 5)',
     )
     parser.add_argument(
         '--quick', action='store_true', help='use tiny sizes, only to check that the suite runs'
@@ -134,7 +134,7 @@ def compare_with_peers(args: argparse.Namespace) -> None:
         print(*written)
     if differing:
         raise UserError(
-            f'the two sides compute different results and were not timed: {"; ".join(differing)}'
+            f'the two compared implementations compute different results and were not timed: {"; ".join(differing)}'
         )
 
 

@@ -77,8 +77,8 @@ def read_factors(study: Mapping[str, Any], task: str = 'knn') -> list[Factor]:
         factors.append(Factor(row['name'], values[row['name']] - trunk, differences))
     if len(factors) < 3:
         raise UserError(
-            f'{study["name"]}: expected at least three factors with rows of whole runs and of forks that share two seeds '
-            f'({len(factors)}); finish configs/studies/fork_prediction.yaml first',
+            f'{study["name"]}: expected at least three factors that have a forked row and a row that is trained from the '
+            f'start, with two finished seeds in common ({len(factors)}); finish configs/studies/fork_prediction.yaml first',
             code='too-few-factors',
         )
     return factors
