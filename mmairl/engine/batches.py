@@ -96,7 +96,7 @@ def copy_stream() -> torch.cuda.Stream:
 def to_device(inputs: Any) -> Any:
     """Start to copy images to the GPU if they are in pinned memory.
 
-    The preprocessor copies all other images, because copies from memory that is not pinned block the host.
+    The preprocessor copies images in other memory, because only copies from pinned memory run in the background.
     """
 
     def is_pinned(part: Any) -> bool:

@@ -24,7 +24,7 @@ class Position(msgspec.Struct):
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
-    """Return the curve of every scalar that a run logged, by name. The curves of a resumed run are joined."""
+    """Return the curves of all scalars that a run logged. The keys are the names. The curves of a resumed run are joined."""
     curves: dict[str, dict[int, float]] = {}
     for start in _starts(work_dir):
         for name, values in start.items():

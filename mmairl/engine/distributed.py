@@ -36,8 +36,8 @@ PORTS = 16384
 def start_processes(launcher: str, timeout: float | None = None) -> None:
     """Join the process group, with NCCL on GPUs and with gloo on CPUs. A second call does nothing.
 
-    mmengine would join the group when it builds a runner. This is too late, because the batch is divided among the processes
-    before the runner is built.
+    mmengine would join the group when it builds a runner. That would be too late, because the batch is divided among the
+    processes before the runner is built.
 
     Args:
         launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.

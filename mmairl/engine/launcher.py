@@ -39,7 +39,7 @@ LOOPBACK = '127.0.0.1'
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """Torch's static rendezvous, except that its store listens only on the loopback interface. Torch has no such option."""
+    """Torch's static rendezvous, except that its store listens only on the loopback interface."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         port = os.environ.get('PORT') or '0'
@@ -73,10 +73,7 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 
 class PatientAgent(LocalElasticAgent):
-    """Torch's agent, with two changes.
-
-    It never restarts processes that a signal has stopped. Processes have GRACE seconds to exit instead of 30.
-    """
+    """Torch's agent, but it does not restart processes stopped by a signal, and gives processes GRACE seconds to exit."""
 
     starting = False
     received = 0

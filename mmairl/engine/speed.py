@@ -204,7 +204,7 @@ def compile_parts(model: nn.Module, options: dict) -> None:
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
-        # All stages run the same code. With dynamic shapes, torch would compile one general version for all of
+        # All stages of a backbone run the same code. With dynamic shapes, torch would compile one general version for all of
         # them instead of one version for each.
         part.compile(**{'dynamic': False, **options})
     several = ', SyncBN layers, layers next to SyncBN layers' if get_world_size() > 1 else ''

@@ -1,4 +1,4 @@
-"""Changes in source code: of modules outside the package and of protocols.
+"""Changes in source code: of modules outside the package and of evaluation protocols.
 
 Earlier versions did not record any source code.
 """

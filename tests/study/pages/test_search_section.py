@@ -22,9 +22,9 @@ def effect(estimate: float) -> dict:
 
 @pytest.fixture(scope='module')
 def section() -> str:
-    """Return the section on searches for a study of two rows. The second row was not searched.
+    """Return the section on searches for a study of two rows.
 
-    The published run of the second row has been replaced.
+    The second row was not searched, and its run with the published settings has the state 'replaced'.
     """
     tried = [
         trial(0, 0, 0.1, 40.0),

@@ -384,7 +384,7 @@ def test_equal_costs_are_stated(page):
 
 
 def test_rescaled_rows_count_no_training(page):
-    # The trained runs are two winners of SGD, one of LARS, and four trials of nine seconds.
+    # Only these runs were trained: both runs of SGD, the first run of LARS, and four trials of nine seconds.
     seconds = 2 * 118.2 + 1 + 118.2 + 36
     assert f'8 of 8 finished, 0 seeds, {duration(seconds)} of training' in text_of(page(rescaled()))
 
