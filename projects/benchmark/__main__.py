@@ -158,9 +158,9 @@ def main() -> None:
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()
-    torch.backends.cudnn.benchmark = True  # the configs of mmairl set this, too
+    torch.backends.cudnn.benchmark = True  # same setting as in the configs of mmairl
     if args.device == 'cpu':
-        keep_freed_memory()  # training calls this, too; it affects both sides of a comparison
+        keep_freed_memory()  # same memory allocation as in training, on both sides
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':

@@ -1,4 +1,4 @@
-"""Find out whether pre-training pays on your images: a folder, a few labels, a page with the answer.
+"""Find out whether pre-training pays on your images, of which a few have labels, and write a page with the answer.
 
 python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet50 --minutes 60 [--plan]
 """
