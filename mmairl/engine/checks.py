@@ -146,8 +146,8 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
     """Return the classes that a type may refer to.
 
-    If a registry `box` is given, raise unless it has a class of this name. If `box` is None, search all of our registries.
-    If the class is in none of them, raise if its name resembles a registered name. Otherwise, return an empty list, because
+    If a registry `box` is given, raise unless it has a class of this name. If `box` is None, search all registries of mmairl.
+    If no registry has the class, raise if its name resembles a registered name. Otherwise, return an empty list, because
     mmengine may still find the class when it builds the object.
     """
     if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Operations on batches equal torchvision's operations and those of data workers. A seed always draws equal parameters."""
+"""Operations on batches equal torchvision's operations and those of data workers. Equal seeds draw equal parameters."""
 
 from pathlib import Path
 

@@ -21,8 +21,7 @@ from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # Tests import this name from here
 from projects.faults.small_run import VIEW as VIEW
 
-# Each recipe has random numbers that a resume could miss: in workers, on the device, or in
-# ShuffleBN.
+# A resume could miss random numbers that a run draws in data workers, in the preprocessor, or in ShuffleBN.
 CASES = {
     'workers': dict(name='mocov2plus_r50_200e.py', workers=2),
     'no_queue': dict(name='byol_r50_200e.py', workers=1),
@@ -143,8 +142,8 @@ def assert_the_same_run(one: Path, other: Path) -> None:
 def main() -> None:
     """Train in the two processes of test_resume.py.
 
-    One run is uninterrupted, one is interrupted and resumed, one continues a run of a single process, one is a fork, and
-    one is stopped by a signal to one of the two processes and resumed.
+    One run is uninterrupted, one is interrupted and resumed, one continues a run of a single process, one branches off from
+    the first run, and one is stopped by a signal to one of the two processes and resumed.
     """
     folder = sys.argv[1]
     launch.register()

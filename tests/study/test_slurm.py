@@ -20,7 +20,7 @@ from mmairl.study.slurm import Cluster, read_cluster
 ROOT = Path(__file__).parents[2]
 
 
-# This shell sources signals.sh and runs a command. Its functions replace Slurm's commands.
+# This script sources signals.sh and runs a command. The functions `squeue` and `scontrol` replace Slurm's commands.
 SHELL = """
 squeue() { echo "$REASON"; }
 scontrol() { echo "$@"; }
@@ -42,7 +42,7 @@ ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is req
     # This command exits with 1, as torchrun does whatever its workers return.
     (LISTENS.format(1), [USR1], '', GOES_ON),
     (LISTENS.format(0), [USR1], '', (0, '')),  # The signal arrives in the last step of the run
-    # `scancel` ends a job with SIGTERM, and so does a preemption after which Slurm itself requeues.
+    # SIGTERM comes from `scancel`, or from a preemption after which Slurm itself requeues the job.
     (LISTENS.format(75), [TERM], '', ENDS),
     (LISTENS.format(75), [USR1, TERM], '', ENDS),  # The job is canceled while it saves
     # The job reaches its time limit while it saves.
