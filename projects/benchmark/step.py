@@ -32,13 +32,13 @@ NOTE = (
     'A step is everything that a run does between two batches: normalize two views, pass both through student and teacher, '
     'loss, backward pass, optimizer, teacher, queue, and the logging hooks. Both sides have the same backbone, batch and '
     'number of passes (two student passes with gradient, two teacher passes). A check in float64 on a ResNet-18 shows that '
-    "both take the same BYOL step; mmpretrain's loss is mmairl's minus 4, because it omits the constant. mmpretrain's MoCo "
-    'has one direction, so one step of MoCo v2+ is compared with two steps of mmpretrain, the second with swapped views. '
+    "both sides take the same BYOL step; mmpretrain's loss is mmairl's minus 4, because it omits the constant. mmpretrain's "
+    'MoCo has one direction, so one step of MoCo v2+ is compared with two steps of mmpretrain, the second with swapped views. '
     "mmpretrain's MoCo has no predictor, and its keys have half the width. mmpretrain's configs of BYOL and MoCo use float32 "
-    'and the default layout, and its AmpOptimWrapper does not run on a CPU. For `channels last by hand`, the network of '
-    'mmpretrain is converted to this layout, for which it has no config key, so the remaining ratio is not due to the layout. '
-    "lightly's loop is that of its BYOL benchmark, without its Trainer. lightly's step does not normalize the views, because "
-    "lightly's transforms do. Limit: the FLOPs of the passes at the speed of float32; bfloat16 can exceed it."
+    "and the default layout, and mmengine's AmpOptimWrapper does not run on a CPU. For `channels last by hand`, the network "
+    'of mmpretrain is converted to this layout, for which it has no config key, so the remaining ratio is not due to the '
+    "layout. lightly's loop is that of its BYOL benchmark, without its Trainer. lightly's step does not normalize the views, "
+    "because lightly's transforms do. Limit: the FLOPs of the passes at the speed of float32; bfloat16 can exceed it."
 )
 
 
