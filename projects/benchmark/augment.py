@@ -25,9 +25,9 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
 REST = VIEW[1:]  # the view without its crop, for images that are already cropped
 WORKER_NOTE = (
-    'In a worker: a decoded image becomes two views of MoCo v2 as bytes, on one thread. The random draws of the two '
-    'sides differ, so the check only tests that both make two views of 224 pixels; tests/data/test_transforms.py compares each operation with '
-    "torchvision's."
+    'In a worker: a decoded image becomes two views of MoCo v2 as bytes, on one thread. The random draws of the two sides '
+    'differ, so the check only tests that both make two views of 224 pixels; tests/data/test_transforms.py compares each '
+    "operation with torchvision's."
 )
 DEVICE_NOTE = (
     'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. The version for a worker '
