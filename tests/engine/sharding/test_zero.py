@@ -16,7 +16,7 @@ from projects.faults.compare import differing
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """Return what the runs of two processes saved, and their folder."""
+    """Return what the runs of two processes saved, and the folder of these runs."""
     folder = tmp_path_factory.mktemp('zero')
     run_processes(2, sharding.__file__, folder / 'found.pth', folder, 'zero')
     return sharding.load(folder / 'found.pth'), folder
