@@ -41,7 +41,7 @@ def test_overflow_in_one_process_skips_step_in_both(two):
 @pytest.mark.slow
 def test_stage_1_exchanges_gradients_once_per_step(two):
     once, each_batch = two[0]['exchanges']
-    assert 0 < 5 * once == 3 * each_batch, 'three steps of five batches: stage 1 exchanges once per step, stage 2 once per batch'
+    assert 0 < 5 * once == 3 * each_batch, 'stage 1 must exchange once per step (3), and stage 2 once per batch (5)'
 
 
 @pytest.mark.slow
