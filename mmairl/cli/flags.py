@@ -1,4 +1,7 @@
-"""Create the parsers of commands, and parse the values of arguments. Imports at the top must be fast, as `--help` must be."""
+"""Create the parsers of commands, and parse the values of arguments.
+
+Imports at the top of this module must be fast, because `--help` must be fast.
+"""
 
 import argparse
 import ast
@@ -61,7 +64,7 @@ def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str =
         flag,
         choices=PARTS,
         default='student',
-        help=f'choose {whose} network in the checkpoint (default: student)',
+        help=f'use this network of {whose} checkpoint (default: student)',
     )
 
 
