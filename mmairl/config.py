@@ -134,7 +134,7 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
                 code='config-variable',
             )
         raise UserError(
-            f"--cfg-options {key}: unknown key ('{name}'){closest(name, KNOWN)}",
+            f"--cfg-options {key}: unknown key ('{name}'){closest(name, KNOWN) or '; correct the name'}",
             code='unknown-key',
         )
     with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
@@ -191,7 +191,7 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
     refuse_secrets(cfg)
     kinds = (TypeError, yaml.YAMLError)
     what = 'the config has a value that YAML and JSON cannot store'
-    with explained(what, 'write it as Python', kinds):
+    with explained(what, 'replace this value with text, numbers, lists or dictionaries', kinds):
         if suffix == '.json':
             return literal_braces(json.dumps(cfg.to_dict(), indent=2), r'\u007b')
         return literal_braces(yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False))

@@ -48,7 +48,7 @@ class Measure:
 
     Args:
         name: The name of the measure in tables.
-        best: The ideal value. The closer a network is to this value, the better it is.
+        best: The ideal value. The closer the value of a network is to the ideal value, the better the network is.
         images: How many images the measure requires, as text. If it is a number, using more images than this number
             changes the value by less than 5 %.
     """

@@ -50,7 +50,7 @@ class Images:
     ) -> None:
         if not cfg.get('evaluation'):
             raise UserError(
-                f'{cfg.filename}: the config names no evaluation data; add evaluation = dict(train=..., test=...)',
+                f'{cfg.filename}: the config has no evaluation data; add evaluation = dict(train=..., test=...)',
                 code='no-evaluation',
             )
         self.cfg = cfg

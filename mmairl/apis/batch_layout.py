@@ -6,7 +6,7 @@ from mmairl.errors import UserError
 
 
 def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
-    """Return how many steps must be accumulated to keep the total batch size, and a text that describes the layout.
+    """Return the number of accumulated steps that keeps the total batch size, and a text that describes the batch layout.
 
     Accumulation changes neither the learning rate nor the number of optimizer steps. It does change the statistics of batch
     norm, which come from the images of a single accumulated step.

@@ -88,7 +88,7 @@ def compare(
     Args:
         networks: A dictionary from the name of each recipe to a list of its checkpoints, one per seed. All other recipes
             are compared with the first recipe.
-        data: A folder with train/CLASS and test/CLASS (or val/CLASS), or a config with `evaluation`.
+        data: A folder with train/CLASS and test/CLASS (or val/CLASS), or a config with a section `evaluation`.
         tasks: Names of evaluation protocols, as in `tools/evaluate.py`.
         out: Folder for features, results, study.json and page.html.
         config: A config that defines the network. Required if the checkpoints are neither ResNets nor ViTs.

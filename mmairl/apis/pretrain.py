@@ -59,7 +59,7 @@ def pretrain(
         workers: Number of processes that load images. Default: one per core, at most 16.
         channels: Number of channels of the images. If it is set, images (TIFF, PNG or NPY; 8 bits, 16 bits or floats) are
             used as stored instead of being converted to 8-bit RGB, and their mean and standard deviation are measured. If
-            it is not 3, the augmentations that require RGB are skipped.
+            `channels` is not 3, the augmentations that require RGB are skipped.
         weights: A checkpoint in any format that mmairl reads, or a released model such as 'torchvision:resnet50', to
             initialize student and teacher. The learning rate is then divided by 10, because the full rate would destroy the
             learned features.

@@ -56,7 +56,8 @@ class Request:
             the crop.
 
     Raises:
-        UserError: If a number is not positive, if there are too few images, or if both `weights` and `network` are set.
+        UserError: If `epochs`, `size` or `batch` is not a positive integer, if there are too few images, or if both `weights`
+            and `network` are set.
     """
 
     method: str

@@ -159,7 +159,7 @@ def _vit_of(
     if 'pos_embed' not in weights:
         raise UserError(
             f"{path}: the ViT has no position embedding and is not DINOv3's; give weights of DINO, DINOv2, DINOv3 or DeiT, or "
-            'a config with its backbone',
+            'a config with the backbone of this checkpoint',
             code='unknown-network',
         )
     width, channels, patch, _ = _shape(weights, 'patch_embed.projection.weight', 4, path)
@@ -203,7 +203,7 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
     if 'conv1.weight' not in weights or not any(stages):
         raise UserError(
             f'{path}: the weights are not those of a ResNet or ViT with a known layout (keys: {first_few(weights)}); give a '
-            'config with their backbone',
+            'config with the backbone of this checkpoint',
             code='unknown-network',
         )
     if 0 in stages:

@@ -76,7 +76,7 @@ class StandIn:
         pass
 
     def __setstate__(self, state: object) -> None:
-        raise Refused('it holds attributes for an object that takes none')
+        raise Refused('it holds attributes of an object that must have none')
 
 
 class ArrayType(StandIn):
@@ -133,7 +133,7 @@ class Scalar(StandIn):
 def encoded(text: str = '', encoding: str = 'latin1') -> bytes:
     """Serve as a stand-in for `_codecs.encode` and `bytes`, by which pickle protocol 2 stores the bytes of an array."""
     if encoding != 'latin1':
-        raise Refused('it holds text to be encoded')
+        raise Refused('it holds text in an encoding other than latin1')
     return text.encode('latin1')
 
 
@@ -162,7 +162,7 @@ def statistic(owner: type, name: str) -> None:
     It returns nothing, because the statistics need not be restored.
     """
     if owner is not History or name not in ('min', 'max', 'current', 'mean'):
-        raise Refused(f'it holds a request for {name!r} of an object')
+        raise Refused(f'it holds a lookup of the attribute {name!r} of an object')
 
 
 class Storage(StandIn):
@@ -425,7 +425,7 @@ def _leaf(value: Any, kind: type) -> Any:
 def history(values: np.ndarray, counts: np.ndarray, length: int) -> HistoryBuffer:
     """Create mmengine's buffer of logged values from two numeric arrays."""
     if values.dtype.kind not in 'biuf' or counts.dtype.kind not in 'biuf':
-        raise Refused('it holds a history of something other than numbers')
+        raise Refused('it holds logged values that are not numbers')
     return HistoryBuffer(values, counts, int(length))
 
 
@@ -538,8 +538,8 @@ def _portable_leaf(value: Any, place: str) -> Any:
 def warn_left_out(place: str, kind: str) -> None:
     """Log a warning that a value is left out of the checkpoint. Each value is reported only once."""
     print_log(
-        f"checkpoint: '{place}' is of type {kind}, which torch.load(weights_only=True) rejects, and is left out; "
-        'have the hook that adds it save plain values',
+        f"checkpoint: '{place}' is left out, because torch.load(weights_only=True) rejects its type {kind}; change the hook "
+        'that adds this entry, so that it saves plain values',
         logger='current',
         level=logging.WARNING,
     )

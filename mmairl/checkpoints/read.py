@@ -203,7 +203,7 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
     mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
         f'{backbone.path}: neither the file nor a config.json or preprocessor_config.json next to it states the mean and std '
-        f"of its images; ImageNet's are used (mean {mean}, std {std}); set others by {how}"
+        f"of its images; ImageNet's mean {mean} and std {std} are used; set other values by {how}"
     )
 
 

@@ -156,8 +156,8 @@ def download_once(
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         with explained(
-            f'{url} could not be fetched',
-            f'put its file at {file}',
+            f'{url} could not be downloaded',
+            f'try again, or download the file in another way and save it as {file}',
             (OSError, RuntimeError, HTTPException),
             code='download-failed',
         ):

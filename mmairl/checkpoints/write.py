@@ -73,8 +73,8 @@ def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
         unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
         if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
             raise UserError(
-                "--to torchvision: this ViT does not fit torchvision's, which requires biases and has no registers, layer "
-                'scales or gates; use --to timm',
+                "--to torchvision: this ViT differs from torchvision's ViT, which has biases and no registers, layer scales or "
+                'gates; use --to timm',
                 code='unwritable-network',
             )
         weights = named

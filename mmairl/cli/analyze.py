@@ -1,7 +1,7 @@
 """Compare representations: mmairl analyze {norms,cka,geometry,measures,patches} CKPT... [--config CONFIG] [--out DIR].
 
 norms     plot the weight norms of each checkpoint (Fig. 3a of Huang et al. 2022); requires no images
-cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b); draw a heat map of more checkpoints
+cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b), or more checkpoints in a heat map
 geometry  measure alignment, uniformity, rank, spectrum and invariances, and draw a map and nearest neighbors
 measures  compute RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ... on training images, without using labels
 patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT's last layer

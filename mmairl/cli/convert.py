@@ -88,8 +88,8 @@ def write_onnx_file(args: argparse.Namespace, backbone: 'Backbone', cfg: 'Config
 
     error = write_onnx(backbone, args.dst, args.size, cfg, backbone.input if args.mean else None)
     print(
-        f'{args.dst} maps `images`, normalized as its metadata states, to `features`; '
-        f'its features differ from those of torch by at most {error:.1e} of the largest feature'
+        f'{args.dst} maps `images`, normalized as the metadata of the file states, to `features`; '
+        f'these features differ from the features of torch by at most {error:.1e} of the largest feature'
     )
 
 

@@ -50,7 +50,9 @@ def main(arguments: Sequence[str]) -> None:
         print(f'{args.run}: no bad sign; see `mmairl report health {args.run}`')
         for remedy in choices:
             if remedy.specific:
-                print(f'unusual setting: {remedy.words} (--cfg-options {remedy.flags})')
+                print(
+                    f'unusual setting; to correct it, {remedy.words} (--cfg-options {remedy.flags})'
+                )
         return
     trial = Trial(args.run, sign, args.steps)
     forks = (1 + len(choices)) * args.repeats

@@ -58,13 +58,15 @@ def add_switch(parser: Any, flag: str, help: str) -> None:
     parser.add_argument(flag, action='store_true', help=help)
 
 
-def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str = 'the') -> None:
+def add_part(
+    parser: argparse.ArgumentParser, flag: str = '--part', checkpoint: str = 'the checkpoint'
+) -> None:
     """Add the option that chooses between student and teacher."""
     parser.add_argument(
         flag,
         choices=PARTS,
         default='student',
-        help=f'use this network of {whose} checkpoint (default: student)',
+        help=f'choose the network in {checkpoint} (default: student)',
     )
 
 
@@ -92,16 +94,18 @@ def add_launcher(parser: Any, **settings: Any) -> None:
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm'],
-        help='name the launcher that started the processes of this run (default: none)',
+        help='set the launcher that started the processes of this run (default: none)',
         **settings,
     )
 
 
-def add_prefix(parser: argparse.ArgumentParser, flag: str = '--prefix', whose: str = 'the') -> None:
+def add_prefix(
+    parser: argparse.ArgumentParser, flag: str = '--prefix', file: str = 'the file'
+) -> None:
     """Add the option for the prefix that the keys of a backbone have in a file."""
     parser.add_argument(
         flag,
-        help=f'set the prefix of {whose} backbone in the keys of the file (default: detect it)',
+        help=f'set the prefix of the backbone in the keys of {file} (default: detect it)',
     )
 
 

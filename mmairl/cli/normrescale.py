@@ -58,9 +58,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='multiply all weights by FACTOR instead of using an anchor; Huang et al. 2022 use 0.1 (default: none)',
     )
     add_part(parser)
-    add_part(parser, '--anchor-part', "the anchor's")
+    add_part(parser, '--anchor-part', "the anchor's checkpoint")
     add_prefix(parser)
-    add_prefix(parser, '--anchor-prefix', "the anchor's")
+    add_prefix(parser, '--anchor-prefix', "the anchor's file")
     parser.add_argument(
         '--per',
         choices=PER,

@@ -217,7 +217,8 @@ def image_map(arguments: Sequence[str]) -> Path:
         '--colours',
         nargs=2,
         metavar=('CSV', 'COLUMN'),
-        help='color by a column of this CSV file, whose first column names the images (default: by class or source)',
+        help='color by a column of this CSV file, whose first column contains the names of the images (default: by class '
+        'or source)',
     )
     parser.add_argument(
         '--patches',

@@ -172,7 +172,7 @@ def run(args: argparse.Namespace) -> None:
 
     register()
     if args.dry_run:
-        print('loading the configs that the study names, which executes them')
+        print('loading the configs of the study, which executes their Python code')
     prepared = commands.prepare_study(
         args.study, args.scale, args.seeds, args.tasks, args.out, args.rate
     )

@@ -59,8 +59,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--fork',
         metavar='RUN@EPOCH',
-        help='start a branch of another run from its exact state after an epoch, with its config and the changes of '
-        '--cfg-options; requires --work-dir (default: off)',
+        help='start a new run from the exact state of the run in the work dir RUN after EPOCH, with the config of RUN and the '
+        'changes of --cfg-options; requires --work-dir (default: off)',
     )
     add_switch(parser, '--amp', 'train in mixed precision (default: off)')
     parser.add_argument(

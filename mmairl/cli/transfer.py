@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--normrescale',
         metavar='ANCHOR',
-        help='first rescale the backbone to the weight norms of this checkpoint (default: keep the weights)',
+        help='first rescale the backbone to the weight norms of the checkpoint ANCHOR (default: keep the weights)',
     )
     parser.add_argument(
         '--beside',
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str]) -> None:
     present = [name for name in names if name not in absent]
     if not present:
         raise UserError(
-            '--tasks: the data of all tasks is missing (the lines above list the folders); set --data, or create the folders '
-            'as links',
+            '--tasks: the data of all tasks is missing (the lines above list the folders); set --data, or create the folders, '
+            'for example as links to your data',
             code='no-task-data',
         )
     tasks.require_platform(present)

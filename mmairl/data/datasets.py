@@ -332,7 +332,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
             this = status.st_dev, status.st_ino
             if this in parents:
                 raise UserError(
-                    f'{folder}: a link leads back to a folder above it in this path; remove the link',
+                    f'{folder}: a link in this path leads back to one of its parent folders; remove the link',
                     code='cyclic-link',
                 )
             with os.scandir(folder) as entries:

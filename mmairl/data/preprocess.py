@@ -147,7 +147,7 @@ def require_channels(
     if mean is not None and len(mean) != channels:
         raise UserError(
             f'data_preprocessor.mean: the images have {channels} channels, but the mean has {len(mean)} numbers; set mean and '
-            'std to one number per channel (tools/pack.py --statistics measures them), or change channels of the data set',
+            'std to one number per channel (mmairl pack --statistics measures them), or change channels of the data set',
             code='statistics-channels',
         )
     expected = channels_of(backbone) if backbone is not None else None

@@ -158,7 +158,7 @@ def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) 
     """Return the images at these positions of a random permutation, without computing the images at other positions.
 
     The permutation is a Feistel network on the rows and columns of a table with at least `count` cells (Black and Rogaway
-    2002). Each round shifts the row by a hash of the column, or the column by a hash of the row. A result of
+    2002). The rounds alternately shift the row by a hash of the column and the column by a hash of the row. A result of
     `count` or more is not the index of an image, so it passes through the network again until it is below `count`.
     """
     rows = math.isqrt(count - 1) + 1

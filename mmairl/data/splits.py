@@ -58,7 +58,8 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
         rows = [row[1:] for row in rows if row]
     if header and header[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
         raise UserError(
-            f"{path}: the first line names an image ('{header[0]}'); add a header line before it, such as file,class",
+            f"{path}: the first line contains the name of an image ('{header[0]}'); add a header line before it, such as "
+            'file,class',
             code='no-header',
         )
     if len(header) < 2:
@@ -281,9 +282,9 @@ def _split_by_group(
         by_size = sorted(with_class, key=lambda group: counts[group].sum())
         if not held[with_class].any() and not any(map(hold, by_size)):
             raise UserError(
-                f'class {name.item()}: its training images are in {len(with_class)} groups, and holding out any of them would '
-                'leave a class without images to fit on; add groups, remove the class, or set separate validation data as '
-                'evaluation.val',
+                f'class {name.item()}: its training images are in {len(with_class)} groups, and holding out any of these '
+                'groups would leave a class without training images; add groups, remove the class, or set separate validation '
+                'data as evaluation.val',
                 code='few-groups',
             )
     is_held = held[numbers]

@@ -157,7 +157,7 @@ def unreadable_allowed(count: int, fraction: float) -> int:
     """Return how many of `count` images may be unreadable.
 
     If the fraction is 0, no image may be unreadable. Otherwise, the result is `fraction` of the images, but at least
-    ALWAYS_ALLOWED. It is always less than `count`.
+    ALWAYS_ALLOWED. In both cases, the result is less than `count`.
     """
     allowed = max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0
     return min(allowed, count - 1)

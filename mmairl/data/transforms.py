@@ -26,7 +26,7 @@ class Augmentation:
     """Base class of augmentations.
 
     `augment(image)` changes one CHW image in a data worker, and `augment.batch(images)` changes a float BCHW batch on any
-    device. Both sample the parameters of each image from torch's global CPU generator, so a seed yields the same views on
+    device. Both calls sample the parameters of each image from torch's global CPU generator, so a seed yields the same views on
     every device. In a data worker, `single` changes 8-bit RGB images. Its results differ from the results of `apply` only by
     rounding. Images with other channels or bit depths are converted to floats and changed by `apply`.
 

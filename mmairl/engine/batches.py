@@ -18,7 +18,7 @@ from mmairl.errors import UserError
 
 
 def sampler_of(dataloader: DataLoader) -> Sampler:
-    """Return the sampler that orders the images. If the loader has a batch sampler, the batch sampler contains it."""
+    """Return the sampler that orders the images. It may be inside a batch sampler."""
     return getattr(dataloader.batch_sampler, 'sampler', dataloader.sampler)
 
 
@@ -96,7 +96,7 @@ def copy_stream() -> torch.cuda.Stream:
 def to_device(inputs: Any) -> Any:
     """Start to copy images to the GPU if they are in pinned memory.
 
-    The preprocessor copies all other images, because copies from memory that is not pinned block the host.
+    The preprocessor copies images in other memory, because only copies from pinned memory run in the background.
     """
 
     def is_pinned(part: Any) -> bool:
@@ -106,7 +106,7 @@ def to_device(inputs: Any) -> Any:
 
 
 def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
-    """Return a batch whose copy may be incomplete. The current stream waits for the copy, but the host does not."""
+    """Make the current stream wait until a batch has been copied, and return the batch. The host does not wait."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
 

@@ -169,6 +169,9 @@ def newest_checkpoint(
         folder: The folder of the checkpoints.
         run: The name of the run. Default: any run.
         note: The `last_checkpoint` file. Default: the one in the folder.
+
+    Raises:
+        UserError: If there are damaged checkpoints, but no other checkpoint of the run.
     """
     note = note or folder / NOTE
     last = Path(read_text(note, errors='replace').strip()).name if note.is_file() else None
@@ -302,10 +305,12 @@ class RunStart:
 def choose_start(cfg: Config) -> RunStart:
     """Read the checkpoint that a run starts from, and set `cfg.load_from` and `cfg.resume` to match.
 
-    This happens before the model is built. The values of `cfg.resume` and `cfg.load_from` determine the start:
+    The previous values of `cfg.resume` and `cfg.load_from` determine the start:
 
     | resume | load_from | start |
     |---|---|---|
+    | False | set | start with the weights in `load_from` |
+    | False | not set | start from scratch |
     | True | set | resume from `load_from` |
     | True | not set | resume from the newest checkpoint of the run in the work dir; without one, start from scratch |
     | 'auto' | set | resume from the newest checkpoint of the run; without one, start with the weights in `load_from` |

@@ -111,7 +111,8 @@ def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
         )
     for key in section:
         if key not in (*known, '_scope_'):
-            raise UserError(f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key')
+            advice = closest(key, known) or f'; use one of {", ".join(known)}'
+            raise UserError(f"{path} has no key '{key}'{advice}", code='unknown-key')
 
 
 def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
@@ -129,10 +130,8 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
     strict = (box is not None or kinds[0].__module__.startswith('mmairl.')) and OTHERS not in known
     for key, value in entry.items():
         if key not in known and key not in RULES.removed and (strict or closest(key, known)):
-            raise UserError(
-                f"{path} has no key '{key}'{closest(key, (*known, *RULES.removed), 0.6)}",
-                code='unknown-key',
-            )
+            advice = closest(key, (*known, *RULES.removed), 0.6) or '; correct or remove the key'
+            raise UserError(f"{path} has no key '{key}'{advice}", code='unknown-key')
         if key.endswith('channels') and isinstance(value, int):
             _require_count(f'{path}.{key}', value, 1)
         expected = known[key].annotation if key in known else None
@@ -147,8 +146,8 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
     """Return the classes that a type may refer to.
 
-    If a registry `box` is given, raise unless it has a class of this name. If `box` is None, search all of our registries.
-    If the class is in none of them, raise if its name resembles a registered name. Otherwise, return an empty list, because
+    If a registry `box` is given, raise unless it has a class of this name. If `box` is None, search all registries of mmairl.
+    If no registry has the class, raise if its name resembles a registered name. Otherwise, return an empty list, because
     mmengine may still find the class when it builds the object.
     """
     if not isinstance(name, str):

@@ -24,7 +24,7 @@ class Position(msgspec.Struct):
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
-    """Return the curve of every scalar that a run logged, by name. The curves of a resumed run are joined."""
+    """Return the curves of all scalars that a run logged. The keys are the names. The curves of a resumed run are joined."""
     curves: dict[str, dict[int, float]] = {}
     for start in _starts(work_dir):
         for name, values in start.items():
@@ -67,7 +67,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
 
 
 def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
-    """Return the step and the numbers of a logged line. Raise if it is not a JSON object or a number is out of range."""
+    """Return the step and the numbers of a logged line. Raise if the line is not a JSON object or a number is out of range."""
     position = typed(record, Position, place)
     step = record.pop('step', position.iter)
     if step is None:
@@ -80,8 +80,8 @@ def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
 def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
     """Read the config that mmengine wrote when a run started. The file is parsed, never executed.
 
-    A resumed run has one config per start, and `start` is an index into them. By default, the last config is read. Return {}
-    if there is no config.
+    A resumed run has one config per start. `start` is the index of the config to read. Default: the last config. Return {} if
+    there is no config.
     """
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
     if not configs:

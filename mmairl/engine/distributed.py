@@ -36,8 +36,8 @@ PORTS = 16384
 def start_processes(launcher: str, timeout: float | None = None) -> None:
     """Join the process group, with NCCL on GPUs and with gloo on CPUs. A second call does nothing.
 
-    mmengine would join the group when it builds a runner. This is too late, because the batch is divided among the processes
-    before the runner is built.
+    mmengine would join the group when it builds a runner. That would be too late, because the batch is divided among the
+    processes before the runner is built.
 
     Args:
         launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.
@@ -81,7 +81,7 @@ def _require_variables(launcher: str) -> None:
 
 
 def _select_gpu(launcher: str) -> torch.device:
-    """Select the GPU whose index is the local rank of this process, or the only GPU if Slurm shows a process just one."""
+    """Select the GPU whose index is the local rank of this process, or the only GPU that Slurm makes visible to it."""
     number = int(os.environ['LOCAL_RANK'])
     count = torch.cuda.device_count()
     if number >= count and (count > 1 or launcher == 'pytorch'):
@@ -140,7 +140,7 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
 
 @MODEL_WRAPPERS.register_module()
 class DistributedModel(MMDistributedDataParallel):
-    """mmengine's DistributedDataParallel, which here also works without a GPU.
+    """mmengine's DistributedDataParallel, extended to models on the CPU.
 
     By default, buffers are not broadcast: SyncBN keeps them equal, and the queue alone would add 64 MiB per step.
 

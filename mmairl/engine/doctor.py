@@ -1,4 +1,4 @@
-"""Diagnose a run whose health turned bad: try remedies, starting from its last good checkpoint, and measure which help.
+"""Diagnose a run whose health turned bad: try remedies, starting from its last good checkpoint, and measure their effect.
 
 To try a remedy, a copy of the run (a fork) continues for a few hundred iterations with changed options. The control is a fork
 without a change. Each fork is repeated with learning rates that differ by one billionth, so that the spread of the repeats
@@ -148,7 +148,7 @@ class Trial:
     def severity(self, options: Options, repeat: int) -> float:
         """Train a fork and return how bad its health is at the end.
 
-        This is the severity of the quantity that turned bad, plus OTHERS times the mean severity of all other quantities.
+        The result is the severity of the quantity that turned bad, plus OTHERS times the mean severity of all other quantities.
         """
         cfg = Fork(self.work_dir).config(options)
         cfg.optim_wrapper.optimizer.lr *= 1 + repeat * PERTURBATION

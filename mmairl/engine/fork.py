@@ -181,7 +181,7 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
     work_dir = Path(cfg.work_dir)
     if work_dir.resolve() == fork.trunk.resolve():
         raise UserError(
-            f"--work-dir: this is the folder of the original run ('{work_dir}'); give the branch another folder",
+            f"--work-dir: this is the folder of the original run ('{work_dir}'); give the new run another folder",
             code='fork-in-trunk',
         )
     path, checkpoint = fork.checkpoint()
@@ -209,7 +209,7 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
             return start
         if start.resume:
             raise UserError(
-                f"--work-dir: the folder holds another run or branch ('{Path(start.path).parent}'); give an empty folder",
+                f"--work-dir: the folder contains another run or fork ('{Path(start.path).parent}'); give an empty folder",
                 code='other-fork',
             )
     if any(key.startswith(RESETS) for key in changed):

@@ -4,7 +4,7 @@ Usage: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`. The opt
 
 After a signal to the launcher or to one of its processes, the launcher passes the signal to all processes, gives them time to
 save, and exits with code 75. Torch's launcher would exit with code 1, and it may restart processes that have stopped. A signal
-would kill it while it imports modules.
+during its imports would kill it.
 
 If all processes are on one machine, the launcher listens only on the loopback interface, on the port in the environment
 variable PORT or on a free port. Torch's launcher listens on all interfaces. With --standalone, it unpickles whatever it
@@ -39,7 +39,7 @@ LOOPBACK = '127.0.0.1'
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """Torch's static rendezvous, except that its store listens only on the loopback interface. Torch has no such option."""
+    """Torch's static rendezvous, except that its store listens only on the loopback interface."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         port = os.environ.get('PORT') or '0'
@@ -73,10 +73,7 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 
 class PatientAgent(LocalElasticAgent):
-    """Torch's agent, with two changes.
-
-    It never restarts processes that a signal has stopped. Processes have GRACE seconds to exit instead of 30.
-    """
+    """Torch's agent, but it does not restart processes stopped by a signal, and gives processes GRACE seconds to exit."""
 
     starting = False
     received = 0
@@ -109,7 +106,7 @@ class PatientAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         return result
 
-    # Torch 2.14 calls this method with another argument, a timeout.
+    # Torch 2.14 calls this method with an additional argument, a timeout.
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)

@@ -160,7 +160,7 @@ def rerun(
 ) -> None:
     """Repeat a part of a run in another folder, until the hook `stop` raises Reached.
 
-    Training starts from the checkpoint `start` of the run, or from the initial weights if it is None.
+    Training starts from the checkpoint `start` of the run, or from the initial weights if `start` is None.
     """
     cfg.merge_from_dict(QUIET)
     cfg.work_dir = folder

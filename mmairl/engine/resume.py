@@ -38,7 +38,7 @@ PROGRESS = (
 # Keys of a parameter group that do not affect the values that the optimizer computes.
 FORM = {'params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable'}
 # The message hub holds names of checkpoint files under keys that start with these words. mmengine's CheckpointHook and
-# earlier versions of ExactCheckpointHook store them.
+# earlier versions of ExactCheckpointHook store these names.
 FILE_NAMES = ('best_ckpt', 'keep_ckpt_ids', 'kept_checkpoints', 'outdated_checkpoints')
 MOST_ROWS = 20
 SEED = 'randomness.seed'
@@ -159,7 +159,7 @@ def _settings(state: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a schedule, given its state.
 
     The schedule's progress is left out, and so are functions, because a checkpoint does not hold them. The base values of the
-    parameter groups become a set: ZeRO may merge groups with equal settings, so the number of groups may differ.
+    parameter groups become a set, because earlier versions merged groups with equal settings under ZeRO.
     """
     settings = {
         key: value for key, value in state.items() if key not in PROGRESS and not callable(value)
@@ -275,8 +275,9 @@ def restore_randomness(runner: Runner, states: list[dict]) -> None:
         set_random_state(states[get_rank()])
         return
     runner.logger.warning(
-        f'the run had {len(states)} processes and now has {get_world_size()}: batches and views stay the same, but the last '
-        'bits of sums differ, and so do random numbers that a process draws for itself (ShuffleBN, views made on the device)'
+        f'the number of processes was {len(states)} and is now {get_world_size()}: batches and views stay the same, but the '
+        'last bits of sums differ, and so do random numbers that a process draws for itself (ShuffleBN, views made on the '
+        'device)'
     )
 
 

@@ -82,7 +82,7 @@ def train(
 
 
 def register() -> None:
-    """Make `mmairl` the default scope, so that mmengine finds the types in our configs.
+    """Make `mmairl` the default scope, so that mmengine finds the types in mmairl's configs.
 
     Unless OMP_NUM_THREADS is set, also limit torch to one thread per core of this process.
     """
@@ -278,7 +278,7 @@ def require_shared(folder: str) -> None:
 class PreparedRunner:
     """Runner type that makes the training scripts of OpenMMLab's packages call `train` of this module.
 
-    Our configs set `runner_type` to this class, so tools/train.py of mmpretrain, for example, builds a PreparedRunner
+    mmairl's configs set `runner_type` to this class, so tools/train.py of mmpretrain, for example, builds a PreparedRunner
     and calls its `train`.
 
     Args:

@@ -124,7 +124,8 @@ class Runner(PlainRunner):
             # Without a GPU, torch would warn about pinned memory twice per epoch.
             options['pin_memory'] = False
         loader = self.build_dataloader(options, self.seed, diff_rank_seed)
-        # Without a generator of its own, the loader would draw from torch's global generator whenever workers start.
+        # Without its own generator, the loader would draw from torch's global generator whenever workers start, and so change
+        # later random numbers of the run.
         loader.generator = torch.Generator()
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)

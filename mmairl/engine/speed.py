@@ -37,8 +37,9 @@ from mmairl.models.backbones import blocks
 from mmairl.models.norm import SyncBN, norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-# Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode. FORMS is the maximum
-# number of compiled versions. With torch's own limit of 8, a student with a ResNet-50 would run without compilation.
+# Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode (training or
+# evaluation). FORMS is the maximum number of compiled versions. With torch's own limit of 8, a student with a ResNet-50 would
+# run without compilation.
 FORMS = 128
 # Torch's compile modes that use CUDA graphs.
 GRAPHS = ('reduce-overhead', 'max-autotune')
@@ -203,7 +204,7 @@ def compile_parts(model: nn.Module, options: dict) -> None:
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
-        # All stages run the same code. With dynamic shapes, torch would compile one general version for all of
+        # All stages of a backbone run the same code. With dynamic shapes, torch would compile one general version for all of
         # them instead of one version for each.
         part.compile(**{'dynamic': False, **options})
     several = ', SyncBN layers, layers next to SyncBN layers' if get_world_size() > 1 else ''

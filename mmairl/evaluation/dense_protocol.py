@@ -71,7 +71,7 @@ class DenseProtocol(Protocol):
         batch: Training images per step.
         lr: Initial learning rate of AdamW. It decreases to 0 along a half cosine.
         weight_decay: Weight decay of AdamW.
-        seed: Seed for the initial heads, the order of the images and the random crops.
+        seed: Seed for the initial heads, the order of the images, the random crops and the shuffled cells.
         heads: Heads to measure. The first one gives the main score. Default: all.
 
     Class attributes:
@@ -209,7 +209,10 @@ class DenseProtocol(Protocol):
     def trained_heads(
         self, train: DenseDataset, features: 'CellFeatures', cells: 'Cells'
     ) -> dict[str, Head]:
-        """Train all heads on the same batches and return them. The heads have no parameters in common."""
+        """Train all heads on the same batches and return them.
+
+        The heads share no parameters, so minimizing the sum of their losses minimizes the loss of each head.
+        """
         widths = self.widths(train.classes)
         if not widths:
             return {}
@@ -238,7 +241,7 @@ class DenseProtocol(Protocol):
         return dict(heads.eval())
 
     def _crops(self, train: DenseDataset, features: 'CellFeatures') -> Batches:
-        """Yield the features and targets of random crops, which depend only on the seed, the epoch and the image."""
+        """Yield the features and targets of random crops. Each crop depends only on the seed, the epoch and the image."""
         features.restart(self.seed)
         for epoch in range(self.epochs):
             order = self.order(epoch, len(train)).tolist()

@@ -56,8 +56,9 @@ def embed(
     Args:
         checkpoint: A checkpoint of a ResNet or ViT, in any format that `tools/evaluate.py` reads.
         images: A folder, an archive written by `tools/pack.py`, a file, an image in memory, or a list of these. An image in
-            memory is a Pillow image, an array H x W or H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8
-            unless the network was trained on images that were not converted to 8-bit RGB.
+            memory is a Pillow image, an array H x W or H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8,
+            boolean or, if they have no axis C, uint16. If the network was trained on images that were not converted to
+            8-bit RGB, all types are accepted.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
         size: Side of the central crop in pixels. Default: the crop size of the training if the checkpoint or a file next to
@@ -65,8 +66,8 @@ def embed(
         mean: Mean of each channel, with pixel values from 0 to 1. Default: the mean in `config`, or without a config, the
             mean that the checkpoint or a file next to it states. If there is none, ImageNet's mean is used, with a warning.
         std: Standard deviation of each channel. Default: chosen in the same way as the mean.
-        config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT, or if a
-            warning states a wrong number of attention heads.
+        config: A config that defines the network. It is required if the network is neither a ResNet nor a ViT. It is also
+            required if the number of attention heads of a ViT is guessed wrongly. A warning states the guess.
         batch: Images per batch.
         workers: Number of processes that load images.
         device: Device of the network. Default: the GPU, if there is one.

@@ -30,7 +30,7 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
     A file has a temporary name until it is complete.
     """
     require_labeled_images(dataset)
-    # If a process is killed, the operating system releases its lock.
+    # A killed process leaves its lock file behind, but the operating system releases the lock.
     lock = FileLock(path.with_name(f'.{path.name}.lock'))
     try:
         if not on_main_process(lambda: _is_filled(path, lock)):
@@ -97,6 +97,6 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
 
 
 def write_header(file: BinaryIO, shape: Sequence[int], kind: str = '<f4') -> None:
-    """Write the header of a NumPy file. Its length depends only on `shape` and `kind`, so all processes know it."""
+    """Write the header of a NumPy file. All processes write the same header."""
     header = dict(descr=kind, fortran_order=False, shape=tuple(shape))
     np.lib.format.write_array_header_1_0(file, header)

@@ -115,7 +115,7 @@ def identity_of(
 
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
-    """Return a digest of everything that the features of a data set depend on. The digest is the name of their file."""
+    """Return a digest of everything that the features of a data set depend on. It serves as the file name of the features."""
     joined = described.get('split') == 'train+val' and 'val' in identity['data']
     parts = [name, 'val'] if joined else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
@@ -262,7 +262,7 @@ def is_absent(described: Mapping[str, Any]) -> bool:
 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
-    """Return a digest of files, which covers their names below `root`, their sizes and their bytes.
+    """Return a digest of the names of files below `root`, their sizes and their bytes.
 
     If the files have more than 256 MiB in total, the digest covers their modification times instead of their bytes.
     """
@@ -381,8 +381,8 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     for name in results:
         if (folder / name).exists():
             raise UserError(
-                f'{folder}: {name} exists without {NAME}, so its identity is unknown; use another folder (--work-dir), '
-                'or remove this folder',
+                f'{folder}: {name} exists without {NAME}, so the settings and weights of this result are unknown; use another '
+                'folder (--work-dir), or remove this folder',
                 code='unknown-result',
             )
     write_json(path, identity)
@@ -409,7 +409,11 @@ def _add_file(digest: Any, path: str | Path) -> None:
 
 
 def _is_location(key: str, value: Any) -> bool:
-    """Return whether a config value is the path of an existing file or folder, and not the name of a split or class."""
+    """Return whether a config value is the path of an existing file or folder.
+
+    Except under the keys `root` and `csv`, a path must contain a separator. Without this rule, the name of a split or class
+    would count as a path if a file has the same name.
+    """
     if not isinstance(value, (str, Path)):
         return False
     return (key in ('root', 'csv') or os.sep in str(value)) and os.path.exists(value)

@@ -94,10 +94,10 @@ def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def vote(
     similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE
 ) -> Tensor:
-    """Return class scores (N, classes), to which each neighbor adds exp(similarity / temperature) for its class.
+    """Return class scores from the votes of nearest neighbors, (N, classes).
 
-    In each row, these weights are divided by the largest one, so that they cannot overflow. This does not change the order
-    of the scores.
+    Each neighbor adds the weight exp(similarity / temperature) to the score of its class. In each row, the weights are
+    divided by the largest weight, so that they cannot overflow. The division does not change the order of the scores.
     """
     similarity = similarity.double()
     nearness = similarity - similarity.amax(dim=1, keepdim=True)

@@ -159,10 +159,10 @@ class OnlineProbeHook(SelectionHook):
     The probe has its own SGD optimizer. The student gets no gradient from it and is bit-identical with and without the hook.
     The probe is saved and resumed with the run.
 
-    The learning rates are those in the release of the ECCV 2022 paper that README.md cites. The default is 30, divided by 10
-    after 60 % and again after 80 % of the run. For pre-training with LARS, the release uses 0.2 with a cosine schedule. The
-    release differs from this hook in two points: its probe uses the last view, and it divides the learning rate after epochs
-    60 and 80, regardless of the length of the run.
+    The learning rates are those in the released code of the ECCV 2022 paper (see README.md). The default is 30, divided by 10
+    after 60 % and again after 80 % of the run. For pre-training with LARS, the released code uses 0.2 with a cosine schedule.
+    The released code differs from this hook in two points: its probe uses the last view, and it divides the learning rate
+    after epochs 60 and 80, regardless of the length of the run.
 
     Args:
         classes: Number of classes of the training set. Images with a negative label are ignored.
@@ -213,7 +213,7 @@ class OnlineProbeHook(SelectionHook):
             self.counts = torch.zeros(2)
 
     def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
-        """Return a mask of the images that are held out. Only labeled images must have a group."""
+        """Return a mask of the images that are held out. Unlabeled images need no group."""
         rows = (dataset.labels > UNKNOWN).nonzero().flatten()
         group_names = None
         if groups:
@@ -228,7 +228,10 @@ class OnlineProbeHook(SelectionHook):
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
     ) -> None:
-        """Keep the pooled features of the first view from the backbone's first output in each training step."""
+        """Keep the pooled features of the first view in each training step.
+
+        The backbone can run several times in a step. The first output contains the first view.
+        """
         if self.features is None and module.training:
             features = first_view(model, pooled(output).detach())
             precision = torch.promote_types(features.dtype, torch.float32)

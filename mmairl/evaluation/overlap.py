@@ -81,7 +81,7 @@ def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], 
 
 
 def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Leaf]:
-    """Yield the data sets that contain the images. Data sets that only select, relabel or mix images are unwrapped."""
+    """Yield the leaves of a data set. Data sets that only select, relabel or mix images are unwrapped."""
     if rows is None:
         rows = np.arange(len(dataset))
     rows = np.asarray(rows)
@@ -124,10 +124,7 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
 
 
 def _has_parquet(dataset: Dataset) -> bool:
-    """Return whether images are in Parquet files.
-
-    The index of these files has no image sizes, and their reader supports only one thread.
-    """
+    """Return whether images are in Parquet files, whose index has no image sizes and whose reader supports one thread."""
     if not isinstance(dataset, Shards):
         return False
     return any(shard.endswith('.parquet') for shard in dataset.contents.shards)

@@ -80,10 +80,10 @@ class Protocol:
             ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether the protocol trains a network by a recipe. Other protocols share extracted features.
-        columns: Maps each ImageNet column in the tables of the ECCV 2022 paper that README.md cites to the name of the
-            protocol's score for this column.
-        published: Maps the name of each published ImageNet score to the protocol's score that a study shows next to it. An
-            empty string stands for the main score.
+        columns: Dictionary from the ImageNet columns in the tables of the ECCV 2022 paper (see README.md) to the names of
+            the protocol's scores.
+        published: Dictionary from the names of published ImageNet scores to the names of the protocol's scores that a study
+            shows next to them. An empty string stands for the main score.
         unit: Unit of the scores.
 
     Args:

@@ -114,8 +114,8 @@ def compose(
         composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
-        # HeadAccuracy is imported, so that the digest of the protocol's source code covers its module. The digest would not
-        # cover the module if this line had the name of the class as a string.
+        # The class is imported instead of named by a string, so that the digest of the protocol's source code covers its
+        # module.
         type=HeadAccuracy.__name__,
         metric=images.metric,
         train_counts=_long_tail(images.labels, len(images.classes)),

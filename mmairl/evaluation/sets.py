@@ -171,12 +171,12 @@ def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -
 def held_out(data: Mapping) -> tuple[dict, dict]:
     """Return the configs of the images to train on and of the held-out images, on which hyperparameters are chosen.
 
-    The held-out images are the validation set. If there is none, they are the fraction `held_out` of each class of the
-    training images.
+    The held-out images are the validation set. If there is none, they are the fraction `evaluation.held_out` of each class
+    of the training images.
 
     Raises:
-        UserError: If two parts overlap according to their configs, or if `held_out` is not a fraction. The function
-            `require_apart` compares the images.
+        UserError: If two parts overlap according to their configs, or if `evaluation.held_out` is not a fraction. The
+            function `require_apart` compares the images.
     """
     if _overlap_by_config(data['train'], data['test']):
         raise UserError(

@@ -84,8 +84,8 @@ class TrainingProtocol(Protocol):
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
         """Return the recipe, in which this protocol's settings replace the recipe's own.
 
-        If no recipe is named, the default recipe is used. It depends on whether LARS trained the weights. The config's
-        optimizer decides this. If the config has no optimizer, the norms of the weights decide.
+        If no recipe is named, the default recipe is used. It depends on whether LARS trained the weights, according to the
+        config's optimizer or, if the config has no optimizer, to the norms of the weights.
         """
         name = self.recipe
         known = 'optim_wrapper' in cfg or self.name in cfg.get('recipes', {})
@@ -155,12 +155,12 @@ class TrainingProtocol(Protocol):
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
         details['recipe'] = recipe_name
         details['work_dir'] = str(self.work_dir)
-        # The identity is read from the folder, because an earlier version of mmairl may have finished the run.
+        # If an earlier version of mmairl wrote the folder, the identity in it can differ from `identity`.
         details['identity'] = read_json(self.work_dir / NAME)
         return named, details, counts
 
     def _start(self, identity: dict[str, Any], subject: Backbone | str) -> dict | None:
-        """Claim the folder, write the weights from which all runs start, and return the `init_cfg` that loads them."""
+        """Reserve the folder, write the weights from which all runs start, and return the `init_cfg` that loads them."""
         folder = self.work_dir
         if self.remeasure and (folder / NAME).is_file():
             shutil.rmtree(folder)
@@ -222,8 +222,8 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
 def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
     """Train one head for each point of the recipe's grid in a single run, and test the best point.
 
-    A point is a combination of settings, such as a learning rate and a weight decay. The point whose head is best on
-    held-out images is trained again on all training images before the test.
+    A point is a combination of settings, such as a learning rate and a weight decay. For the test, a new head is trained on
+    all training images with the point whose head is best on held-out images.
     """
     names = [name for name in GRID if name in recipe.sweep]
     choices = [recipe.sweep[name] for name in names]

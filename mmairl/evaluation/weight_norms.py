@@ -19,9 +19,10 @@ from mmairl.registry import PROTOCOLS
 class WeightNorms(Protocol):
     """Measure the norms of a checkpoint's weights, without using any image.
 
-    For each 3x3 convolution, the norm of its weights is divided by the norm at initialization. The main score is the base-10
-    logarithm of the median ratio, so that a difference of 1 in the score is a factor of 10. For the second score, the root
-    mean square of the scale factors (gains) is computed for each batch norm layer, and the median over the layers is reported.
+    For each 3x3 convolution, the norm of its weights is divided by the expected norm after Kaiming initialization. The main
+    score is the base-10 logarithm of the median ratio, so that a difference of 1 in the score is a factor of 10. For the
+    second score, the root mean square of the scale factors (gains) is computed for each batch norm layer, and the median over
+    the layers is reported.
     """
 
     metric: ClassVar = 'none'

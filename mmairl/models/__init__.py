@@ -39,8 +39,8 @@ def import_mmpretrain() -> None:
 def without_mmdet() -> Iterator[None]:
     """Hide mmdet's models from mmpretrain while the `with` block runs, if mmcv has no compiled ops.
 
-    mmpretrain tries to import mmdet's models for one of its classes. Without compiled ops this import fails. In the onedl
-    fork of OpenMMLab, it takes several seconds to fail and prints a warning.
+    mmpretrain tries to import mmdet's models for one of its classes. Without compiled ops, this import fails. In the onedl
+    fork of OpenMMLab, the import takes several seconds to fail, and it prints a warning.
     """
     hidden = 'mmdet.models'
     if hidden in sys.modules or has_ops():

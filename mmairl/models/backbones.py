@@ -179,8 +179,8 @@ def blocks(backbone: nn.Module) -> Iterator[nn.Module]:
 def parameters_by_stage(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Return the student's parameters, grouped by part of the model. The backbone is divided into its stages.
 
-    The group `stem` has the backbone's parameters before the first stage. The group `top` has the later parameters of the
-    backbone that belong to no stage.
+    The backbone's parameters that belong to no stage are in the group `stem` if they precede the first stage, and otherwise
+    in the group `top`.
     """
     parts: dict[str, list[nn.Parameter]] = {}
     for name, child in model.named_children():

@@ -28,7 +28,7 @@ def norms_of(network: nn.Module) -> list[nn.Module]:
 def measure_statistics(
     network: nn.Module, batches: Iterable, forward: Callable[[Any], object]
 ) -> None:
-    """Measure the running statistics again: set them to their mean over the batches.
+    """Set the running statistics to the mean of the batch statistics.
 
     Only batch norms that are in training mode are changed.
 
@@ -71,7 +71,7 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm that normalizes each part of a batch separately, as if each part were on its own GPU.
 
     Each of P processes splits its batch into `replicas` / P parts. If there are more processes than replicas, a process does
-    not split its batch. The running statistics are the mean over the parts of the process.
+    not split its batch. The running statistics are averaged over the parts of the process.
 
     Args:
         num_features: Number of channels.
@@ -118,8 +118,8 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
 
     `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs, it makes the host wait for the device three times per layer, when
     it drops the statistics of processes without images. `SyncBN` is not a subclass of `torch.nn.SyncBatchNorm`, because DDP
-    rejects such subclasses on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm. If a batch contains
-    several views, as in `each_view`, each view is normalized by its own statistics.
+    rejects such subclasses on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm, with one exception:
+    in training, each view of a batch with several views (see `each_view`) is normalized by its own statistics.
 
     Args:
         num_features: Number of channels.

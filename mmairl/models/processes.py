@@ -50,7 +50,8 @@ def gather_with_gradient(rows: Tensor) -> Tensor:
     """Return the rows of all processes in rank order. Gradients flow back to the process from which a row came.
 
     DDP averages the gradients over the processes, so the parameters get the gradient of the mean of all processes' losses.
-    The loss of a process can be a mean over its own rows, or a loss over the rows of all processes.
+    This gradient is correct if the loss of a process is the mean over its own rows. It is also correct if all processes
+    compute the same loss over all rows.
     """
     return rows if get_world_size() == 1 else torch.cat(all_gather(rows))
 

@@ -35,9 +35,10 @@ def encode(encoder: nn.Module, images: Tensor) -> Tensor:
 class Siamese(BaseModel):
     """A student, a teacher and a head. Every detail in which methods differ has its own config key.
 
-    The student's embeddings of some views are the queries. The teacher's or the student's embeddings of some views are the
-    keys. The head compares each query with the keys of other views of the same image. The parts of the student are
-    attributes of the model itself, so the names of its backbone's weights begin with `backbone.` in checkpoints.
+    The queries are the student's embeddings of some views. The keys are the teacher's embeddings of some views. Without a
+    teacher, the keys are the student's projections, which do not pass through the predictor. The head compares each query
+    with the keys of other views of the same image. The parts of the student are attributes of the model itself, so the names
+    of its backbone's weights begin with `backbone.` in checkpoints.
 
     Args:
         backbone: Config of any registered backbone.
@@ -107,8 +108,8 @@ class Siamese(BaseModel):
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        # If there is a queue, this dictionary maps the index of each key's view to the keys of the last batch. These
-        # keys are not normalized.
+        # If there is a queue, this dictionary maps the index of each view that serves as a key to the keys of this view
+        # in the last batch, before normalization.
         self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:

@@ -17,7 +17,7 @@ def rankme(x: Tensor) -> float:
 
 
 def effective(values: Tensor) -> float:
-    """Return the effective number of values: the exponential of the entropy of the values divided by their sum.
+    """Return the effective number of values: divide them by their sum, and take the exponential of the entropy.
 
     The result is 1 if all values are 0.
     """

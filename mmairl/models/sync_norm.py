@@ -216,7 +216,7 @@ def gradient_sums(
 
 
 class LocalBatchNorm(torch.autograd.Function):
-    """Normalize each view by its statistics in one process. Each pass, forward or backward, calls one kernel per view."""
+    """Normalize each view by its statistics in this process. Each pass, forward or backward, calls one kernel per view."""
 
     @staticmethod
     def forward(

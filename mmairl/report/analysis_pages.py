@@ -136,7 +136,7 @@ def cka_page(
 
 
 def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: Path) -> Path:
-    """Write a page with the CKA of the first network and each other network at equal stages, as a line per pair."""
+    """Write a page with the CKA between the first network and each other network at equal stages, as a line per pair."""
     (first, network), *others = _networks(subjects, images, recalibrate).items()
     by_pair = {}
     for name, other in others:
@@ -188,7 +188,10 @@ def geometry_page(
     The page shows alignment, uniformity, rank, spectrum and invariances, and maps and nearest neighbors of images. If
     `published` is given, the published values of a network follow its measured values.
     """
-    page = Page('Geometry', f'How each network arranges the features of {len(images)} images.')
+    page = Page(
+        'Geometry',
+        f'This page shows how each network arranges the features of {len(images)} images.',
+    )
     features = {}
     numbers = {}
     kept = {}

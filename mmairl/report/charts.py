@@ -137,7 +137,7 @@ def still_picture(
     unit = next(iter(curves[0]['x']))
     return dict(
         paths=paths,
-        caption=f'minimum {bottom:.3g}, maximum {top:.3g} ({unit} {left:g} to {right:g})',
+        caption=f'minimum {bottom:.3g}, maximum {top:.3g} ({unit}: {left:g} to {right:g})',
         width=WIDTH,
         height=height,
     )

@@ -209,10 +209,13 @@ def _lead(
 def _add_differences(page: Page, columns: Sequence[str], rows: Sequence[Row]) -> None:
     heading = 'Differences between the configs'
     if rows:
-        text = f'All other settings are equal. The sign {MISSING} means that the config of a run does not have the setting.'
+        text = (
+            f'All other settings that can affect the result are equal. The sign {MISSING} means that the config of a run does '
+            'not have the setting.'
+        )
         page.add(heading, text, html_table(columns, rows, words=True))
     else:
-        page.add(heading, 'All settings are equal.')
+        page.add(heading, 'All settings that can affect the result are equal.')
 
 
 def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> None:

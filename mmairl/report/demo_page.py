@@ -37,7 +37,7 @@ from mmairl.report.sections import (
     picture,
     sample_indices,
 )
-from mmairl.report.table import print_results, results_table
+from mmairl.report.table import counted, print_results, results_table
 
 K = 20
 PAIRS = 8  # number of images that the page shows with their views
@@ -90,7 +90,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     page.add(
         'Method',
         f'MoCo v2+ with the config {Path(cfg.filename).name}, seed {seed}: {minutes:.1f} minutes of pre-training on '
-        f'{torch.get_num_threads()} threads ({platform.machine()}, torch {torch.__version__}). '
+        f'{counted(torch.get_num_threads(), "thread")} ({platform.machine()}, torch {torch.__version__}). '
         'Neither the seed nor the checkpoint was selected by its result.',
     )
     return page.write(Path(cfg.work_dir) / 'report.html')
@@ -138,8 +138,8 @@ def draw_demo(
     )
     page.add(
         'Quality of the features',
-        'Both classifiers measure whether images of one class have similar features. k-NN lets the nearest labeled images '
-        'vote, and logistic regression separates the classes by linear boundaries. Pre-training used no labels.',
+        'k-NN lets the nearest labeled images vote, and logistic regression separates the classes by linear boundaries. Both '
+        'classifiers measure whether images of one class have similar features. Pre-training used no labels.',
         results_table(results),
         'Top-1 accuracy in percent on images that neither pre-training nor the classifiers used.',
     )

@@ -204,7 +204,7 @@ def results(records: Sequence[Record]) -> list[Table]:
         for key, images in by_key.items():
             differs = difference(first, images)
             text = (
-                f'These images differ from those of the first table for this data set: {differs}.'
+                f'The images of this table differ from those of the first table for this data set: {differs}.'
                 if differs
                 else ''
             )

@@ -84,8 +84,8 @@ def map_images(
         size: The side of the center crop of an image. Default: the side of the training crops if the checkpoint states it, else
             224.
         config: The config of the network. It is required unless the network is a ResNet or a ViT.
-        colours: A CSV file that has the names of the images in its first column, and the name of the column by which to color
-            the images.
+        colours: A CSV file, and the name of its column by which to color the images. The first column must contain the names
+            of the images.
         patches: The number of images whose cells (regions of a ResNet's feature map, or patches of a ViT) are compared. These
             images are evenly spaced in the order of names.
         batch: The batch size.
@@ -254,7 +254,7 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
     values = [given.get(name, '') for name in names]
     if not any(values):
         raise UserError(
-            f"--colours: the first column of {path} names no image; expected names such as '{names[0]}'",
+            f"--colours: the first column of {path} contains no name of an image; expected names such as '{names[0]}'",
             code='no-named-image',
         )
     try:

@@ -560,7 +560,7 @@ def _hashes(paper: str) -> np.ndarray:
 def word_hashes(text: str) -> np.ndarray:
     """Return a hash of each sequence of GRAM consecutive words of a text.
 
-    The repository has these hashes of each paper. They allow checking quotations without the text of the paper.
+    The repository has these hashes of each paper, so that quotations can be checked without the text of the paper.
     """
     words = _words(text)
     hashes = []
@@ -659,8 +659,8 @@ class StudyRuns:
     def test_all(self, parts: Sequence[ClaimPart], seeds: int | None) -> list[Evidence]:
         """Test each part of a claim, and return the evidence.
 
-        At a small scale, parts whose scores are not measured are skipped. If no part is measured, none is skipped, and the
-        evidence states why the claim cannot be tested.
+        At a small scale, parts whose scores are not measured are skipped. If all parts lack scores, they are kept, so
+        that the evidence states why the claim cannot be tested.
         """
         measured = [part for part in parts if all(map(self.measured, part.scores))]
         if measured and self.scale != FULL_SCALE:
@@ -674,7 +674,7 @@ class StudyRuns:
         return _tested(contrast, part, seeds)
 
     def contrast(self, part: ClaimPart) -> Contrast | str:
-        """Return the estimate and the error of a part's weighted sum, or the reason why the part cannot be tested.
+        """Return the estimate and the standard error of a part's weighted sum, or the reason why the part cannot be tested.
 
         The offset of the part is not yet subtracted.
         """

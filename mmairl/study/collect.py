@@ -41,7 +41,7 @@ from mmairl.study.trials import search_record
 # The keys of a study and of its rows that are copied to the record.
 COPIED = ('name', 'title', 'question', 'paper', 'figure', 'analyses')
 COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained', 'trained')
-LISTED = 6  # A sentence about unknown factors names at most this many of them.
+LISTED = 6  # A sentence about unknown factors lists at most this many of them.
 
 Record = dict[str, Any]
 RunsByRow = dict[str, list[Record]]
@@ -65,7 +65,8 @@ def collect(
         runs: All planned runs.
         out: The study's folder.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
-        command: The command line of the study. The study page shows it with more seeds, so that readers can add runs.
+        command: The command line of the study. The study page shows this command with more seeds, so that readers
+            can add runs.
     """
     columns = published_columns(study, scale)
     described = {run: describe(run, out, columns.values()) for run in runs}
@@ -255,10 +256,10 @@ def watched_tests(configs: Configs) -> Iterator[str]:
 
 
 def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) -> RunsByRow:
-    """Return the finished runs of each row, with the factors of training that are compared.
+    """If the study has external checkpoints, add factors of training to the runs that were trained by mmairl.
 
-    If the study has external checkpoints, all factors that their authors can state are added to the runs that were trained
-    by mmairl. The runs can then be compared with the external checkpoints.
+    The added factors are those that authors of external checkpoints can state. Without them, the runs could not be compared
+    with the checkpoints.
     """
     external = {row.name for row in study.rows if row.weights}
     if not external:

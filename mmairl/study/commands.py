@@ -53,7 +53,7 @@ DATA_KEYS = {'root', 'taxonomy', 'labels', 'names', 'list_file'}
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A study at one scale that has passed the fairness check.
+    """A study that has passed the fairness check at one scale.
 
     Args:
         study: The study, with the seeds to run.
@@ -137,8 +137,8 @@ def prepare_study(
 def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
     """Return the study's seeds, or the scale's seeds if the scale has more.
 
-    The scale does not change the seeds of a study with a search, because each further seed would add a search. Nor does it
-    change the seeds of a study with external checkpoints, because each checkpoint has a seed of its own.
+    A study with a search keeps its own seeds, because each further seed would add a search. A study with external
+    checkpoints also keeps its seeds, because each checkpoint has a seed of its own.
     """
     is_fixed = study.search or any(row.weights for row in study.rows)
     return study.seeds if is_fixed else max(study.seeds, scale.seeds, key=len)
@@ -204,7 +204,8 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         f'pre-training takes about {hours:.1f} device hours ({hours / devices:.1f} h on {devices} devices) and '
         f'{gigabytes:.1f} GB, at {scale.rate:g} images per second and device ({scale.rate_source})'
     )
-    # The hours of tasks do not include trials, because a trial is measured by only one task, the criterion of its search.
+    # Trials are not counted here, because the estimate assumes that all tasks measure every run, but only one task (the
+    # criterion of the search) measures a trial.
     seeds = len(study.seeds)
     measured = {name: number - seeds * trials.get(name, 0) for name, number in runs.items()}
     show_task_hours(prepared, measured)
@@ -327,7 +328,7 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
 
 
 def require_platforms(prepared: PreparedStudy) -> None:
-    """Raise an error if a task requires mmdet or mmseg and this package is not installed."""
+    """Raise an error if mmdet or mmseg is not installed but a task requires it."""
     require_platform([task for task in prepared.tasks if not is_local(task)])
 
 
@@ -356,7 +357,7 @@ def run_until_decided(
 
     Args:
         prepared: The study.
-        most: The largest number of runs, including trials. `statistics.sequential` has the default.
+        most: The largest number of runs, including trials. Default: enough runs for 12 seeds per row.
         jobs: How many runs to execute at the same time.
         per_run: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         collect_only: If true, only analyze the runs that are already finished, and start no others.

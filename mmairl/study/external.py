@@ -47,7 +47,7 @@ def stated_factors(row: Row) -> Factors:
 
 
 def training_factors(cfg: Config) -> Factors:
-    """Return the factors of a config's training, under the names by which authors of external checkpoints state them."""
+    """Return the training factors of a config. The stated factors of external checkpoints must have the same names."""
     if 'train_cfg' not in cfg:  # A config without `train_cfg` is only for evaluation.
         return {}
     factors = {'library': 'mmairl'}
@@ -103,8 +103,8 @@ def _require_known_names(stated: Factors, known: Factors, path: str) -> None:
 def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] = {}) -> None:
     """Raise an error if two external checkpoints contain the same model, in any file format or precision.
 
-    The statistics treat the checkpoints of a row as independent runs. Unreadable files are skipped here, because
-    `require_networks` reports them.
+    The statistics treat checkpoints as independent runs, so a model that is listed twice would count as two runs.
+    Unreadable files are skipped here, because `require_networks` reports them.
     """
     seen: dict[str, Model] = {}
     for row, seed in external_runs(rows):

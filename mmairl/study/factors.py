@@ -1,4 +1,4 @@
-"""Describe a config by the factors in which the papers' frameworks differ, and list the differences of two configs."""
+"""Describe a config by the factors in which MoCo, BYOL and related methods differ, and list the differences of two configs."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -91,7 +91,7 @@ def _differences(one: object, two: object, path: str) -> Iterator[str]:
 
 
 def factors_of(cfg: Config) -> dict[str, str]:
-    """Return a config's values of the factors in which the papers' frameworks differ.
+    """Return a config's values of the factors in which MoCo, BYOL and related methods differ.
 
     Example:
         >>> from mmairl.config import load_config

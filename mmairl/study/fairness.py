@@ -128,8 +128,8 @@ def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[R
 def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
     """Raise an error if a search or a task would choose its settings by test images.
 
-    This check reads only the configs. Later, the worker process of each run also compares the images by which settings
-    are chosen with the test images.
+    This check reads only the configs. Later, the worker process of each run also checks that no test image is among the
+    images by which settings are chosen.
     """
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []

@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[int, ...]]  # the shape of each tensor of a model, by t
 
 
 def fork_epoch(row: Row, configs: Configs) -> int:
-    """Return the number of epochs that a fork shares with its trunk. The fork continues after this epoch of the trunk."""
+    """Return the number of epochs that a fork shares with its trunk."""
     epochs = configs[row.fork.of].train_cfg.get('max_epochs', 0)
     if epochs < 2:
         raise UserError(

@@ -36,7 +36,7 @@ class Model:
 
 
 def model_at(path: str | Path, cfg: Config | None = None) -> Model:
-    """Return the digest and the sample of the model in a checkpoint. A process reads a file again only if it changes.
+    """Return the digest and the sample of the model in a checkpoint. An unchanged file is read only once per process.
 
     Args:
         path: The checkpoint.
@@ -49,7 +49,7 @@ def model_at(path: str | Path, cfg: Config | None = None) -> Model:
 
 @cache
 def _read_model(path: str, stat: tuple[int, int], backbone: str) -> Model:
-    """Read a model. The size and time of the file are arguments, so that the cache does not return an old file's model.
+    """Read a model. The size and time of the file are arguments, so that the cache is not used after the file has changed.
 
     `backbone` is a config as JSON, because the arguments of a cached function must be hashable.
     """

@@ -205,8 +205,9 @@ class Planner:
     def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
         """Yield the runs of each search: runs with the rows' own options, trials, and new runs with the best trials' options.
 
-        Only the new runs are compared. The runs with the rows' own options ("as published") are the same as in a study
-        without `search`, with the index of a search as seed. Therefore, a finished study keeps its runs if `search` is added.
+        Only the new runs are compared. The runs with the rows' own options ("as published") equal the runs of the same study
+        without `search`, and their seed is the index of the search. Therefore, a finished study keeps its runs if `search` is
+        added.
         """
         counts = trial_counts(self.study, self.configs)
         for number in numbers:

@@ -40,7 +40,7 @@ def rows(name: str) -> dict[str, dict[str, float]]:
     for part in name.split('.'):
         if not isinstance(table, dict) or part not in table:
             raise UserError(
-                f"published table: the table does not exist ('{name}'); name one of those in configs/studies/_published",
+                f"published table: the table does not exist ('{name}'); name a table in configs/studies/_published",
                 code='no-published-table',
             )
         table = table[part]

@@ -40,7 +40,8 @@ from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Branch, Trained
 from mmairl.study.spec import Along, Rescaled, roles
 from mmairl.study.trials import best_trial
 
-STATISTICS = 200  # the number of batches that measure batch norm's statistics, as in PreciseBN
+# the number of batches on which batch norm's statistics are measured, as in PreciseBN
+STATISTICS = 200
 CONFIG = 'asked/config.yaml'
 KNOWN_DATA: dict[str, dict[str, Any]] = {}
 
@@ -195,7 +196,7 @@ def saved_after(folder: Path, part: str) -> Path:
 
 
 def require_finished(folder: Path, source: Path) -> None:
-    """Raise an error if the run in `source` is not finished. The run in `folder` uses its results."""
+    """Raise an error if the run in `source`, whose results the run in `folder` uses, is not finished."""
     if not (source / 'result.json').is_file():
         raise UserError(
             f"{folder}: this run requires the results of the run in '{source}', which is not finished; finish that run first",

@@ -50,7 +50,7 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
 def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) -> list[Path]:
     """Write a page for each analysis in the study's `look`, and return the paths of the pages.
 
-    An analysis uses the runs of the first seed. It is left out until all of these runs are finished.
+    An analysis uses the runs of its rows from the first seed, and is left out until all of these runs are finished.
     """
     first_seed = {run.row.name: run for run in runs if run.seed == runs[0].seed}
     pages = []

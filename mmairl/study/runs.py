@@ -34,7 +34,7 @@ SHOWN = (*FAILURES, CHOICE, 'asked/config.yaml', 'asked.json', 'log.txt', 'resul
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run of a study: a row that is trained or created from one seed, in a folder of its own.
+    """One run of a study. A run trains or creates the weights of a row from one seed, and has a folder of its own.
 
     Args:
         row: The row.
@@ -42,8 +42,8 @@ class Run:
         folder: The run's folder.
         tasks: The tasks that measure the run.
         needs: The folders of the runs whose weights or scores this run uses.
-        part: The role of the run. It is 'compared' if the study page compares the run with
-            others. A search also has runs with the row's own options ('published') and trials ('trial').
+        part: The role of the run. It is 'compared' if the study page compares the run with others. A search also has runs
+            with the row's own options ('published') and trials ('trial').
         asked: The request to the worker that trains and measures the run.
         config: The config as YAML.
     """
@@ -216,8 +216,8 @@ def _any_trial_finished(search: Path) -> bool:
 def repeated_failure(folder: Path) -> str:
     """Return the last message of a run if its last two starts failed with the same error; else ''.
 
-    Two errors are the same even if numbers in them differ, such as the size of free memory. If a run was killed, its
-    message is the last line of its log, and the two lines must be equal.
+    Two errors are the same even if numbers in them differ, such as the size of free memory. If a start was killed, its
+    message is the last line of its log. Such messages are the same only if their numbers are also equal.
     """
     before, last = (_text_of(folder / name) for name in FAILURES)
     varying = r'[\d.]+' if re.search(LAST_WORDS, last) else '$'

@@ -263,7 +263,7 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
-    # A config that keeps all its checkpoints still keeps the same number, because rows with `along` take their weights from
+    # If a config keeps all its checkpoints, their number does not change, because rows with `along` take their weights from
     # these checkpoints.
     if checkpoint.max_keep_ckpts == -1:
         checkpoint.interval = max(1, round(checkpoint.interval * factor))

@@ -42,7 +42,7 @@ class Branch(Struct, frozen=True):
 
 
 class Asked(Struct, omit_defaults=True, frozen=True):
-    """asked.json: what the worker of a run is to train and measure.
+    """asked.json: the request to a run's worker, the process that trains and measures the run.
 
     In `rescaled` and `along`, `of` and `anchor` hold folders of runs in place of names of rows.
     """

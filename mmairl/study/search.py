@@ -157,7 +157,7 @@ class Search(Declared, frozen=True):
 
 
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
-    """Raise an error if two dimensions have the same key, or if one key is a part of the other."""
+    """Raise an error if two dimensions have the same key, or if one key contains the other."""
     for one, other in permutations(dimensions.values(), 2):
         if is_within(one.key, other.key):
             raise UserError(
@@ -269,7 +269,8 @@ def trial_options(
         row: The row.
         cfg: The row's config, or the recipe that is tuned.
         number: The index of the search.
-        trials: The number of trials. If all dimensions list their values, there may be fewer different trials.
+        trials: The number of trials. The result has fewer trials if all dimensions list their values and these have fewer
+            combinations.
     """
     dimensions = dimensions_of(search, row, cfg)
     columns = dict.fromkeys([*search.dimensions, *dimensions])

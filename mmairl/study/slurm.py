@@ -87,7 +87,7 @@ def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
 
 
 def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
-    """Yield a line for each unfinished run: its name, the names of the runs that it needs, and its shell command."""
+    """Yield a line for each unfinished run: its name, the unfinished runs that it needs, and its shell command."""
     for run, before in in_order(runs).items():
         steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
         yield f'{run.slug}\t{",".join(other.slug for other in before) or "-"}\t{" && ".join(steps)}'
@@ -150,8 +150,8 @@ def submit(
 ) -> None:
     """Submit the runs that are neither finished nor queued.
 
-    Runs that need no other runs are submitted as job arrays of the size that the site accepts. Each other run is a
-    separate job, which Slurm starts after the jobs of the needed runs.
+    Runs that need no unfinished runs are submitted as job arrays of the size that the site accepts. Each other run is a
+    separate job, which Slurm starts only after the jobs of the runs that it needs have succeeded.
 
     Args:
         runs: All runs of the study.
@@ -310,8 +310,8 @@ def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
         return 'cancelled', message if began else f'not started; {because}'
     if began:
         return folder_state, message
-    end = f'{state}, {reason}' if state else 'canceled or ended'
+    end = f'{state}, {reason}' if state else 'no longer in the queue'
     return (
         'never started',
-        f'job {job} ended before it began ({end}); can its node read {run.folder}?',
+        f'job {job} ended before the run began ({end}); can the node of the job read {run.folder}?',
     )

@@ -28,7 +28,7 @@ from mmairl.study.statistics.designs import Design, fraction_rows, title
 DEFAULT_SEEDS = (0,)
 # The longest name of a row's folder in bytes. Files are named after rows, too, and a file name has at most 255 bytes.
 LONGEST_SLUG = 150
-HASH = 12  # the number of characters of the hash that shortens a longer folder name
+HASH = 12  # the number of characters of the hash at the end of a shortened folder name
 Untrained = Literal['pixels', 'random']
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Seeds = Annotated[tuple[Seed, ...], Meta(min_length=1)]
@@ -97,9 +97,7 @@ class Row(Declared, frozen=True):
     name: str
     config: str = ''  # A fork uses the config of its trunk by default.
     options: dict[str, Any] = {}
-    # The row to compare this row with. `read_study` sets the default. For a fork, it is the trunk. For an untrained row, it is
-    # None. For any other row, it is the nearest row above that is neither untrained nor a fork.
-    against: str | None = None
+    against: str | None = None  # The row to compare this row with. `read_study` sets the default.
     factor: str = ''
     declares: tuple[str, ...] = ()
     published: Published | None = None
@@ -341,7 +339,7 @@ class Study(Declared, frozen=True):
         for scale, task in self.primary.items():
             if task not in self.tasks.get(scale, ()):
                 raise UserError(
-                    f"primary: `tasks` does not list this task for the scale {scale} ('{task}'); add it there",
+                    f"primary: `tasks` does not list this task for the scale {scale} ('{task}'); add the task to `tasks`",
                     code='primary-not-a-task',
                 )
         self._check_rows()
@@ -441,8 +439,8 @@ def read_study(path: str | Path) -> Study:
         path: The YAML file, or `mmairl::studies/NAME.yaml` for a built-in study.
 
     Returns:
-        The study. The `against` of a row names the row that it is compared with. If the file does not set
-        `against`, it is None for untrained rows and for the first of the other rows.
+        The study. The default of a row's `against` (the row to compare it with) is the nearest row above that is neither
+        untrained nor a fork, if any. It is the trunk for a fork, and None for an untrained row.
 
     Raises:
         UserError: If the file does not exist, or the study is invalid.

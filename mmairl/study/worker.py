@@ -80,7 +80,8 @@ def run_worker() -> None:
                 complete_run(args.folder, args.launcher)
             else:
                 transfer(args.folder, args.transfer)
-    # The lock of a requeued job can time out if a node that Slurm cannot reach is still executing the first job.
+    # The wait for the lock times out, for example, if Slurm has requeued a job because it could not reach the job's node,
+    # and that node is still executing the job.
     except Timeout:
         print(
             f'error: {args.folder} is locked by another process of this run; start the run again later',
@@ -149,8 +150,8 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
     """Add the options of the best trial to the config, if the run is to be trained with them.
 
     Returns:
-        The folder of the run of the row as published, if the best trial used the row's own options. This run has the same
-        config and seed, so its weights can be copied. In all other cases, None.
+        The folder of the run of the row as published, if the best trial used the row's own options. Both
+        runs have the same config and seed, so the weights can be copied. In all other cases, None.
     """
     if not asked.chosen:
         return None
@@ -200,7 +201,7 @@ def prepare_weights(
         asked: The request of the planner, which states what to train and measure.
         folder: The run's folder.
         launcher: The launcher.
-        published: The folder of a run with the same config and seed, or None. If this run is finished, its weights are
+        published: The folder of a run with the same config and seed, or None. If that run is finished, its weights are
             copied instead of training.
     """
     if asked.untrained:
@@ -257,7 +258,7 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
 def transfer(folder: Path, gpus: int) -> None:
     """Run the tasks that train with mmdet or mmseg, and add their scores to the run's result.
 
-    A task that was interrupted resumes. The folder of each task is in a folder named after the checkpoint's digest.
+    A task that was interrupted resumes.
     """
     asked = read_json(folder / 'asked.json', Asked)
     result = read_json(folder / 'result.json', RunResult)

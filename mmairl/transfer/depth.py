@@ -109,7 +109,7 @@ def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
 
 @TRANSFORMS.register_module()
 class NYUAugmentation:
-    """BYOL's augmentation of an image and its depth map. Both are cropped at the center and flipped at random.
+    """BYOL's augmentation of an image and its depth map. Both are cropped at the center. Half of the pairs are mirrored.
 
     The brightness, saturation and hue of the image also change at random, and some images become gray.
 

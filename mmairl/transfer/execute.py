@@ -172,7 +172,7 @@ def _measured(
 
 
 def _run(folder: Path, processes: int) -> None:
-    """Run this module as a command, in one or several processes. Its output is not captured."""
+    """Run this module as a command, in one or several processes. The output of the command is not captured."""
     command = ['-m', 'mmairl.transfer.execute', str(folder)]
     if processes > 1:
         torchrun = ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}']

@@ -22,8 +22,8 @@ class VOCDetectionMetric(VOCMetric):
     Args:
         collect_device: Device on which the results of all processes are gathered. Default: 'cpu'.
         prefix: Prefix of the names of the scores.
-        detectron2_rounding: Whether to round scores to 0.001 and boxes to 0.1 pixels, as detectron2 does. This changes AP by
-            up to 0.5 points. Default: False.
+        detectron2_rounding: Whether to round scores to 0.001 and boxes to 0.1 pixels, as detectron2 does. Rounding changes
+            AP by up to 0.5 points. Default: False.
     """
 
     def __init__(

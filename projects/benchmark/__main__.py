@@ -64,7 +64,7 @@ def parse_args() -> argparse.Namespace:
         '--rounds',
         type=positive,
         default=5,
-        help='run each side this many times, in turn (default: 5)',
+        help='run each of the two compared implementations this many times, in turn (default: 5)',
     )
     parser.add_argument(
         '--quick', action='store_true', help='use tiny sizes, only to check that the suite runs'
@@ -134,7 +134,7 @@ def compare_with_peers(args: argparse.Namespace) -> None:
         print(*written)
     if differing:
         raise UserError(
-            f'the two sides compute different results and were not timed: {"; ".join(differing)}'
+            f'the two compared implementations compute different results and were not timed: {"; ".join(differing)}'
         )
 
 
@@ -158,9 +158,9 @@ def main() -> None:
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()
-    torch.backends.cudnn.benchmark = True  # the configs of mmairl set this, too
+    torch.backends.cudnn.benchmark = True  # same setting as in the configs of mmairl
     if args.device == 'cpu':
-        keep_freed_memory()  # training calls this, too; it affects both sides of a comparison
+        keep_freed_memory()  # same memory allocation as in training, on both sides
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':

@@ -36,7 +36,7 @@ DEVICE_NOTE = (
 
 
 def augment(device: str, quick: bool) -> Iterator[Case]:
-    """Compare how fast MoCo v2's two views are made: by a data worker on one core, and from a batch of crops on the device."""
+    """Compare pipelines that make MoCo v2's two views: in a worker, one image at a time, or on the device, in batches."""
     count = 2 if quick else 64
     photographs = [photograph(seed) for seed in range(min(count, 8))] * max(1, count // 8)
     ours = seeded(lambda: [views(image) for image in images])

@@ -5,8 +5,9 @@
     python -m projects.benchmark.dense_controls speed
 
 A cell is one position of a feature map. One control, an option of the protocol, permutes the cells within an image. In the
-last stages, a cell depends on the whole image, so permuted cells still contain its content. Two more controls separate content
-from position: each cell gets either the mean of its image's cells, or the features of a cell of another image.
+last stages of a network, a cell depends on the whole image, so permuted cells still contain the image's content. Two more
+controls separate content from position: each cell gets either the mean of its image's cells, or the features of a cell of
+another image.
 """
 
 import argparse
@@ -143,8 +144,8 @@ def interval(differences: list[float]) -> tuple[float, float, float]:
 def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
     """Print the peak private memory of `segment` with both heads, for each number of training images.
 
-    Each image has one cell. Its 2 048 features are those of eight layers of a small ViT, so 100 000 images fill the largest
-    default bank of the k-NN head.
+    Each image has one cell with 2 048 features, from eight layers of a small ViT. With 100 000 images, the k-NN head searches
+    100 000 cells, the default maximum.
     """
     register()
     arch = dict(embed_dims=256, num_layers=8, num_heads=4, feedforward_channels=64)

@@ -2,8 +2,8 @@
 
     python -m projects.benchmark.doctor_faults [FAULT ...]
 
-Each run has 160 iterations on a network of half the demo's width. If a run shows no bad sign, the fault counts as found if
-the doctor lists its setting as unusual.
+Each run has 160 iterations on a network of half the demo's width. In a run without a bad sign, the fault counts as found if
+the doctor lists the faulty setting as unusual.
 """
 
 import sys

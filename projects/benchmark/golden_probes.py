@@ -254,7 +254,7 @@ def common_settings(cfg: Any, folder: Path, name: str) -> None:
     cfg.default_hooks.pop('progress', None)
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = str(folder)
-    # mmengine keeps one logger for each name.
+    # Each run needs its own name, because mmengine reuses the logger of an earlier run with the same name.
     cfg.experiment_name = f'goldens_{name}_{time.time_ns()}'
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'
@@ -403,7 +403,7 @@ def real_config(
     leave_after: int | None = None,
     resume: bool = False,
 ) -> Any:
-    """Return a small config on drawn shapes with random views, whose epochs end between checkpoints."""
+    """Return a small config on drawn shapes with random views. Its epochs end between checkpoints."""
     batch = 8
     cfg = lookup('load_config')(str(find_file(f'{name}.py')))
     narrow(cfg)

@@ -39,7 +39,7 @@ QUALITY = 90
 
 
 def loader(device: str, quick: bool) -> Iterator[Case]:
-    """Compare loaders on JPEGs of ImageNet's size, which are drawn into a temporary folder. All of it runs on the CPU."""
+    """Compare loaders on the CPU. They read JPEGs of ImageNet's size, which are drawn into a temporary folder."""
     count, workers = (16, (0,)) if quick else (512, (0, 1, 2))
     with TemporaryDirectory() as folder:
         root, archive = Path(folder) / 'images', Path(folder) / 'images.tar'

@@ -69,7 +69,7 @@ def show(rows: Sequence[Row], limits: Limits | None = None) -> None:
 def write(
     rows: Sequence[Row], device: str, command: str, out: str | Path, limits: Limits | None = None
 ) -> tuple[Path, Path]:
-    """Write out.json and out.md."""
+    """Write the results, the command, and the machine with its limits to the files out.json and out.md."""
     record = dict(
         machine=machine(device),
         limits=None if limits is None else dataclasses.asdict(limits),
@@ -91,7 +91,7 @@ def write(
 
 
 def save(record: dict, paragraphs: Sequence[str], out: str | Path) -> tuple[Path, Path]:
-    """Write out.json and out.md."""
+    """Write the record to the file out.json and the paragraphs to out.md."""
     return write_json(f'{out}.json', record), write_text(
         f'{out}.md', '\n\n'.join(paragraphs) + '\n'
     )

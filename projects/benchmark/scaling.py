@@ -25,7 +25,7 @@ from projects.benchmark.timing import timed
 SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
 ANSWER = 'seconds a step: '
 ALONE, TOGETHER = 'one process', 'two independent processes'
-# The compared configurations: the kind of batch norm and the arguments of DDP, or None without DDP.
+# For each configuration of two processes with DDP: the kind of batch norm and the arguments of DDP.
 SEVERAL = {
     'two, DDP, a batch norm each': ('BN', {}),
     'two, DDP, SyncBN': ('SyncBN', {}),
@@ -101,7 +101,7 @@ def work(steps: int) -> None:
 
 
 def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
-    """Return a training step of MoCo v2+ with the hooks that act in each step. `settings` are those of DDP; None: no DDP."""
+    """Return a training step of MoCo v2+ with the hooks that act in each step. `settings` are arguments of DDP."""
     model: BaseModel = siamese(SIZE, 'mocov2plus', norm)
     if settings is not None:
         model = DistributedModel(model, **settings)

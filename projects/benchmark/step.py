@@ -37,8 +37,8 @@ NOTE = (
     "mmpretrain's MoCo has no predictor, and its keys have half the width. mmpretrain's configs of BYOL and MoCo use float32 "
     'and the default layout, and its AmpOptimWrapper does not run on a CPU. For `channels last by hand`, the network of '
     'mmpretrain is converted to this layout, for which it has no config key, so the remaining ratio is not due to the layout. '
-    "lightly's loop is that of its BYOL benchmark, without its Trainer. lightly's transforms normalize the views. Limit: "
-    'the FLOPs of the passes at the speed of float32; bfloat16 can exceed it.'
+    "lightly's loop is that of its BYOL benchmark, without its Trainer. lightly's step does not normalize the views, because "
+    "lightly's transforms do. Limit: the FLOPs of the passes at the speed of float32; bfloat16 can exceed it."
 )
 
 

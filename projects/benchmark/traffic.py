@@ -130,7 +130,7 @@ def count_step(fast: dict, size: Size) -> Traffic:
     with FakeTensorMode(allow_non_fake_inputs=True), patch.object(FiniteFlag, 'read', bool):
         model.to_empty(device='cpu')
         wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-        # On a GPU, the wrapper does not wait for the check of the loss.
+        # As on a GPU, the wrapper must not wait for the check of the loss.
         wrapper._waits = False
         batch = dict(
             inputs=[torch.empty(shape, dtype=torch.uint8) for _ in range(2)], data_samples={}

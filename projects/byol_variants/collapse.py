@@ -46,7 +46,7 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
     warm_up = cfg.param_scheduler[0].end
     if epochs <= warm_up:
         raise UserError(
-            f"--epochs: the run would end within the warm-up of {warm_up} ('{epochs}'); set {warm_up + 1} or more"
+            f"--epochs: must exceed the epochs of the warm-up ('{epochs}'); set {warm_up + 1} or more"
         )
     cfg.train_cfg.max_epochs = epochs
     cfg.work_dir, cfg.randomness.seed = str(work_dir), 0

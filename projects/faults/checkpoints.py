@@ -125,7 +125,7 @@ def flip_bit_of_the_structure(content: bytes, draw: random.Random) -> bytes:
 
 
 def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
-    """Return an archive with correct checksums whose pickle calls a function when it is read."""
+    """Return an archive whose pickle calls a function when it is read. All checksums are correct."""
     bomb = Canary(canary)
     if draw.random() < 0.5:
         buffer = io.BytesIO()

@@ -22,8 +22,8 @@ SAMPLES = 20
 # The first samples are ignored, because caches, pools and the log's history fill up at the start.
 WARM_UP = 4
 BATCH = 16  # the smallest batch that HealthHook accepts
-# Allowed growth. A leaked scalar tensor takes half a KiB, so a leak of one tensor per step would add 500 KiB. Legitimate
-# growth is bounded: the health curves, written every 50 steps, add about 30 KiB until they have 2000 values.
+# Allowed growth. A leaked scalar tensor takes half a KiB, so a leak of one tensor per step would add 500 KiB in 1000 steps.
+# Legitimate growth is bounded: the health curves, written every 50 steps, add about 30 KiB until they have 2000 values.
 KIB_PER_1000_STEPS = 128
 # Additional growth for memory that the allocator keeps for reuse. It does not depend on the length of the run.
 KIB_OF_THE_ALLOCATOR = 2048

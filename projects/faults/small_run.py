@@ -23,7 +23,7 @@ VIEW = [
 
 
 def write_config(path: Path, steps: int, seed: int) -> Path:
-    """Write a config of at least `steps` steps, each of about 20 ms.
+    """Write a config of at least `steps` steps.
 
     The network is a ResNet-18 with an eighth of its width, and one data worker loads the images.
     """

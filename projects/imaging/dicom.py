@@ -92,7 +92,7 @@ def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:
 
 
 def windowed_values(file: Any, pixels: np.ndarray) -> np.ndarray:
-    """Map the values of the file's first window linearly to 0 to 1, as the standard defines (PS3.3 C.11.2.1.2).
+    """Map the values of the file's first window linearly to the range 0 to 1, as the standard defines (PS3.3 C.11.2.1.2).
 
     Without a window, map the smallest value of the image to 0 and the largest to 1.
     """

@@ -107,7 +107,7 @@ def main(train: Train, about: str, out: str, epochs: int | None = None) -> None:
     parser.add_argument(
         '--scale',
         default='demo',
-        help='use this scale, whose images must be drawn: demo, or the path of a YAML file (default: demo)',
+        help='use this scale, which must generate its images: demo, or the path of a YAML file (default: demo)',
     )
     parser.add_argument(
         '--seeds',

@@ -178,8 +178,8 @@ def all_measures(
 def with_clid(networks: Mapping[Any, Mapping[str, float]]) -> dict[Any, dict[str, float]]:
     """Add CLID (Lu et al. 2022), whose value for a network depends on the other networks.
 
-    CLID is the sum of cluster learnability and intrinsic dimension, each standardized over the networks. A network without
-    one of these values has NaN and does not affect the others.
+    CLID is the sum of cluster learnability and intrinsic dimension, each standardized over the networks. If a network lacks
+    one of these values, its CLID is NaN, and the missing value does not affect the other networks.
     """
     clid = torch.zeros(len(networks), dtype=torch.float64)
     for name in ('cluster learnability', 'intrinsic dimension'):

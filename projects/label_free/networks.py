@@ -220,7 +220,7 @@ def situations(
             names = [name for name in names if name not in ONE_METHOD]
         evidence = {name: _scores_and_goodness(name, group) for name in names}
         evidence = {name: pairs for name, pairs in evidence.items() if pairs}
-        # A choice between methods belongs to no single row, so each counts as its own unit.
+        # A choice between methods belongs to no single row, so the sign test counts each of these choices once.
         rows = {
             name: [place if situation == METHODS else group[place][0].row for place in pairs]
             for name, pairs in evidence.items()

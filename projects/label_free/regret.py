@@ -36,7 +36,7 @@ def regrets(scores: np.ndarray, goodness: np.ndarray) -> np.ndarray:
 
 
 def regret_interval(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean regret, which resamples choices and the networks of each choice."""
+    """Return the 95 % interval of the mean regret, by a bootstrap over the choices and over the networks of each choice."""
     rng, samples = np.random.default_rng(seed), []
     for scores, goodness in choices:
         places = rng.integers(len(scores), size=(draws, len(scores)))

@@ -9,7 +9,7 @@ BETS = np.linspace(0.1, 0.95, 8)
 
 
 class Race:
-    """Eliminate classifiers, one label at a time, until one is left.
+    """Eliminate classifiers, one label at a time, until one is left or the rest agree on all images without a label.
 
     Images on which all remaining classifiers agree cannot show a difference and are never drawn. All other images are drawn
     without replacement, with a probability proportional to the number of pairs of classifiers that disagree on the image.
@@ -42,7 +42,7 @@ class Race:
         images, self.count = predictions.shape
         self.remaining = list(range(self.count))
         self.is_labeled = np.zeros(images, bool)
-        # For each pair, the images that only its first classifier recognizes, minus those that only its second recognizes.
+        # For each pair: the number of images that only its first classifier recognizes, minus the number for its second.
         self.lead = np.zeros((self.count, self.count))
         self.log_wealth = np.zeros((self.count, self.count, len(BETS)))
 

@@ -35,7 +35,7 @@ their scores. Choices that the papers do not state are in [assumptions](assumpti
 ## Studies
 
 The studies are in `configs/studies/`; those that require a project are in the project's folder `studies`. A figure or table
-without the name of a paper is from *Revisiting the Critical Factors of AIRL*. `python tools/study.py --list` prints this table.
+without the name of a paper is from Huang et al. 2022. `python tools/study.py --list` prints this table.
 
 {catalogue}
 ## One row by hand

@@ -324,7 +324,7 @@ def add_lars(package: str) -> None:
     steady, rising = [0.2] * 20, [0.01 * step for step in range(1, 21)]
     eps = 'adds 1e-8 to the denominator of the trust ratio'
     outside = (
-        'applies the rate outside of the momentum buffer (ours: inside, as in the release of the ECCV 2022 paper); the '
+        'applies the rate outside of the momentum buffer (ours: inside, as in the release of Huang et al. 2022); the '
         'comparison does not remove this factor'
     )
     compares(package, 'LARS, 20 steps at a steady rate')(

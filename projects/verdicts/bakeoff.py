@@ -14,7 +14,7 @@ GAIN = 10.0
 def table() -> dict[str, dict[str, float]]:
     """Return, for each rule and each number of seeds, the rate of false winners and the power in percent.
 
-    The rate of false winners is the highest over all distributions of scores.
+    The rate of false winners is the highest over all distributions of scores. The power is for normal scores.
     """
     rates_by_rule = {}
     for name, rule in RULES.items():

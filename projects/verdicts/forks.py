@@ -1,11 +1,11 @@
 """Compare the effects of config changes in forks with those in whole runs: python -m projects.verdicts.forks work_dirs/STUDY
 
 A fork continues a checkpoint of an unchanged run, its trunk, with a changed config. A whole run has the changed config from
-the start. A row of forks and a row of whole runs measure the same factor if they change the same keys of the same trunk. All
-effects are differences from the trunk, paired by seed.
+the start. Forks and whole runs measure the same factor if they change the same keys of the same trunk. All effects are
+differences from the trunk, paired by seed.
 
-With --null, STUDY is the folder of `studies/null_forks.yaml`, whose forks differ from the trunk only by noise. The command
-then simulates from its results how often studies find a false difference among forks.
+With --null, STUDY is the folder of the finished study `studies/null_forks.yaml`, whose forks differ from the trunk only by
+noise. The command then simulates from its results how often studies find a false difference among forks.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Agreement:
     """How well the mean effects of forks at one fork point agree with the mean effects of whole runs."""
 
     same_sign: int
-    slope: float  # of the line through the origin that predicts effects of forks from effects of whole runs
+    slope: float  # slope of the line through the origin that predicts effects of forks from effects of whole runs
     correlation: float
 
 
@@ -77,8 +77,8 @@ def read_factors(study: Mapping[str, Any], task: str = 'knn') -> list[Factor]:
         factors.append(Factor(row['name'], values[row['name']] - trunk, differences))
     if len(factors) < 3:
         raise UserError(
-            f'{study["name"]}: expected at least three factors with rows of whole runs and of forks that share two seeds '
-            f'({len(factors)}); finish configs/studies/fork_prediction.yaml first',
+            f'{study["name"]}: expected at least three factors that have a forked row and a row that is trained from the '
+            f'start, with two finished seeds in common ({len(factors)}); finish configs/studies/fork_prediction.yaml first',
             code='too-few-factors',
         )
     return factors

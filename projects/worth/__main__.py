@@ -1,4 +1,4 @@
-"""Find out whether pre-training pays on your images: a folder, a few labels, a page with the answer.
+"""Find out whether pre-training pays on your images, of which a few have labels, and write a page with the answer.
 
 python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet50 --minutes 60 [--plan]
 """
@@ -43,8 +43,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--minutes',
         type=above_zero,
-        help='choose the size of crops, the epochs and the draws of labels for a total time of this many minutes '
-        '(default: no budget)',
+        help='choose the size of crops, the number of epochs and the number of random subsets of the labels, so that the total '
+        'time is about this many minutes (default: no budget)',
     )
     parser.add_argument(
         '--size',
@@ -78,7 +78,7 @@ def parse_args() -> argparse.Namespace:
         '--seed',
         type=seed,
         default=0,
-        help='seed the split, the draws of labels and pre-training (default: 0)',
+        help='set the seed of the split, of the random subsets of the labels and of pre-training (default: 0)',
     )
     parser.add_argument(
         '--plan', action='store_true', help='measure the speed, print the plan and exit'

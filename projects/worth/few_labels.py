@@ -111,7 +111,7 @@ def classify_correctly(
         residual = root * (target - share) - u @ (shrunk[:, None] * along)
         return np.square(residual / (1 - leverage)[:, None]).sum()
 
-    best = min(STRENGTHS[::-1], key=left_out_error)  # of equally good penalties, the strongest
+    best = min(STRENGTHS[::-1], key=left_out_error)  # uses the strongest of equally good penalties
     scores = (x[test] - mean) @ v.T @ ((s / (s**2 + best))[:, None] * along) + share
     return scores.argmax(1) == y[test]
 

@@ -52,7 +52,7 @@ def main() -> None:
     folder = parser.parse_args().folder
     if not (package := find_spec('skimage')):
         raise UserError(
-            'photographs: requires the package scikit-image, which contains them; run pip install scikit-image'
+            'photographs: requires the package scikit-image, which contains the photographs; run pip install scikit-image'
         )
     data = Path(package.origin).with_name('data')
     lines = [line for name in PHOTOGRAPHS for line in cut(data / name, folder / 'images')]

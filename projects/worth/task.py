@@ -79,18 +79,19 @@ def read_task(
     count = Counter(label_of.values())
     if labels is None and count.keys() <= SPLIT_FOLDERS:
         raise UserError(
-            f'{images}: the folders are parts of a data set, not classes ({", ".join(count)}); name one of them, or set labels',
+            f'{images}: the folders are parts of a data set, not classes ({", ".join(count)}); give one of these '
+            'folders, or set labels',
             code='split-folders',
         )
     if rare := [label for label, size in count.items() if size < 2]:
         raise UserError(
-            f"class '{rare[0]}' has only one labeled image; label another for the test, or leave the class out",
+            f"class '{rare[0]}' has only one labeled image; label another image of this class, or leave the class out",
             code='class-of-one',
         )
     if len(count) < 2:
         source = 'in the folders below' if labels is None else f'in {labels} for'
         raise UserError(
-            f'there are {len(count)} classes {source} {images}; set labels of at least two classes',
+            f'expected at least two classes {source} {images}, found {len(count)}; set labels of at least two classes',
             code='one-class',
         )
     labelled, classes = sorted(label_of), sorted(count)
@@ -170,8 +171,8 @@ def by_table(
     label_of, missing = values_of(names, table, labels, Path(images).resolve().name)
     if missing:
         raise UserError(
-            f"{labels}: {len(missing)} names do not match exactly one image below {images}, first '{missing[0]}' (an image "
-            f"is named '{names[0]}'); correct the names",
+            f"{labels}: {len(missing)} names do not match exactly one image below {images}, first '{missing[0]}' (expected "
+            f"names such as '{names[0]}'); correct the names",
             code='unmatched-names',
         )
     return label_of

@@ -86,11 +86,14 @@ ATTACKS = {
     'attributes of a class': (b'cnumpy\nndarray\n}' + text('a') + b'K\x01sb', UNSAFE),
     'attributes of a number': (b'K\x01}' + text('a') + b'K\x01sb', UNSAFE),
     'a key of tuples of tuples': (b'}K\x01\x85q\x01' + TUPLES + b'K\x01s', 'tuples of more than a million'),
-    'a method of a class': (GETATTR + b'ccollections\nOrderedDict\n' + text('copy') + b'\x86R', "request for 'copy'"),
+    'a method of a class': (
+        GETATTR + b'ccollections\nOrderedDict\n' + text('copy') + b'\x86R',
+        "lookup of the attribute 'copy'",
+    ),
     'a call in the options of a script': (CALL, 'would run'),
     'a method of the options of a script': (
         GETATTR + b'cargparse\nNamespace\n' + text('__init__') + b'\x86R',
-        "request for '__init__'",
+        "lookup of the attribute '__init__'",
     ),
 }
 

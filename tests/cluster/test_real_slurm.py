@@ -63,16 +63,16 @@ def submit(does: dict[Run, str], partition: str = 'cpu', devices: int = 1, **mor
 
 
 def left(folder: Path, name: str) -> list[str]:
-    """Return the contents of the files with this name. Each process of a run writes one."""
+    """Return the contents of the files that the processes of a run have written: NAME0, NAME1, and so on."""
     return [path.read_text() for path in sorted(folder.glob(f'{name}[0-9]'))]
 
 
-# The key is the command that will stop a job. The value is the job's number and folder.
+# Each key is a command that stops a job, or that a job executes. The value is the job's number and folder.
 Started = dict[str, tuple[str, Path]]
 
 
 def tell(slurm: Slurm, started: Started, tasks: int) -> None:
-    """Run the command of each job as soon as the job handles signals."""
+    """Run the command that stops each job as soon as the job handles signals."""
     for commands, (number, folder) in started.items():
         slurm.wait_for(lambda: len(left(folder, 'ready')) == tasks)  # noqa: B023
         for command in commands.replace('JOB', number).split(';'):
@@ -101,9 +101,9 @@ TOLD_TO_STOP = {
     'scontrol requeue JOB': WENT_ON,
     'scontrol update nodename=node2 state=down reason=test': WENT_ON,
 }
+ONCE = '[[ -e again ]] && exit; touch again; '
 # For each command that a run executes: the last state of its job, the number of restarts, and the
 # text of failed.txt.
-ONCE = '[[ -e again ]] && exit; touch again; '
 BY_ITSELF = {
     'exit 75': (*WENT_ON, ''),
     # `scancel --full` may signal a run before it handles signals.
@@ -117,7 +117,10 @@ BY_ITSELF = {
 
 @pytest.fixture(scope='module')
 def started(slurm, tmp_path_factory) -> Started:
-    """Submit all jobs, then run the command of each. All are tasks of one array, except for the job whose node goes down."""
+    """Submit all jobs, then run the commands that stop jobs.
+
+    All jobs are tasks of one array, except for the job whose node goes down.
+    """
     folder = tmp_path_factory.mktemp('told') / 'my runs, 100%j'
     runs = {command: run_in(folder / str(number)) for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF])}
     does = {run: RUN if command in TOLD_TO_STOP else ONCE + command for command, run in runs.items()}
@@ -182,7 +185,7 @@ def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
 
 
 def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
-    """Slurm accepts few jobs at a time here. Each run is still submitted exactly once, and all finish."""
+    """This Slurm accepts few jobs at a time. Each run is still submitted exactly once, and all runs finish."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
     result = (
         """while [[ ! -e ../go ]]; do sleep 0.1; done; echo >> times; """
@@ -223,8 +226,8 @@ def test_queue_states_of_runs(slurm, folder):
     queue = jobs.read_queue(runs)
     expected = {
         limited: rf'pending: Partition\w+ \(job {numbers[0]}\)',
-        cancelled: rf'never started: job {numbers[1]} ended before it began \(canceled or ended\); can its node read .*/b\?',
-        unseen: rf'never started: job {numbers[2]} ended before it began \(FAILED, JobLaunchFailure\); .*',
+        cancelled: rf'never started: job {numbers[1]} ended before the run began \(no longer in the queue\); can the .*/b\?',
+        unseen: rf'never started: job {numbers[2]} ended before the run began \(FAILED, JobLaunchFailure\); .*',
         requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }
     for run, pattern in expected.items():
@@ -314,7 +317,7 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
     """At the first start of each job, one process is killed. The signal comes after the restart."""
     expected = {
         'scancel JOB': CANCELLED,
-        # Slurm signals the tasks in this way before the time limit.
+        # Slurm signals only the tasks, without the batch script, before the time limit.
         'scancel --signal=USR1 JOB': WENT_ON,
         'scancel --batch --signal=USR2 JOB': WENT_ON,
     }
@@ -350,7 +353,7 @@ TOLD_SRUN = [
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
     """Without our script, srun would kill its tasks at TERM and HUP, and would ask for a second INT."""
-    # nohup makes its child ignore HUP, and a shell cannot trap a signal that its parent ignores.
+    # If the tests run under nohup, they ignore HUP, and a shell cannot trap a signal that its parent ignores.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
@@ -378,7 +381,6 @@ def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
 
 
 def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
-    """The tasks have the requested number of CPUs, even if the environment of sbatch also sets --cpus-per-task."""
     (folder / 'python').write_text('#!/bin/bash\necho "$SLURM_CPUS_PER_TASK CPUs, ${SLURM_GPUS_ON_NODE-0} GPUs"\n')
     (folder / 'python').chmod(0o755)
     words = (ROOT / 'tools/slurm_train.sh', 'PARTITION', 'name', 'x.py', folder)
@@ -401,7 +403,7 @@ exit 75
 def test_job_resumes_after_its_time_limit(slurm, folder):
     """The first job has a limit of three minutes and gets its signal two minutes before the limit.
 
-    The second job has a limit of one minute.
+    The second job is still saving when it reaches its limit of one minute.
     """
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]

@@ -22,7 +22,7 @@ assert {f'{name}_r50' for name in TWELVE} <= set(CONFIGS)
 
 
 def kinds(settings: dict) -> list[tuple[type, dict]]:
-    """Return the classes of a data set and of the data sets that it wraps, each with its arguments."""
+    """Return the Python class and the arguments of a data set, and of each data set that it wraps."""
     arguments = {key: value for key, value in settings.items() if key != 'type'}
     inside = kinds(settings['dataset']) if 'dataset' in settings else []
     return [(DATASETS.get(settings['type']), arguments), *inside]

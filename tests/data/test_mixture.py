@@ -31,7 +31,7 @@ COUNTS = [21, 15, 203]
 
 
 class Sizes:
-    """A substitute for a Mixture that has only the sizes of its sets and shards. A shard has ten images."""
+    """A substitute for a Mixture. It has the sizes of sets and shards, but no images. The size of a shard is at most 10."""
 
     def __init__(self) -> None:
         self.bounds, self.per_epoch = np.cumsum([0, *SIZES]), np.array(COUNTS)
@@ -94,7 +94,7 @@ def test_mixture_without_weights_has_each_image_once():
 
 @pytest.fixture(scope='module')
 def places(tmp_path_factory):
-    """The classes of `a` are ant and bee. Those of `b` are bee and cat. `c` has no labels."""
+    """Write three data sets: `a` with the classes ant and bee, `b` with bee and cat, and `c` without labels."""
     root = tmp_path_factory.mktemp('sets')
     for name, classes, count in [('a', ('ant', 'bee'), 10), ('b', ('bee', 'cat'), 14), ('c', ('',), 9)]:
         for at in range(count):

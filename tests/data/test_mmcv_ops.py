@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
     """Average a grid of points in each bin of each region.
 
-    Without `samples`, the grid has about one point per pixel. The value at a point is interpolated bilinearly. Up to
-    one pixel outside the image it is the value at the border, and further outside it is 0.
+    Without `samples`, the grid has about one point per pixel. The value at a point is interpolated bilinearly. A point
+    outside the image has the value at the border if the distance is at most one pixel, and 0 otherwise.
     """
     out = np.zeros((len(rois), images.shape[1], *size))
     for region, (image, *corners) in enumerate(rois):

@@ -115,7 +115,7 @@ def sun(root: Path) -> tuple[Parts, list[str]]:
 
 
 def birds(root: Path) -> tuple[Parts, list[str]]:
-    """The lists name two photographs that do not exist, which are left out."""
+    """The lists name two photographs whose files are missing. The data set leaves them out."""
     species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
     lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
     write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)

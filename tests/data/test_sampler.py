@@ -44,7 +44,7 @@ def test_keyed_permutation_has_each_image_once(count):
     assert np.array_equal(images[np.argsort(places)], keyed_permutation(np.arange(count), count, seed=count))
 
 
-# For each number of images, these are the images at five positions of the epoch with seed 1.
+# For each number of images, these are the images at five positions of the permutation with seed 1.
 PINNED = {
     10: [8, 4, 5, 6, 3],
     TORCH_COUNT + 1: [8187687, 2758547, 14545268, 8896267, 12350348],

@@ -48,7 +48,7 @@ def test_each_class_has_groups_on_both_sides():
     y, groups = torch.tensor([0, 0, 0, 0, 1, 1]), ['a', 'a', 'a', 'b', 'a', 'b']
     fit, held = split_by_class(y, groups=groups)
     assert held.tolist() == [3, 5] and fit.tolist() == [0, 1, 2, 4]
-    # In `three`, b is the only group that, held out alone, gives both parts images of both classes.
+    # In `three`, both parts have both classes if b alone is held out, but not if a or c alone is held out.
     a, b, c = [0], [0] * 20 + [1] * 3, [1] * 40
     three = torch.tensor(a + b + c), ['a'] * len(a) + ['b'] * len(b) + ['c'] * len(c)
     p, r = [0] + [1] * 5, [1] * 50

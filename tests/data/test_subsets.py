@@ -1,4 +1,4 @@
-"""Subsets: their images and labels match published sizes, and small examples that were checked by hand."""
+"""Subsets: sizes equal the published ones, and images and labels equal small examples that were checked by hand."""
 
 from itertools import pairwise
 from pathlib import Path

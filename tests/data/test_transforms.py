@@ -1,4 +1,4 @@
-"""Operations on batches equal torchvision's and those of data workers, and a seed always draws the same parameters."""
+"""Operations on batches equal torchvision's operations and those of data workers. Equal seeds draw equal parameters."""
 
 from pathlib import Path
 

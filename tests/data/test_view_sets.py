@@ -1,4 +1,4 @@
-"""Named view sets, the transforms that only they use, and the suggestion of a view set for a folder of images."""
+"""Named view sets, the transforms that only these sets use, and the suggestion of a view set for a folder of images."""
 
 import numpy as np
 import pytest

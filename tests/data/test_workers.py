@@ -17,7 +17,7 @@ from mmairl.errors import UserError
 
 
 class Failing(Dataset):
-    """A data set of two images. Once the first has arrived, reading the second one calls `act` in the worker."""
+    """A data set of two images. Reading the second image calls `act` in the worker, once the first image has arrived."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act

@@ -91,7 +91,7 @@ def test_other_process_count_sees_each_image_once(two, tmp_path):
     The order of keys in a queue would differ, so the model has no queue. SyncBN makes the weights agree.
     """
     one, both = (load_checkpoint(path) for path in (trained(tmp_path / 'whole', 'no_queue'), end(two[0] / 'of_one')))
-    assert 'the run had 1 processes and now has 2: batches and views stay the same' in two[1]
+    assert 'the number of processes was 1 and is now 2: batches and views stay the same' in two[1]
     assert one['meta']['iter'] == both['meta']['iter']
     for key in ('backbone.conv1.weight', 'teacher.backbone.conv1.weight'):
         torch.testing.assert_close(both['state_dict'][key], one['state_dict'][key], rtol=1e-3, atol=1e-5)

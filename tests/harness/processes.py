@@ -117,8 +117,8 @@ def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Ite
         folders: Folders to add to the import path.
 
     Yields:
-        A function that runs a script in a number of processes and returns what they print. If a
-        process fails, it raises AssertionError with the last lines of the output.
+        A function that runs a script in a number of processes and returns what they print. The
+        function raises AssertionError with the end of the output if a process fails.
     """
     tests = Path(__file__).parents[1]
     path = [str(tests.parent), str(tests), *folders, os.environ.get('PYTHONPATH', '')]

@@ -21,8 +21,7 @@ from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # Tests import this name from here
 from projects.faults.small_run import VIEW as VIEW
 
-# Each recipe has random numbers that a resume could miss: in workers, on the device, or in
-# ShuffleBN.
+# A resume could miss random numbers that a run draws in data workers, in the preprocessor, or in ShuffleBN.
 CASES = {
     'workers': dict(name='mocov2plus_r50_200e.py', workers=2),
     'no_queue': dict(name='byol_r50_200e.py', workers=1),

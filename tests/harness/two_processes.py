@@ -21,7 +21,7 @@ from mmairl.models.norm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
 
-# MoCo v2 is missing, because the parts of ShuffleBN depend on the number of processes by design.
+# MoCo v2 is missing, because the output of ShuffleBN depends on the number of processes by design.
 CASES = {
     'mocov2plus': {
         'custom_hooks': [
@@ -100,7 +100,7 @@ def check_views() -> None:
 def check_groups() -> None:
     """Each group of neighboring ranks normalizes with the statistics of its own images.
 
-    A group size that does not divide the ranks is an error.
+    A group size that does not divide the number of ranks is an error.
     """
     size = get_world_size() // 2
     torch.manual_seed(get_rank() // size)

@@ -122,7 +122,7 @@ def compare(folder: Path) -> Path:
 
 
 def image_map(folder: Path) -> Path:
-    """Write a map of thirty pictures and a copy of one. File and class names are as hostile as a file system allows."""
+    """Write a map of thirty pictures and a copy of one picture. Names of files and classes are as hostile as possible."""
     random, kinds = np.random.default_rng(0), ('plain', HOSTILE.replace('/', '\u2215'))
     for i in range(30):
         (path := folder / 'images' / kinds[i % 2] / f'{i:02} <b> {TURNED}\n"\'.png').parent.mkdir(

@@ -72,9 +72,8 @@ def test_other_images_have_their_own_table(tmp_path):
     scores = [row.scores for _, _, rows in results(records_in(tmp_path)) for row in rows]
     assert scores == [{KNN: 50.0, 'SVM, mAP': 50.0}, {LINEAR: 50.0}]
     page = write_evaluation_page(tmp_path).read_text()
-    assert (
-        'These images differ from those of the first table for this data set: data.test.content (old vs. new).' in page
-    )
+    text = 'The images of this table differ from those of the first table for this data set: data.test.content (old vs. new).'
+    assert text in page
 
 
 def test_other_settings_have_their_own_row(tmp_path):

@@ -126,7 +126,7 @@ class RefuseWaits(Hook):
     priority = 'HIGHEST'
 
     def __init__(self) -> None:
-        self.work: list[dict[str, int]] = []  # The entries are counts at the beginning of each step
+        self.work: list[dict[str, int]] = []  # Operations and copies before each step, since the process started
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         step = runner.iter + 1
@@ -227,7 +227,7 @@ def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
     return dict(
         losses=losses.cpu(),
         weights={name: weights[name].detach().cpu() for name in tensors if get_rank() == 0},
-        # This is the work of one step between two log lines.
+        # These are the operations and copies of one step between two log lines.
         work={kind: after[kind] - before[kind] for kind in after},
         scaler=runner.optim_wrapper.loss_scaler.state_dict(),
         knn=[float(values.current()) for name, values in scalars.items() if 'knn' in name],
@@ -248,7 +248,7 @@ def trained(case: str, folder: Path) -> dict:
 
 
 def planted(kind: str, folder: Path) -> dict:
-    """Train with a defect. Return the error that ends the run, or else the counted work of a step."""
+    """Train with a defect. Return the error that ends the run, or else the result of `outcome`."""
     options = {**ON_DEVICE, 'custom_hooks': [dict(type='Plant', kind=kind)]}
     try:
         return outcome(config('mocov2plus_r50_200e.py', folder / 'run' / kind, options))
@@ -308,7 +308,7 @@ def evaluated(folder: Path) -> dict:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         set_sync_debug_mode('warn')
-        train = features(64)  # These images form four batches
+        train = features(64)  # With four batches, a wait for each batch would be noticed
         set_sync_debug_mode('default')
     waits = sum('called a synchronizing' in str(warning.message) for warning in seen)
     fitted = logistic_regression(train, test, strengths=[1e-2, 1.0], device=DEVICE)

@@ -35,8 +35,7 @@ PLAIN = {
     *(aten.detach, aten.alias, aten.record_stream, aten.is_pinned, aten.pin_memory, aten._pin_memory, aten.lift_fresh),
     *(aten._reshape_alias, aten._local_scalar_dense),
 }
-# These operations use cuBLAS, cuDNN or cuSOLVER, which are missing, so only the CPU's operation
-# runs.
+# These operations use cuBLAS, cuDNN, cuSOLVER or NVRTC, which the software GPU lacks, so only the CPU's operation runs.
 LIBRARIES = {
     *('convolution', 'convolution_backward', 'mm', 'addmm', 'addmm_', '_addmm_activation', 'bmm', 'baddbmm', 'mv'),
     *(
@@ -52,7 +51,7 @@ LIBRARIES = {
 }
 SIZED = {'equal', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'unique_consecutive', 'bincount'}
 MASKED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
-# These functions stand in for operations that the CPU lacks, by name.
+# These functions stand in for operations that the CPU lacks. The keys are the names of the operations.
 ON_CUDA_ONLY: dict[str, Callable] = {}
 launches = 0  # The number of operations on the device so far
 

@@ -73,7 +73,10 @@ def result(tmp_path_factory) -> Callable[..., dict]:
 
 
 def assert_same_run(one: dict, other: dict, half: bool) -> None:
-    """In half precision, the CPU's kernels round between operations that the GPU's kernels combine."""
+    """Compare losses, and also weights if the precision is not half.
+
+    In half precision, the CPU's kernels round between operations that the GPU's kernels combine, so results differ.
+    """
     torch.testing.assert_close(one['losses'], other['losses'], rtol=2e-2 if half else 1e-5, atol=0)
     assert one['weights'].keys() == other['weights'].keys()
     for name, value in other['weights'].items():
@@ -84,7 +87,7 @@ def assert_same_run(one: dict, other: dict, half: bool) -> None:
 
 @pytest.mark.parametrize('case', [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
 def test_run_equals_the_cpu_without_waits(result, case):
-    """RefuseWaits would have ended the run if it had waited between two log lines."""
+    """RefuseWaits (a hook in runs.py) ends a run that waits for the device between two log lines."""
     one, other = result(case), result(TWINS.get(case, case), 'cpu')
     assert_same_run(one, other, half='16' in case)
     assert one['knn'] == pytest.approx(other['knn'])

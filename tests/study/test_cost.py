@@ -1,4 +1,4 @@
-"""Planning a study is fast: counted work is cached in the user's cache folder, and unneeded packages are not imported."""
+"""Planning a study is fast: counts of FLOPs and bytes are stored in the cache folder, and few packages are imported."""
 
 import subprocess
 import sys

@@ -243,7 +243,7 @@ def test_compare_measures_checkpoints_and_continues(tmp_path, monkeypatch):
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
     assert lines[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
-    assert 'has not run' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
+    assert 'not run yet' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
     assert 'paired_images' not in judged.record
     single = mmairl.compare({'a': paths[:1], 'b': paths[2:3]}, **how)
     assert 'k-NN' in single.record['paired_images'][0] and NO_DIFFERENCE in str(single)

@@ -46,7 +46,7 @@ KILLS_ITSELF = 'import os; os.kill(os.getpid(), {:d})'
     ([SAYS.format('one', 0), SAYS.format('two', 3), SAYS.format('three', 0)], 'failed: two', 'one\ntwo\n'),
     ([SAYS.format('one', 0), SAYS.format('three', 0)], 'done', 'one\nthree\n'),
     ([SAYS.format('one', 75), SAYS.format('two', 0)], 'stopped', 'one\n'),
-    # After training, no handler is left for the signal.
+    # This run has no handler for SIGTERM, so the signal kills it.
     ([KILLS_ITSELF.format(signal.SIGTERM)], 'stopped', ''),
     ([KILLS_ITSELF.format(signal.SIGKILL)], 'failed: exit code -9', ''),
 ])  # fmt: skip
@@ -78,7 +78,7 @@ def test_explicit_number_of_threads_wins(monkeypatch):
 
 
 def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
-    """The second run and its child ignore the signal."""
+    """The run `deaf` and its child ignore SIGTERM."""
     good, deaf = run_in(tmp_path / 'good'), run_in(tmp_path / 'deaf')
     slow = TRAINS.replace('    (folder', '    time.sleep(1)\n    (folder')
     unheard = (
@@ -113,7 +113,7 @@ def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
 def test_runs_of_a_killed_study_save_themselves(tmp_path):
     """A killed study cannot signal its runs, and signals of its terminal do not reach them.
 
-    Therefore, the kernel sends the signal.
+    Therefore, the kernel sends SIGTERM to the runs.
     """
     study = (
         'import sys\nfrom pathlib import Path\nfrom mmairl.study import local_pool\nfrom mmairl.study.runs import Run\n'

@@ -56,7 +56,7 @@ def quick(monkeypatch):
 
 
 def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -> None:
-    """Check that each row that is left out would train exactly like the row that the message names."""
+    """Check that each row that is left out would train exactly like the other row that its message names."""
     rows = {row.name: row for row in study.rows}
     for sentence in left_out:
         if match := LEFT_OUT.fullmatch(sentence):

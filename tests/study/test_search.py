@@ -219,7 +219,7 @@ def test_best_trial_is_retrained_from_a_fresh_seed(searched, trained, monkeypatc
 
 
 def planted_trials(values: dict[str, list], scores: list[float]) -> list[dict]:
-    """Return the described runs of a finished search of one row. The first trial is the row as published."""
+    """Return records of the trials of a finished search of one row. The first trial is the row as published."""
     base = dict(state='done', seed=FIRST)
     trials = [dict(base, folder='0/0', trial={}, scores=dict(knn=scores[0]))]
     for at, score in enumerate(scores[1:]):

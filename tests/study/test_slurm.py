@@ -20,7 +20,7 @@ from mmairl.study.slurm import Cluster, read_cluster
 ROOT = Path(__file__).parents[2]
 
 
-# This shell sources signals.sh and runs a command. Its functions replace Slurm's commands.
+# This script sources signals.sh and runs a command. The functions `squeue` and `scontrol` replace Slurm's commands.
 SHELL = """
 squeue() { echo "$REASON"; }
 scontrol() { echo "$@"; }
@@ -30,7 +30,7 @@ start bash -c "$1"
 exit $code
 """
 LISTENS = "trap 'echo > saved; sleep 0.5; exit {}' USR1; echo > ready; for i in {{1..600}}; do sleep 0.1; done"
-DEAF = 'echo > ready; exec sleep 60'  # This is torchrun before it starts its workers
+DEAF = 'echo > ready; exec sleep 60'  # Like torchrun before it starts its workers, this command handles no signal
 # Here, a worker outlives its launcher.
 OUTLIVED = "flock .lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"
 AT_ONCE = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
@@ -39,10 +39,10 @@ ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is req
 
 
 @pytest.mark.parametrize('command, signals, reason, expected', [
-    # This is torchrun, which exits with 1 whatever its workers return.
+    # This command exits with 1, as torchrun does whatever its workers return.
     (LISTENS.format(1), [USR1], '', GOES_ON),
     (LISTENS.format(0), [USR1], '', (0, '')),  # The signal arrives in the last step of the run
-    # Scancel ends a job in this way, and so does a preemption after which Slurm itself requeues.
+    # SIGTERM comes from `scancel`, or from a preemption after which Slurm itself requeues the job.
     (LISTENS.format(75), [TERM], '', ENDS),
     (LISTENS.format(75), [USR1, TERM], '', ENDS),  # The job is canceled while it saves
     # The job reaches its time limit while it saves.

@@ -180,7 +180,10 @@ def test_factors_are_crossed_into_a_design(tmp_path):
 
 
 def test_head_that_reads_values_is_not_counted():
-    """A forward and backward pass costs as much as three forward passes. VICReg has no teacher, which would add a fourth."""
+    """A forward and backward pass costs as much as three forward passes.
+
+    The teacher of MoCo v2+ adds a fourth forward pass. VICReg has no teacher.
+    """
     vicreg = Row('a', 'configs/methods/vicreg_r50_1000e.py')
     costs = [flops_per_image(resolve(row, read_scale('in1k'))) for row in (vicreg, Row('b', 'mocov2plus_r50_200e.py'))]
     assert costs[0] / costs[1] == pytest.approx(3 / 4, abs=0.04)

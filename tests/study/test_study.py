@@ -154,7 +154,7 @@ def test_record_states_the_origin_of_each_number(out):
 
 
 def test_rescaled_weights_have_fresh_statistics(out):
-    """The old batch-norm statistics do not fit the rescaled weights: all images would have the same features."""
+    """With the old batch-norm statistics, the rescaled weights would give all images the same features."""
     source = out / 'runs/lars/seed_0'
     before = read_backbone(str(source / Path((source / 'last_checkpoint').read_text().strip()).name)).weights
     weights = read_backbone(str(out / 'runs/rescaled/seed_0/derived.pth')).weights

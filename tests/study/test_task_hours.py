@@ -30,14 +30,14 @@ def test_linear_task_costs_forward_passes():
 
 
 def test_hours_of_unknown_data_are_unknown():
-    """The plan does not know the size of data sets other than the scale's, or of a part of a data set.
+    """Data sets other than the scale's have unknown sizes, and so do parts of data sets.
 
     The rate of Cityscapes is unknown, too.
     """
     unknown = ('svm@voc2007_r50', 'cityscapes', 'finetune@imagenet_1pct_r50', 'knn@digits_r18')
     tasks, _ = hours('in100', 'knn', *unknown)
     assert tasks['knn'] and not any(tasks[task] for task in unknown)
-    # Digits and the Shapes of this scale have no folder by which data sets could be compared.
+    # The plan compares data sets by their folders. Neither Digits nor this scale's Shapes has a folder.
     tasks, _ = hours('demo', 'knn@digits_r18')
     assert tasks == {'knn@digits_r18': None}
 

@@ -173,7 +173,7 @@ opened_once = lru_cache(open_parquet)
 
 @lru_cache(GROUPS)
 def row_group(file: io.FileIO, name: str, group: int) -> Any:
-    """Return all images of a row group. They are compressed together, so a single image cannot be read alone."""
+    """Return all images of a row group. The images are compressed together, so a single image cannot be read alone."""
     opened, columns = opened_once(file, name)
     table = opened.read_row_group(group, [columns.image], use_threads=False)
     return table.column(0).combine_chunks()

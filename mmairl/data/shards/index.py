@@ -3,7 +3,7 @@
 The index is stored in files that all processes of a node map into memory. The files are in the user's cache, in a folder whose
 name is a digest of the names, sizes and modification times of the shards. The digest also covers the content of small shards,
 so that changed shards are indexed again. While the index is built, the result for each shard is in a separate file, so that
-indexing can resume after a kill.
+indexing can resume after an interruption.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Hooks of training runs. Each class is imported at its first use, because some import a whole evaluation protocol."""
+"""Hooks of training runs. Each class is imported at its first use."""
 
 from mmairl.registry import class_of
 

@@ -66,7 +66,7 @@ class MomentumHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self.keys: list[Tensor] = []
-        # With diff_rank_seed, the processes have different seeds. To choose the same view, all use the seed of the first one.
+        # With diff_rank_seed, processes have different seeds. To choose the same view, all use the seed of the first process.
         seed = torch.tensor(runner.seed)
         broadcast(seed)
         self.seed = seed.item()

@@ -28,7 +28,7 @@ class NonFiniteHook(Hook):
     are not reported, because the loss scaler handles them.
 
     Args:
-        limit: The run ends after this number of skipped steps, which includes those before a resume. Default: 20.
+        limit: The run ends after this number of skipped steps, including steps before a resume. Default: 20.
 
     Raises:
         Diverged: After `limit` skipped steps.

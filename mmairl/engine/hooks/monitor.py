@@ -26,10 +26,9 @@ SILENT = 1000
 class HealthHook(Hook):
     """Measure the health of a run, log it as the curves `health_...`, and warn when a quantity turns bad.
 
-    A second warning about a quantity is given only if the quantity was good in between. The measured embeddings are those
-    that enter the head, in all processes. With gradient accumulation, the hook measures the last optimizer step that ends at
-    or before a multiple of `interval`, using the embeddings of its last batch. Training is bit for bit the same as without
-    the hook.
+    A second warning about a quantity is given only if the quantity was good in between. The measured embeddings are the inputs
+    of the head in all processes. With gradient accumulation, the hook measures the last optimizer step that ends at or before
+    a multiple of `interval`, using the embeddings of its last batch. Training is bit for bit the same as without the hook.
 
     Args:
         interval: Iterations between two measurements. Default: 50.
@@ -139,7 +138,7 @@ def due(iteration: int, every: int, interval: int) -> bool:
 
 
 def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
-    """Return the metrics in the `page_metrics` of a head, averaged over all processes."""
+    """Return the outputs that a head lists in its `page_metrics`, averaged over all processes."""
     names = getattr(head, 'page_metrics', ())
     if not names:
         return {}
@@ -196,7 +195,7 @@ class Recorder:
             self.stages += [stage] * len(learning)
             self.weights += learning
         gradients = norms([weight.grad for weight in self.weights])
-        # A fused optimizer divides gradients by the loss scale during its step, so here they are still multiplied by it.
+        # A fused optimizer divides gradients by the loss scale during its step, so these gradients still include the scale.
         # Other optimizers receive gradients that are already divided.
         scale = getattr(optimizer, 'grad_scale', None)
         self.norms = [gradients if scale is None else gradients / scale, norms(self.weights)]

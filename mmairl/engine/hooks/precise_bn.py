@@ -16,8 +16,8 @@ from mmairl.registry import HOOKS
 class EpochBatchNormHook(Hook):
     """Set the decay of batch norm's running statistics by BYOL's rule for small data sets.
 
-    With s steps per epoch, the decay is max(1 - 10 / s, 0.9), so that the statistics average over about a tenth of an epoch.
-    Torch's momentum of batch norm is 1 minus this decay.
+    With s steps per epoch, the decay is max(1 - 10 / s, 0.9), so that the statistics average over about a tenth of an epoch,
+    but over at least ten steps. Torch's momentum of batch norm is 1 minus this decay.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -30,9 +30,8 @@ class EpochBatchNormHook(Hook):
 class PreciseBNHook(Hook):
     """Before each validation, replace the running statistics of batch norm by means over training batches.
 
-    The weights are fixed while the means are computed, and training is not affected in any other way. As in detectron2, the
-    batches go through the training forward pass. The norm layers of a detection head therefore receive the same kind of
-    regions as in training.
+    The hook does not affect training in any other way. As in detectron2, the batches go through the training forward pass. The
+    norm layers of a detection head therefore receive the same kind of regions as in training.
 
     mmpretrain's hook of the same name does not suit mmdet. Its forward pass has `mode='tensor'`, in which mmdet's heads receive
     other regions than in training. It also requires a loader with a `batch_size`, but the loaders of mmdet that group images

@@ -194,8 +194,8 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
 class PartitionedOptimizer(Optimizer):
     """An optimizer that DeepSpeed splits over the processes. Hooks, schedules and checkpoints see full parameters.
 
-    DeepSpeed trains its own optimizer, in which groups with equal settings are joined, because DeepSpeed communicates once
-    per group.
+    DeepSpeed works on the original optimizer, in which groups with equal settings are joined, because DeepSpeed communicates
+    once per group.
 
     Args:
         optimizer: The optimizer to split.

@@ -30,8 +30,8 @@ class Head(nn.Module):
 
     Attributes:
         queue_role: How this loss uses the keys in the queue: as `'negatives'`, or as the `'support'` from which positives
-            are chosen (NNCLR). Checks of negatives, such as the health page's, apply only to `'negatives'`.
-        page_metrics: Names of the logged values that the health page shows.
+            are chosen (NNCLR). Checks of negatives apply only to `'negatives'`.
+        page_metrics: Names of the logged values that the health page of a run shows.
     """
 
     queue_role = 'negatives'

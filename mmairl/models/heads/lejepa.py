@@ -19,7 +19,7 @@ def mean_over_processes(rows: Tensor) -> Tensor:
 
 
 def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
-    """Return how far n embeddings are from a standard normal distribution, by the Epps-Pulley statistic.
+    """Return how far the n embeddings of all processes are from a standard normal distribution (Epps-Pulley statistic).
 
     The embeddings are projected onto each slice, which is a direction, and the statistic is averaged over the slices. For
     one slice, it is n times the squared difference between the characteristic functions of the projected embeddings and of

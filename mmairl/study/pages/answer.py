@@ -96,7 +96,7 @@ def _primary(study: Record) -> Findings:
 
 
 def _along_axis(study: Record) -> Iterator[Markup]:
-    """Yield a phrase for each group of rows in a line chart: its primary score at the smallest and the largest x value."""
+    """Yield a clause for each group of rows in a line chart, with its primary score at the smallest and the largest x value."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
     found = _primary(study)
@@ -108,8 +108,8 @@ def _along_axis(study: Record) -> Iterator[Markup]:
         rows.sort(key=lambda row: row['x'])
         ends = rows[0], rows[-1]
         places = [f'{found.mean(row["name"]):.1f} at {row["x"]:g}' for row in ends]
-        name = quoted(group) + ' ' if group else Markup()
-        yield name + f'from {" to ".join(places)}'
+        name = quoted(group) if group else Markup('the score')
+        yield name + f' changes from {" to ".join(places)}'
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
         'claims.html',
         title='Claims of the papers',
         lead=f'{claims_summary(entries)} A verdict applies only to the scale of its runs. At small scales, studies measure '
-        'cheaper scores instead of expensive ones.',
+        'cheaper scores, called stand-ins, instead of expensive scores.',
         wide=True,
         papers=papers,
         scales=shared_claims().scales,

@@ -154,8 +154,8 @@ def _power(found: Sequence[Findings]) -> str:
     middle = known[len(known) // 2]
     visible = visible_effect(middle['deviation'], middle['seeds'], len(findings))
     return (
-        f'standard deviation of a difference over seeds: {middle["deviation"]:.1f} points; {middle["seeds"]} seeds detect '
-        f'effects of {visible:.1f} points with 80 % power'
+        f'median standard deviation of a difference over seeds: {middle["deviation"]:.1f} points; {middle["seeds"]} seeds '
+        f'detect effects of {visible:.1f} points with 80 % power'
     )
 
 

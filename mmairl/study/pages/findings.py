@@ -304,7 +304,8 @@ class Findings:
         """The key of the published score that the page shows next to this score.
 
         If both rows of at least one comparison have a published number for this score, the result is the key of this score.
-        Otherwise, it is the key of the score with the most comparisons of published numbers; '' if there is none.
+        Otherwise, it is the key of the score for which the most comparisons have published numbers of both rows; '' if no
+        comparison has them.
         """
         counts: Counter[str] = Counter()
         for pair in self._family:

@@ -51,8 +51,8 @@ def search_runs(study: Study) -> list[Mapping[str, Any]]:
 def _tracks(study: Study, metric: str) -> list[tuple[str, list[str]]]:
     """Return the name of each row with its cells in the table that compares published and tuned settings.
 
-    The cells are the base row, then score, effect and verdict with the published settings, and then the same with the tuned
-    settings.
+    The first cell is the base row. The next three cells are score, effect and verdict with the published settings, and the
+    last three cells are score, effect and verdict with the tuned settings.
     """
     column = Column('measured', metric, '')
     tracks = [study['as_published'], study]

@@ -30,14 +30,14 @@ LABELS = {
     'top5': 'ImageNet top-5', 'scenes_ap50': 'scenes AP50', 'scenes_ap': 'scenes AP', 'scenes_miou': 'scenes mIoU',
 }  # fmt: skip
 STATES = {
-    'missing': 'has not run',
-    'waiting': 'is waiting for runs whose weights it uses',
-    'running': 'is running',
-    'stopped': 'was stopped; run the study again to resume it',
+    'missing': 'not run yet',
+    'waiting': 'waiting for the runs that provide the weights',
+    'running': 'running',
+    'stopped': 'stopped; run the study again to resume',
     'failed': 'failed',
-    'excluded': 'is excluded',
-    'replaced': 'its checkpoint, data, settings or source changed later; run the study again',
-    'stale': 'its config or source changed after it started; run the study again',
+    'excluded': 'excluded',
+    'replaced': 'the checkpoint, data, settings or source changed later; run the study again',
+    'stale': 'the config or source changed after the start; run the study again',
 }
 
 
@@ -208,7 +208,7 @@ def row_problems(study: Mapping, row: Mapping) -> list[str]:
 
 
 def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, str]]:
-    """Yield the seed, the state and the problem of each run of a row that is not finished or lacks a score."""
+    """Yield the seed, the state and a sentence for each problem of a row's runs, including runs that are missing."""
     for seed in missing_seeds(study, row):
         yield seed, 'missing', STATES['missing']
     for run in row['runs']:

@@ -19,9 +19,9 @@ Collapsed runs, whose scores are far below those of the other runs, are excluded
 remaining run is excluded, too, unless an effect cannot be estimated without it. If any run collapsed, the effects on the
 mean score have no verdict. Instead, Fisher's exact test compares how many runs collapsed at the two levels of each factor.
 
-The total gain is the difference between the row with all factors at the second level and the row with all factors at the
-first level. A factor is added by moving it to its second level. The share of a factor is the gain from adding it, averaged
-over all orders in which the factors can be added (Shapley). In the linear model, a term with an odd number of factors
+The total gain is the score with all factors at the second level minus the score with all factors at the first level. A
+factor is added by moving it to its second level. The share of a factor is the gain from adding it, averaged over all orders
+in which the factors can be added (Shapley). In the linear model, a term with an odd number of factors
 contributes twice its coefficient to the total gain, and its factors get equal parts of this contribution. A term with an
 even number of factors contributes nothing. The share of a factor is therefore equal to its main effect, unless there are
 interactions of three or more factors. Only a full factorial design can estimate these interactions.

@@ -4,11 +4,11 @@ Jobs run in order of priority, each in its own process. Each number is appended 
 so a killed visit loses no finished numbers. OUT/log.txt contains the output of the jobs, and OUT/index.html is a page of the
 results.
 
-For a machine without a package index, download the wheels first, take them to the machine, and install them by the same
-command:
+For a target machine without a package index, first download the wheels on another machine and copy them. On the target
+machine, the visit installs the wheels before it runs the jobs:
 
-    python -m projects.benchmark.gpu_visit --prepare wheels --installed freeze.txt   # freeze.txt: that machine's `pip freeze`
-    python3 -m projects.benchmark.gpu_visit --wheels wheels --out visit              # on that machine; at most 560 s
+    python -m projects.benchmark.gpu_visit --prepare wheels --installed freeze.txt   # freeze.txt: the target's `pip freeze`
+    python3 -m projects.benchmark.gpu_visit --wheels wheels --out visit              # on the target; at most 560 s
     python3 -m projects.benchmark.gpu_visit --wheels wheels --out again --after visit/results.jsonl --seconds 200
 """
 
@@ -95,8 +95,8 @@ def set_up(args: argparse.Namespace) -> None:
         )
         os.environ['SOFTGPU'] = done.stdout.strip()
         import softgpu  # noqa: F401  must precede torch
-    # mmengine looks for GPUs when it is imported. With NVML, this does not start CUDA. If CUDA were started in this process,
-    # forked processes could not use it.
+    # When mmengine is imported, it looks for GPUs. With NVML, the search does not start CUDA. If CUDA were started in this
+    # process, forked processes could not use it.
     os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'] = '1'
     os.environ['PYTHONUNBUFFERED'] = '1'
     os.environ['PYTHONWARNINGS'] = 'ignore'

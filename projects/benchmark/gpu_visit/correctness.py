@@ -203,7 +203,7 @@ def read_result(path: Path) -> dict:
 
 
 def differences(found: object, expected: object, prefix: str = '') -> dict[str, str]:
-    """Return the relative error of each tensor, but for the weights only the largest of their relative errors."""
+    """Return the relative error of each tensor. For the weights, return only the largest relative error."""
     errors = {}
     for key, value in expected.items():
         if key in ('work', 'scaler', 'skipped'):

@@ -99,7 +99,7 @@ def moves_of_lightly() -> Moves:
 
 
 def moves_of_solo_learn() -> Moves:
-    """Return the changes by solo-learn's loss, LARS, teacher and network, with gradients of four parts of a batch."""
+    """Return how much solo-learn's code changes the weights, with gradients accumulated over four parts of a batch."""
     try:
         from projects.judge import sololearn_byol
     except ModuleNotFoundError as error:

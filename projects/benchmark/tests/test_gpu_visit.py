@@ -223,7 +223,7 @@ def test_wheels_are_those_of_the_machines_python(monkeypatch, python, name):
     assert names & {'older', 'newer'} == {name}
 
 
-# For each job: the name of its rehearsal, which takes at most ten minutes. All other jobs are in 'steps'.
+# For each job: the name of its rehearsal, which takes at most ten minutes. Jobs that are not listed belong to 'steps'.
 REHEARSALS = {
     **{job.name: 'compile' for job in PLAN if {'compile', 'graphs'} & set(job.name.split())},
     **{job.name: 'cases' for job in PLAN if job.name.startswith('case ')},

@@ -185,7 +185,7 @@ def test_run_leaks_no_memory_files_or_threads(tmp_path, run_processes):
 
 
 if __name__ == '__main__':
-    # A history with one value per step then stops growing after a sixth of the run.
+    # With this limit, a history with one value per step stops growing after a sixth of the run.
     progress.KEPT = 100
     register()
     folder = Path(sys.argv[1])

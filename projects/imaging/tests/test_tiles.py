@@ -22,7 +22,7 @@ HOW = {
 
 @pytest.fixture
 def scan() -> np.ndarray:
-    """Return noise of 300 x 500 pixels, whose left third is a white background."""
+    """Return an image of noise, 300 x 500 pixels. Its left third is a white background."""
     pixels = np.random.default_rng(0).integers(0, 256, (300, 500, 3), np.uint8)
     pixels[:, :160] = 250
     return pixels

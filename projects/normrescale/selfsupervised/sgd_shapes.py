@@ -1,5 +1,5 @@
-# MoCo v2+ on the demo's images in 561 steps, evaluated with 100 labels of each kind of shape. A run has 1/400 of the paper's
-# steps. Its weight decay is twenty times the usual one, so that norms stay small within so few steps.
+# MoCo v2+ on the demo's images in 561 steps, evaluated with 100 labels of each kind of shape. The weight decay is twenty times
+# the usual one, so that norms stay small within so few steps.
 _base_ = '../../../configs/demo/mocov2plus_shapes.py'
 view = [
     dict(type='RandomResizedCrop', size=28, scale=(0.2, 0.6)),

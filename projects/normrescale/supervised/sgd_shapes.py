@@ -1,5 +1,5 @@
-# Supervised training on six kinds of Shapes in 12 s on one core, evaluated on six other kinds with 100 labels each. A run has
-# 1/400 of the paper's steps. Its weight decay is fifty times the usual one, so that norms stay small within so few steps.
+# Supervised training on six kinds of Shapes in 552 steps (12 s on one core), evaluated on six other kinds with 100 labels each.
+# The weight decay is fifty times the usual one, so that norms stay small within so few steps.
 _base_ = '../../../configs/demo/mocov2plus_shapes.py'
 known = 'projects/normrescale/known.txt'
 new = 'projects/normrescale/new.txt'

@@ -126,7 +126,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (
             ['00.png,a', '1.png,b'],
             'utf-8',
-            "1 names do not match exactly one image below .* first '1.png' .an image is named '00.png'",
+            "1 names do not match exactly one image below .* first '1.png' .expected names such as '00.png'",
         ),
         (
             ['00.png,a', '00.png,b'],
@@ -139,12 +139,12 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
             "00.png has two values .'a' and 'b'.; remove one of its lines",
         ),
         (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has only one labeled image"),
-        (['00.png,a', '01.png,a'], 'utf-8', 'there are 1 classes'),
+        (['00.png,a', '01.png,a'], 'utf-8', 'expected at least two classes .* found 1;'),
         (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* save it as CSV in UTF-8'),
         (
             ['02.png,a', '03.png,b'],
             'no heads',
-            "first line names an image .'00.png'.; add a header line",
+            "first line contains the name of an image .'00.png'.; add a header line",
         ),
         (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* save it as CSV in UTF-8'),
     ],

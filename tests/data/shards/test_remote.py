@@ -23,7 +23,10 @@ SECRETS = 'verysecret', 'AKIAPUBLIC'
 
 
 class Faults:
-    """Make the server's next answers late, errors, or errors without a body ('silent', like S3's answers to HEAD)."""
+    """Delay the next answers of the server, or replace them with errors.
+
+    Errors of the kind 'silent' have no body, like S3's answers to HEAD.
+    """
 
     def __init__(self, application) -> None:
         self.application = application

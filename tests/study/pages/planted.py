@@ -277,9 +277,9 @@ def crossed() -> Record:
 
 
 def rescaled() -> Record:
-    """Two rows of winners of searches, and two rows with rescaled weights of the second row.
+    """The rows SGD and LARS consist of winners of searches. Two further rows rescale the weights of LARS.
 
-    The record has search curves of many rows, and verdicts in the words of an earlier version.
+    The record has search curves of many rows, and verdicts as an earlier version wrote them.
     """
     record = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     sources = (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)

@@ -36,7 +36,7 @@ HEADLINES = {
     'sequential': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
     'two_factors': f'{LARGEST} “symmetric loss”: k-NN is higher, +8.0 points',
     'tuned': 'With “LARS” instead of “SGD”, k-NN is higher, +9.0 points',
-    'drawn_as_lines': 'k-NN along epochs: “MoCo v2+” from 73.6 at 100 to 75.9 at 1000',
+    'drawn_as_lines': 'k-NN along epochs: “MoCo v2+” changes from 73.6 at 100 to 75.9 at 1000',
     'external': 'With “theirs” instead of “ours”, k-NN is higher, +3.0 points',
     'costly': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
 }
@@ -88,7 +88,7 @@ def test_collapsed_runs_name_their_comparisons():
 def test_collapsed_comparisons_have_no_effect_size():
     record = collapsed()
     rows = study(record['rows'][:2], ('k-NN',), seeds=record['seeds'])
-    assert plain(answer(rows)) == 'No comparison is tested: 1 is not tested (collapsed runs).'
+    assert plain(answer(rows)) == 'No comparison has a verdict: 1 is not tested (collapsed runs).'
 
 
 def test_study_of_one_seed_suggests_three_seeds():

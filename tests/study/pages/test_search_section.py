@@ -22,9 +22,9 @@ def effect(estimate: float) -> dict:
 
 @pytest.fixture(scope='module')
 def section() -> str:
-    """Return the section on searches for a study of two rows. The second row was not searched.
+    """Return the section on searches for a study of two rows.
 
-    The published run of the second row has been replaced.
+    The second row was not searched, and its run with the published settings has the state 'replaced'.
     """
     tried = [
         trial(0, 0, 0.1, 40.0),
@@ -66,7 +66,7 @@ def section() -> str:
         'one, search 2, trial 1 did not finish and counts as the worst: NaN',
         '1 1 50.00 ✓ chosen 0.8',
         '2 1 not finished',
-        'These scores are optimistic, because they also choose the best trial.',
+        'These scores are optimistic, because the best trial is chosen by the same scores.',
     ],
 )
 def test_section_states_scores_and_failed_trials(section, text):

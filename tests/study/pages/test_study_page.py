@@ -117,13 +117,13 @@ def with_problems() -> dict:
 @pytest.mark.parametrize(
     'sentence',
     [
-        'seed 1: has not run',
+        'seed 1: not run yet',
         'seed 2: failed (the loss became nan at step 310)',
         'seed 0: k-NN is nan',
         'seed 2: linear was not measured',
-        'seeds 1, 2: has not run',
-        'seed 1: is running (training 12%)',
-        'seed 0: is waiting for runs whose weights it uses',
+        'seeds 1, 2: not run yet',
+        'seed 1: running (training 12%)',
+        'seed 0: waiting for the runs that provide the weights',
         'seed 0: linear leaves out 24 unreadable test images',
         "'e' is left out: at the scale demo, its runs would equal those of 'd'.",
     ],
@@ -153,7 +153,7 @@ def test_study_without_a_run_has_a_page(page):
     for one in record['rows']:
         one['runs'] = []
     text = text_of(page(record))
-    assert text.count('seeds 0, 1, 2: has not run') == 4  # Each of the four rows has this line
+    assert text.count('seeds 0, 1, 2: not run yet') == 4  # Each of the four rows has this line
     assert 'No score is measured yet; 0 of 12 runs are finished.' in text
     assert 'The fairness of this study was not checked.' in text
 
@@ -384,7 +384,7 @@ def test_equal_costs_are_stated(page):
 
 
 def test_rescaled_rows_count_no_training(page):
-    # The trained runs are two winners of SGD, one of LARS, and four trials of nine seconds.
+    # Only these runs were trained: both runs of SGD, the first run of LARS, and four trials of nine seconds.
     seconds = 2 * 118.2 + 1 + 118.2 + 36
     assert f'8 of 8 finished, 0 seeds, {duration(seconds)} of training' in text_of(page(rescaled()))
 

@@ -109,7 +109,7 @@ def test_unequal_seeds_give_least_squares_estimates():
 
 
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
-    """Return the fit of a design, the scores of 4000 simulated studies (study, run), and the design."""
+    """Return a model fitted to a design, scores of 4000 simulated studies as an array (study, run), and the design."""
     design = Design(**study(rows, [[0.0]] * len(rows))['design'])
     runs = [(name, seed) for name in design.rows for seed in range(seeds)]
     draw = np.random.default_rng(seeds)
@@ -171,7 +171,7 @@ def test_collapsed_runs_leave_verdicts_on_their_counts():
     scores[np.array(HALF)[:, 1] == 1, 3] = 2.0
     result = attribute(study(HALF, scores), 'knn', 1.0)
     assert (len(result['collapsed']), result['runs']) == (8, 64)
-    # The estimate only uses runs that have learned.
+    # The estimate uses only runs that have not collapsed.
     assert result['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)
     verdicts = {effect['name']: effect['verdict'] for effect in result['effects']}
     assert verdicts.pop('b') == 'differs in how many runs collapse' and set(verdicts.values()) == {
@@ -192,7 +192,8 @@ def test_row_with_one_learned_run_is_left_out():
     assert effect['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and effect['low'] < 5 < effect['high']
     assert effect['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
-    # Of four rows, each is required for the estimate, so the single learned run is used, but there is no interval.
+    # With only four rows, the estimate needs every row. It therefore uses the one run that has not collapsed, but
+    # there is no interval.
     assert pair['estimate'] is not None and pair['low'] is None
 
 

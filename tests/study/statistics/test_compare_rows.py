@@ -58,7 +58,7 @@ def test_planted_effect_is_found_with_stated_power(seeds, effect):
 
 def test_equal_rows_are_equivalent_marginal_ones_not():
     equal, apart = ladders(10, 3.0, spread=0.2), ladders(10, 3.0, spread=0.2, steps=1.0)
-    # The noise prevents the verdict 'differs', which would be decided before 'equivalent'.
+    # The verdict 'differs' takes precedence over 'equivalent'. With more noise, 'differs' is rare.
     noisy = ladders(10, 3.0, spread=1.0, steps=1.0)
     for scores, test in (
         (equal, lambda share: share > 0.95),
@@ -141,7 +141,7 @@ def test_collapsed_runs_are_counted_and_tested(row, verdict, share):
         (sum(score < 25 for score in row), 0),
         pytest.approx(share),
     )
-    # The estimate only uses runs that have learned.
+    # The estimate uses only runs that have not collapsed.
     assert study.estimate == (None if verdict != 'not tested (collapsed runs)' else pytest.approx(0, abs=2))
     assert study.improvement[0] == pytest.approx(0.0 if verdict != 'not tested (collapsed runs)' else 8.5 / 25, abs=0.1)
     # The paired differences leave out the seeds of the two collapsed runs.

@@ -81,9 +81,9 @@ def test_null_fork_changes_less_than_a_millionth(text, null):
     assert fork_summary(study, 'k-nn')[0]['null'] == null
 
 
-# These are k-NN accuracies of five runs (trunks), and of runs that branch off from the trunks after epoch 3 with an
-# almost equal weight decay (null forks), changed by one and by two ten-millionths. The networks are small ResNets,
-# trained for 6 epochs on 6 000 images of Shapes with 48 pixels, and tested on 2 400 images.
+# These are k-NN accuracies of five runs (trunks), and of two sets of runs that branch off from the trunks after epoch 3
+# (null forks). The weight decay of a null fork differs from that of its trunk by one or two ten-millionths. The networks
+# are small ResNets, trained for 6 epochs on 6 000 images of Shapes with 48 pixels, and tested on 2 400 images.
 TRUNKS = [25.75, 13.0, 16.125, 13.583, 22.542]
 NULL_FORKS = [[25.0, 13.333, 16.708, 14.625, 22.75], [25.417, 12.958, 15.667, 13.875]]
 

@@ -27,7 +27,10 @@ def test_error_by_images_equals_the_bootstrap():
 
 
 def test_seed_and_classifier_spread_are_separated():
-    """400 models deviate by 3, and four classifiers of each by 2. Their means therefore spread by sqrt(9 + 4 / 4)."""
+    """400 models deviate by 3, and the four classifiers of a model by 2.
+
+    The means over four classifiers therefore deviate by sqrt(9 + 4 / 4).
+    """
     generator = np.random.default_rng(1)
     probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))
     runs = [

@@ -16,7 +16,7 @@ def test_planned_seeds_are_the_fewest_with_the_power():
     assert power(2.0, 1.5, seeds, 6) >= 0.8 > power(2.0, 1.5, seeds - 1, 6)
     assert power(visible_effect(1.5, 5, 6), 1.5, 5, 6) == pytest.approx(0.8, abs=1e-6)
     assert seeds_for(0.001, 10.0, 6) is None
-    # With three seeds, scipy returns NaN for the probability of the opposite verdict.
+    # With four seeds, scipy returns NaN for the probability of the opposite verdict. It must count as 0.
     assert seeds_for(5.0, 1.0, 6) == 4
 
 

@@ -131,7 +131,7 @@ def test_tool_adds_seeds_to_open_rows(tmp_path, monkeypatch, capsys, run_tool, o
     page, out = (tmp_path / 'out' / 'page.html').read_text(), capsys.readouterr().out
     for line in ('analysis at 3 seeds: two higher', 'analysis at 7 seeds: no decision'):
         assert line in page and line in out
-    assert 'has not run' not in page
+    assert 'not run yet' not in page
     first = json.loads((tmp_path / 'out' / 'study.json').read_text())
     # These are the numbers of finished runs at each analysis.
     assert (first['primary'], first['looks']) == ('knn', [9, 13, 17])
