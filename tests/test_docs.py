@@ -37,7 +37,7 @@ TOOL = re.compile(r'(?:tools|projects)/[\w/]+\.(?:py|sh)$')
 CODE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
 LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)')
 OURS = re.compile(r'^(?:configs|projects|tools|tests|mmairl|requirements)/[\w./-]+$')
-# These are files of the reader, or files that a run writes.
+# Files in these folders belong to the reader or are written by runs, so they need not exist.
 THEIRS = re.compile(r'^(?:work_dirs|data|build|dist)/')
 # For each shell script: the tool that it calls, the number of its own positional arguments, and the
 # indices of those that it passes on.
@@ -62,7 +62,7 @@ def prose(page: str) -> str:
 
 
 def shown_files(page: str) -> dict[str, str]:
-    """Return the examples of a page that are files, by the file name in their first line."""
+    """Return the example files of a page. The key is the file name that the first line of an example states."""
     bodies = [block['body'] for block in FENCE.finditer(read(page))]
     return {name[1]: body for body in bodies if (name := re.match(r'# ([\w./-]+\.(?:py|yaml))\n', body))}
 
@@ -281,9 +281,9 @@ def test_docstring_examples_run():
             assert not doctest.testmod(importlib.import_module(name), optionflags=flags).failed, name
 
 
-# Fast commands of the documentation. Each has the command as a page shows it, options that make it
-# shorter, and a text in its output or a file that it writes. A command runs in a folder with the
-# files of its page.
+# Fast commands of the documentation. An entry has the command as a page shows it, options that
+# shorten the run, and either a text that the command prints or a file that it writes. The command
+# runs in a folder with the example files of the page.
 TINY = (
     ' --cfg-options train_dataloader.dataset.count=64 total_batch_size=32 train_cfg.max_epochs=1 '
     'train_dataloader.num_workers=0 default_hooks.checkpoint.interval=1'
@@ -316,7 +316,7 @@ def test_every_run_command_is_on_a_page():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Return a folder in which a reader could write files. It has links to the repository's folders."""
+    """Enter a new folder with links to the repository's folders, and return it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv('COLUMNS', '120')

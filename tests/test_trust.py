@@ -112,7 +112,7 @@ def test_postscript_image_is_not_executed(tmp_path):
 
 
 def test_pages_of_an_untrusted_run_execute_nothing(tmp_path, canary, monkeypatch, capsys):
-    """The configs of the run, in Python and in YAML, are malicious. Pages and a study read them."""
+    """The configs of both runs, in Python and in YAML, are malicious. Pages and a study read these configs."""
     (tmp_path / 'evil.py').write_text(program := f'a = __import__("os").mkdir({str(canary)!r})\n')
     yaml = f'custom_imports: {{imports: [evil]}}\nmodel: !!python/object/apply:os.mkdir ["{canary}"]\n'
     monkeypatch.syspath_prepend(tmp_path)

@@ -67,7 +67,7 @@ def test_infinite_sampler_works_with_workers(tmp_path):
 
 
 class Given(Sampler):
-    """Yield these indices, and report this length. If the indices are an iterator, only the first epoch has any."""
+    """Yield these indices, and report this length. If the indices are an iterator, only the first epoch yields indices."""
 
     def __init__(self, indices: Iterable[int], length: int) -> None:
         self.indices, self.length = indices, length
@@ -85,7 +85,7 @@ def test_epoch_without_a_batch_raises():
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
     with raises_code('no-batch', 'Given yields no batch in epoch 2'):
         next(reader)
-    # The sampler yields fewer indices than its length. A run that resumes after its last batch
-    # finds the epoch empty and continues with the next epoch.
+    # The sampler yields fewer indices than its length, so an epoch has only three batches. A run
+    # that resumes after the third batch continues with the next epoch.
     loader = DataLoader(torch.arange(8), batch_size=2, sampler=Given(range(6), 8))
     assert next(endless(loader, 3)).tolist() == [0, 1]

@@ -72,7 +72,7 @@ def overlap(first: Sequence[float], second: Sequence[float], offset: int = 1) ->
 
 
 def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 2) -> Config:
-    """Return a config with fewer pixels, regions and channels, which saves no checkpoint."""
+    """Return a config with fewer pixels, regions and channels. Its run saves no checkpoint."""
     cfg = start_from(load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py')), str(checkpoint))
     task = name.split('_')[0].replace('0712', '').replace('07', '')
     size = SIZES.get(task, (160, 96))
