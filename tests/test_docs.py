@@ -95,8 +95,8 @@ def alternatives(word: str) -> list[str]:
 
 
 def check_command(command: list[str], written_files: set[str]) -> None:
-    """Check a command with the parser of its tool. `written_files` are those that earlier commands of
-    the page have written.
+    """Check a command with the parser of its tool. `written_files` are the files that earlier
+    commands of the page have written.
     """
     command = list(itertools.dropwhile(lambda word: re.match(r'^[A-Z_]+=', word), command))
     if command[0] == 'mmairl':
