@@ -1,6 +1,4 @@
-"""Images that are not 8-bit RGB: they can be trained on, evaluated, embedded, shown, and used after a resume or a
-conversion.
-"""
+"""Images that are not 8-bit RGB: training, evaluation, embedding, export to timm, the page of views, and errors."""
 
 import json
 
@@ -66,7 +64,7 @@ CASES = {
 def case(request, tmp_path):
     """Return the number of channels, a config file, and a folder of 24 images.
 
-    The images of its two classes differ in brightness.
+    The images of the two classes differ in brightness.
     """
     channels, kind, write, side = CASES[request.param]
     random, root = np.random.default_rng(0), tmp_path / 'images'

@@ -1,4 +1,4 @@
-"""Configs: neighbors on the ladder differ in one factor only, and configs written as YAML or JSON keep all values."""
+"""Configs: neighboring methods differ in one factor only, and configs written as YAML or JSON keep all values."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ from mmairl.study.factors import changed, factors_of
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 
-# Each step of the ladder changes one factor, and may change the listed config keys with it.
+# For each pair of configs: the factor that differs, and the config keys that may differ.
 RUNGS = {
     ('mocov2', 'mocov2_syncbn'): ('batch norm', {'model.backbone.norm_cfg', 'model.projector', 'model.shuffle_bn'}),
     ('mocov2_syncbn', 'mocov2_syncbn_predictor'): ('student predictor', {'model.predictor'}),
@@ -44,13 +44,13 @@ def test_neighbors_differ_in_one_factor(pair):
     factor, allowed = RUNGS[pair]
     one, two = map(load, pair)
     keys = changed(one, two)
-    assert keys, 'a step of the ladder must change something'
+    assert keys, 'the two configs must differ'
     strays = [key for key in keys if not any(key == prefix or key.startswith(f'{prefix}.') for prefix in allowed)]
     assert not strays, f'{pair[1]} changes more than its {factor}: {strays}'
     before, after = factors_of(one), factors_of(two)
     # BYOL's loss uses no negatives, so the loss and the queue count as one factor.
     differing = {name for name in before if before[name] != after[name]} - {'negatives'}
-    # Two steps also widen the projector or drop its last bias, as the released code does.
+    # In two pairs, the projector also differs: in its widths in one pair, and in its last bias in the other.
     assert differing - ({'projector'} if pair in PROJECTOR_TOO else set()) == {factor}
     assert (pair in PROJECTOR_TOO) == ('projector' in differing)
 

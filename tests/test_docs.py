@@ -37,10 +37,10 @@ TOOL = re.compile(r'(?:tools|projects)/[\w/]+\.(?:py|sh)$')
 CODE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
 LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)')
 OURS = re.compile(r'^(?:configs|projects|tools|tests|mmairl|requirements)/[\w./-]+$')
-# These are files of the reader, or files that a run writes.
+# Files in these folders belong to the reader or are written by runs, so they need not exist.
 THEIRS = re.compile(r'^(?:work_dirs|data|build|dist)/')
-# For each shell script: the tool that it calls, the number of its own positional arguments, and the
-# indices of those that it passes on.
+# For each shell script: the tool that it calls, the number of positional arguments of the script, and
+# the indices of those that the script passes to the tool.
 BEHIND = {
     'tools/dist_train.sh': ('tools/train.py', 2, [0]),
     'tools/dist_evaluate.sh': ('tools/evaluate.py', 3, [1, 2]),
@@ -62,7 +62,7 @@ def prose(page: str) -> str:
 
 
 def shown_files(page: str) -> dict[str, str]:
-    """Return the examples of a page that are files, by the file name in their first line."""
+    """Return the example files of a page. The key is the file name that the first line of an example states."""
     bodies = [block['body'] for block in FENCE.finditer(read(page))]
     return {name[1]: body for body in bodies if (name := re.match(r'# ([\w./-]+\.(?:py|yaml))\n', body))}
 
@@ -79,7 +79,7 @@ def bash_lines(page: str) -> list[str]:
 
 
 def commands(line: str) -> list[list[str]]:
-    """Return the words of a line for each alternative in {a,brace}. Brackets around optional words are dropped."""
+    """Return one list of words for each alternative in {a,brace} of a line. Brackets around optional words are dropped."""
     words = [word.strip('[]').removesuffix('...') for word in shlex.split(line, comments=True)]
     options = [alternatives(word) for word in words]
     most = max(map(len, options), default=0)
@@ -95,8 +95,8 @@ def alternatives(word: str) -> list[str]:
 
 
 def check_command(command: list[str], written_files: set[str]) -> None:
-    """Check a command with the parser of its tool. `written_files` are those that earlier commands of
-    the page have written.
+    """Check a command with the parser of its tool. `written_files` are the files that earlier
+    commands of the page have written.
     """
     command = list(itertools.dropwhile(lambda word: re.match(r'^[A-Z_]+=', word), command))
     if command[0] == 'mmairl':
@@ -196,7 +196,7 @@ def test_commands_are_accepted_by_their_tools():
 def test_paths_and_links_exist():
     wrong = []
     for page in PAGES:
-        # Older entries name former paths.
+        # Older entries of the changelog have former paths.
         spans = CODE.findall(prose(page)) if page != 'CHANGELOG.md' else []
         wrong += [(page, path) for span in spans for path in alternatives(span) if not is_there(page, path)]
         wrong += [(page, message) for target in LINK.findall(prose(page)) if (message := broken_link(page, target))]
@@ -281,9 +281,9 @@ def test_docstring_examples_run():
             assert not doctest.testmod(importlib.import_module(name), optionflags=flags).failed, name
 
 
-# Fast commands of the documentation. Each has the command as a page shows it, options that make it
-# shorter, and a text in its output or a file that it writes. A command runs in a folder with the
-# files of its page.
+# Fast commands of the documentation. An entry has the command as a page shows it, options that
+# shorten the run, and either a text that the command prints or a file that it writes. The command
+# runs in a folder with the example files of the page.
 TINY = (
     ' --cfg-options train_dataloader.dataset.count=64 total_batch_size=32 train_cfg.max_epochs=1 '
     'train_dataloader.num_workers=0 default_hooks.checkpoint.interval=1'
@@ -316,7 +316,7 @@ def test_every_run_command_is_on_a_page():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Return a folder in which a reader could write files. It has links to the repository's folders."""
+    """Enter a new folder with links to the repository's folders, and return it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv('COLUMNS', '120')

@@ -47,7 +47,7 @@ TRAINED = [
 @pytest.mark.parametrize('path', TRAINED)
 def test_config_trains_and_its_checkpoint_loads(toy_config, path):
     def on_shapes(**options) -> Config:
-        """Return a toy config with synthetic images for two steps, in place of noise, and with as many views."""
+        """Return a toy config of two steps, with synthetic images instead of noise."""
         cfg = toy_config(short(path), steps=2, batch=16, width=16, **options)
         cfg.pop('strategy', None)  # Tests in engine/sharding cover strategies
         crop = [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]
@@ -64,8 +64,8 @@ def test_config_trains_and_its_checkpoint_loads(toy_config, path):
     if runner.model.teacher is not None:
         momentum = cfg.default_hooks.momentum
         follows = any(name.startswith('teacher.') for name in moved)
-        # In the last step, the momentum is 1 if it is constant at 1, or if it rises and steps count
-        # from 1.
+        # The teacher does not move in the last step if the momentum is then 1: a constant of 1, or a
+        # rising momentum whose steps are counted from 1.
         reaches_one = momentum.schedule == 'cosine' and momentum.get('first_step', 1) == 1
         assert follows != (reaches_one or momentum.base == 1)
     assert run.train(on_shapes(resume=True)).iter == 2
@@ -93,7 +93,7 @@ def test_schedules_end_with_the_run_and_views_build(paths):
         while 'dataset' in dataset:
             dataset = dataset.dataset
         if dataset.get('views') is None or dataset.views in seen_views:
-            # The views are created on the device, or an earlier config has the same ones.
+            # Nothing is left to test: the device creates the views, or an earlier config has the same views.
             continue
         seen_views.append(dataset.views)
         for steps, pipeline in zip(dataset.views, build_views(dataset.views)):

@@ -113,7 +113,7 @@ class Plain:
 
     def lars_update(self, name: str, p: Tensor, g: Tensor, v: Tensor, lr: float) -> None:
         local, decay = 1.0, 0.0
-        # In these networks, only the weights of convolutions and linear layers have several dimensions.
+        # Biases and batch-norm weights, which have one dimension, get no decay and a local rate of 1.
         if p.ndim > 1:
             decay = 1.5e-6 if self.release else 1e-6
             w, d = math.sqrt((p * p).sum()), math.sqrt((g * g).sum())
@@ -142,7 +142,7 @@ FRAMEWORKS = {
 }
 FILES = {'byol_release': 'byol_variants/byol_release_r50_1000e.py'}
 CASES = [(name, 'float64') for name in FRAMEWORKS] + [('mocov2plus', 'float32'), ('byol_lars', 'float32')]
-# The other cases cover all parts of these frameworks, which lie between MoCo v2 and MoCo v2+.
+# The tests of these frameworks are marked as slow, because the other cases cover all their parts.
 BETWEEN = ('mocov2_syncbn', 'mocov2_syncbn_predictor')
 # With noise images in batches of 8 and the recipe's learning rate, rounding errors in float32 grow
 # about a hundredfold per step. Therefore, float32 runs use a small fraction of that rate. Float64

@@ -65,7 +65,7 @@ def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, le
     output = capfd.readouterr().out
     though = ', though there is a GPU (the driver is too old)' if unusable else ''
     line = f'1 x cpu{though}, each with {torch.get_num_threads()} threads and 0 data workers on '
-    is_shown = level != 'ERROR'  # At the level ERROR, the line is hidden
+    is_shown = level != 'ERROR'
     assert (
         output.count(line) == is_shown and (f'cache {hardware.cache()}, work dir {cfg.work_dir}' in output) == is_shown
     )

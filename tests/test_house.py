@@ -89,7 +89,7 @@ def test_checkpoint_readers_import_no_training_hooks(name):
 
 
 def test_no_import_cycles():
-    """Remove modules without remaining imports until none is left (Kahn's algorithm). Modules that stay form a cycle."""
+    """Repeatedly remove modules that import no remaining module (Kahn's algorithm). If modules remain, there is a cycle."""
     remaining = {name: set(others) for name, others in arrows().items()}
     while free := {name for name, others in remaining.items() if not others & remaining.keys()}:
         remaining = {name: others for name, others in remaining.items() if name not in free}

@@ -1,4 +1,4 @@
-"""Training on several machines by the scripts: two launches equal one Slurm step, and srun gets the right options."""
+"""Training on two machines: a script on each machine equals a Slurm job, and srun gets the right options."""
 
 import os
 import subprocess

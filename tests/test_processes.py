@@ -9,7 +9,8 @@ import torch
 from harness import two_processes as script
 from torch.testing import assert_close
 
-WAYS = ('checkpointing', 'compile')  # These cases train the same network as the case mocov2plus
+# These cases are compared with the case mocov2plus, because they train the same network.
+WAYS = ('checkpointing', 'compile')
 
 
 @pytest.fixture(scope='module')
@@ -22,7 +23,7 @@ def double():
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """Return the results of two processes for each case, and their folder."""
+    """Return the results of two processes for each case, and the folder of these results."""
     folder = tmp_path_factory.mktemp('two')
     run_processes(2, script.__file__, folder)
     return torch.load(folder / 'two.pth', weights_only=True), folder
@@ -37,15 +38,12 @@ def one(tmp_path_factory, double):
 
 @pytest.mark.parametrize('case', [case for case in script.CASES if case != 'spoilt'])
 def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
-    """Compare SyncBN, gradients, teacher, queue, probe, k-NN and health in float64.
-
-    Cases with an optimized step are compared with the plain network.
-    """
+    """Compare SyncBN, gradients, teacher, queue, probe, k-NN and health in float64."""
     expected, outcome = one('mocov2plus' if case in WAYS else case), two[0][case]
     assert outcome['wrapped'] and not expected['wrapped']
     for key, value in expected['weights'].items():
         other = outcome['weights'][key]
-        # Two processes enqueue their halves of a batch in another order.
+        # Two processes enqueue the keys of a batch in another order than one process.
         if key == 'queue.vectors':
             value, other = (rows[rows[:, 0].argsort()] for rows in (value, other))
         assert_close(other, value, atol=1e-9, rtol=1e-7, msg=lambda text, key=key: f'{key}: {text}')

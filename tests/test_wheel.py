@@ -180,7 +180,7 @@ print(json.dumps({**found, 'plan': said.getvalue()}))
 
 
 def test_installed_package_equals_the_checkout(installed, tmp_path):
-    """Compare configs by name, data files, and tools that `mim run mmairl train` starts."""
+    """Compare configs that are loaded by name, data files, and the tool that `mim run mmairl train` starts."""
     (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::longer/byol_lars_r50_300e.py'\ntotal_batch_size = 512\n")
     results = json.loads(elsewhere(USES, installed, tmp_path))
     assert Path(results['package']).is_relative_to(installed)

@@ -90,7 +90,7 @@ class LongTailed(ImageSubset):
     """Selects images so that the sizes of the classes decrease exponentially. Class 0 keeps all images.
 
     As in CIFAR-10-LT and CIFAR-100-LT (Cao et al. 2019), class i of C has n_i = int(n_0 (1 / imbalance)^(i / (C - 1)))
-    images. With the same seed, a smaller imbalance selects the images of a larger imbalance and additional images.
+    images. With the same seed, the images for a larger imbalance are also among the images for a smaller imbalance.
 
     Args:
         dataset: Config of the data set.
@@ -113,8 +113,9 @@ class LongTailed(ImageSubset):
             count = int(largest * (1 / imbalance) ** (label / steps))
             if not 0 < count <= len(images):
                 raise UserError(
-                    f'LongTailed.imbalance={imbalance}: class {name} has {len(images)} images, but {count} must be selected, '
-                    f'because class {self.classes[0]} has {largest} images; set another imbalance or another data set',
+                    f'LongTailed.imbalance={imbalance}: {count} images of class {name} would be selected '
+                    f'(from the imbalance and the {largest} images of class {self.classes[0]}), but this number must be at '
+                    f'least 1 and at most {len(images)}; set another imbalance or another data set',
                     code='bad-imbalance',
                 )
             drawn.append(images[torch.randperm(len(images), generator=generator)[:count]])

@@ -108,8 +108,8 @@ class Siamese(BaseModel):
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        # If there is a queue, this dictionary maps the index of each key's view to the keys of the last batch. These
-        # keys are not normalized.
+        # If there is a queue, this dictionary maps the index of each view that serves as a key to the keys of this view
+        # in the last batch, before normalization.
         self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:

@@ -151,7 +151,7 @@ def submit(
     """Submit the runs that are neither finished nor queued.
 
     Runs that need no unfinished runs are submitted as job arrays of the size that the site accepts. Each other run is a
-    separate job, and Slurm starts this job after the jobs of the unfinished runs.
+    separate job, which Slurm starts only after the jobs of the runs that it needs have succeeded.
 
     Args:
         runs: All runs of the study.
@@ -310,7 +310,7 @@ def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
         return 'cancelled', message if began else f'not started; {because}'
     if began:
         return folder_state, message
-    end = f'{state}, {reason}' if state else 'canceled or ended'
+    end = f'{state}, {reason}' if state else 'no longer in the queue'
     return (
         'never started',
         f'job {job} ended before the run began ({end}); can the node of the job read {run.folder}?',

@@ -28,8 +28,8 @@ from mmairl.study.task_names import (
     recipe,
 )
 
-# The batch size for counting work. It is not 1, because batch norm may be split into virtual replicas, each of which needs
-# several images.
+# FLOPs are counted for a training step with this batch size. It is not 1, because batch norm may be split into virtual
+# replicas, each of which needs several images.
 BATCH = 64
 CLASSES = 1000
 
@@ -66,8 +66,9 @@ def task_hours(
 ) -> dict[str, float | None]:
     """Return the hours that each task takes for one run on one device, or None if they are unknown.
 
-    The hours of a protocol are computed from its number of images and the scale's rate. The hours of a transfer task are
-    computed from its number of steps and the scale's `step_seconds`. If several protocols use features of the same data set,
+    The hours of a protocol are computed from the number of images that pass through the network and from the scale's
+    `rate`, the images per second of a reference config. The hours of a transfer task are computed from its number of steps
+    and the scale's `step_seconds`. If several protocols use features of the same data set,
     the features are extracted only once, so all but the first of these protocols count as zero hours.
 
     Args:
@@ -95,8 +96,8 @@ def transfer_hours(cfg: Config, task: str, scale: Scale) -> float | None:
     seconds = scale.step_seconds.get(task)
     if not seconds:
         return None
-    # The number of steps is stored in the cache, because reading a task's config imports mmdet or mmseg. This import takes
-    # longer than the rest of a plan.
+    # The number of steps is stored in the cache, because reading a task's config imports mmdet or mmseg. This import would
+    # take longer than everything else that a study's plan requires.
     files = sorted((home() / 'configs' / 'transfer').rglob('*.py'))
     subject = dict(
         steps_of=task,

@@ -82,8 +82,8 @@ def task_config(name: str, depth: int) -> Path:
 def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     """Return the names of the requested tasks. By default, return the names in DEFAULT. Raise if the request is invalid.
 
-    The batch statistics of a rescaled network are outdated until the network is trained. If `rescaled` is true, protocols
-    that freeze the network are therefore left out by default, and requesting them is an error.
+    `rescaled` states that NormRescale changed the weights. Their batch statistics are then outdated until the network is
+    trained, so protocols that freeze the network are left out by default, and requesting them is an error.
     """
     names = (requested or DEFAULT).split(',')
     for name in names:
@@ -115,6 +115,6 @@ def require_platform(tasks: list[str]) -> None:
         task = TASKS[name]
         if task.protocol is None:
             message = f'{name}: requires {task.platform}, which cannot be imported'
-            remedy = 'install it by requirements/install.sh full'
+            remedy = 'run requirements/install.sh full'
             with explained(message, remedy, code='no-package'):
                 __import__(task.platform)  # this also checks that the version of mmcv is supported

@@ -69,8 +69,8 @@ def test_patch_features_of_dinov3_equal_timm(tmp_path):
     torch.save(network.state_dict(), tmp_path / 'a.pth')
     # The images are gray, and `embed` converts them to RGB.
     pixels = np.random.default_rng(0).integers(0, 256, (1, 64, 64), np.uint8)
-    # `embed` resizes the images to 64 pixels and crops the central 48, which are a whole number of
-    # patches.
+    # For a size of 56, `embed` resizes images to 64 pixels. It crops the central 48 pixels, because 56
+    # is not a multiple of the patch size 16.
     features, _, places = mmairl.embed(tmp_path / 'a.pth', list(pixels), size=56, patches=True, out=tmp_path / 'p.npy')
     mean = torch.tensor([0.485, 0.456, 0.406])
     std = torch.tensor([0.229, 0.224, 0.225])

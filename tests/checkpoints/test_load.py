@@ -59,8 +59,8 @@ def test_options_are_left_out_whatever_the_file_name(tmp_path, name):
     assert load_checkpoint(file) == dict(epoch=4)
 
 
-# Each of these hostile programs made an earlier reader use an address as an object, or read a small
-# file for minutes.
+# Each of these hostile pickle programs made an earlier reader use an address as an object, or read a
+# small file for minutes.
 MARKER = ['a hostile file must not reach this object']
 ADDRESS = struct.pack('<Q', id(MARKER))
 BYTES = (
@@ -193,7 +193,7 @@ def test_record_marked_as_a_folder_is_an_error(tmp_path):
                 break
             at += 46 + len(info.orig_filename) + len(info.extra) + len(info.comment)
     content = bytearray(path.read_bytes())
-    # This byte of the entry holds the external attributes, which mark it as a folder.
+    # The external attributes, in this byte of the directory entry, mark the record as a folder.
     content[at + 38] = 0x10
     path.write_bytes(content)
     with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""NormRescale gives each tensor the norm of the anchor's tensor. The directions, and everything else, stay the same."""
+"""NormRescale gives each tensor the norm of the same tensor in an anchor checkpoint, and keeps the directions."""
 
 from pathlib import Path
 

@@ -49,7 +49,7 @@ PROJECTS = {
 @pytest.mark.parametrize('name', PROJECTS)
 def test_student_and_teacher_of_every_project(name, states, tmp_path):
     envelope, *prefixes = PROJECTS[name]
-    # This prefix belongs to the backbone alone, so the head has a prefix of its own.
+    # If the prefix belongs to the backbone alone, the head has another prefix.
     pure = prefixes[0].endswith(('backbone.', '.0.'))
     head = 'projector.0.weight' if pure else f'{prefixes[0]}fc.0.weight'
     heads = {head: torch.randn(3), 'queue': torch.randn(4, 8)}

@@ -226,7 +226,7 @@ def test_queue_states_of_runs(slurm, folder):
     queue = jobs.read_queue(runs)
     expected = {
         limited: rf'pending: Partition\w+ \(job {numbers[0]}\)',
-        cancelled: rf'never started: job {numbers[1]} ended before the run began \(canceled or ended\); can the node .*/b\?',
+        cancelled: rf'never started: job {numbers[1]} ended before the run began \(no longer in the queue\); can the .*/b\?',
         unseen: rf'never started: job {numbers[2]} ended before the run began \(FAILED, JobLaunchFailure\); .*',
         requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }

@@ -1,4 +1,4 @@
-"""Checkpoints: a run chooses the one to start from, reads it once, and removes only its own outdated files."""
+"""Checkpoints: a run chooses its start checkpoint, reads the file once, and removes only its own outdated files."""
 
 import os
 from pathlib import Path
@@ -79,8 +79,8 @@ def choice(folder: Path, **how: object) -> tuple[RunStart, Config]:
 
 
 def test_new_run_in_an_old_folder_ignores_old_files(folder):
-    """A run that was killed before its first checkpoint must not resume from the checkpoint of an earlier run, unless a
-    flag names it.
+    """A run that was killed before its first checkpoint must not resume from the checkpoint of an earlier run, unless
+    `load_from` names this checkpoint.
     """
     RunStart(run='new').begin(folder)
     start, cfg = choice(folder)
@@ -193,11 +193,11 @@ def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
 
 
 def test_load_from_loads_weights_only(tmp_path):
-    """Seed, batch size and online probe are those of the new run."""
+    """Seed, batch size and online probe come from the new config, not from the checkpoint."""
     other = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'other'), leave_at=5))
     cfg = resuming.config('views_of_the_batch', str(tmp_path / 'new'), leave_at=1, batch=4)
     cfg.load_from, cfg.randomness.seed = str(other), 11
-    # With a rate of 0, the probe keeps its initial weights.
+    # With a learning rate of 0, the probe keeps its initial weights.
     cfg.custom_hooks[0].lr = 0.0
     cfg.default_hooks.checkpoint.interval = 1
     before, after = load_checkpoint(other), load_checkpoint(resuming.run(cfg))
@@ -209,7 +209,7 @@ def test_load_from_loads_weights_only(tmp_path):
 
 
 def old_config(work_dir: Path) -> Config:
-    """Return today's form of the config with which commit 96d53a7 wrote tests/files/before_the_house.pth."""
+    """Return, in today's form, the config with which commit 96d53a7 wrote tests/files/before_the_house.pth."""
     cfg = load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
     cfg.model.backbone.update(stem_channels=2, base_channels=2)
     cfg.model.projector.update(in_channels=16, hidden_channels=8, out_channels=4)
@@ -230,7 +230,7 @@ def old_config(work_dir: Path) -> Config:
     return cfg
 
 
-# The code of that commit had these values at iteration 12 of the same run.
+# With this config, commit 96d53a7 reached these values at iteration 12.
 OLD = {
     'backbone.conv1.weight': [2.86868072, 2.74249601, 1.63578558, 0.70546979],
     'teacher.backbone.conv1.weight': [0.65883887, 0.85651362, 0.46041384, 0.13085245],
@@ -249,7 +249,7 @@ def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
     state = runner.model.state_dict()
     assert runner.iter == 12
     for key, expected in OLD.items():
-        # The tolerance is there because CPUs round differently.
+        # CPUs round differently.
         assert state[key].flatten()[:4].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5), key
     learnt = [value for key, value in state.items() if value.is_floating_point() and 'running' not in key]
     momenta = [moment['momentum_buffer'] for moment in runner.optim_wrapper.optimizer.state.values()]
@@ -320,7 +320,7 @@ def test_every_name_of_mmengines_hook_saves_exactly(toy_config, kind):
 
 
 def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
-    """A subclass of mmengine's hook is not replaced, but the runner writes its checkpoints."""
+    """A subclass of mmengine's hook is not replaced, but mmairl's runner writes the checkpoints that the hook requests."""
 
     class Foreign(CheckpointHook):
         pass

@@ -31,7 +31,8 @@ def launched(monkeypatch) -> Callable[..., None]:
 
     def launched(launcher: str, *values: str, **others: str) -> None:
         for name in VARIABLES['pytorch']:
-            # Monkeypatch restores a variable only if it was set before it is deleted.
+            # Monkeypatch records no deletion of a variable that is not set. Without a record, it would not
+            # remove variables that the code under test sets.
             monkeypatch.setenv(name, '')
             monkeypatch.delenv(name)
         names = VARIABLES[launcher]
@@ -60,7 +61,7 @@ def joined(monkeypatch) -> dict:
 
 
 def test_process_selects_its_gpu_before_joining(launched, joined):
-    """mmengine would join the group only when it builds a runner, which is after the batch is divided."""
+    """mmengine would join the group only when it builds a runner. Our code divides the batch earlier."""
     launched('pytorch', '1')
     start_processes('pytorch')
     second = torch.device('cuda', 1)
@@ -71,7 +72,7 @@ def test_process_selects_its_gpu_before_joining(launched, joined):
 
 @pytest.mark.parametrize('gpus,task', [(1, '5'), (2, '1')])
 def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
-    """torch's own variables are replaced if they are set."""
+    """Slurm's values replace RANK, WORLD_SIZE and LOCAL_RANK even if these variables are already set."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     before = dict(RANK='0', WORLD_SIZE='0', LOCAL_RANK='0', MASTER_ADDR='node1', MASTER_PORT='1')
     launched('slurm', task, task, '0', '8', 'node[1-2]', **before)

@@ -13,7 +13,7 @@ from mmairl.engine.doctor import Outcome, Remedy, Sign, Trial, by_likelihood, fi
 from mmairl.engine.fork import Fork
 from mmairl.engine.health import QUANTITIES
 
-# Each planted fault has the quantity that shows it, and the remedy against it.
+# For each planted fault: the changed options, the quantity that shows the fault, and the remedy.
 FAULTS = {
     'teacher without momentum': (
         {'default_hooks.momentum': dict(type='MomentumHook', base=0.0, schedule='constant')},
@@ -104,10 +104,7 @@ def test_usual_settings_get_no_remedy_of_their_own(tmp_path):
 
 
 def test_forks_last_until_after_the_sign(monkeypatch):
-    """If the continued runs ended before the first bad value, the unchanged run would still look healthy.
-
-    Then no remedy could improve on it.
-    """
+    """The continued runs must reach the first bad value. Otherwise, even the unchanged run would look healthy."""
     stored = [StoredCheckpoint(Path('a'), dict(iter=iteration)) for iteration in (300, 600, 900)]
     monkeypatch.setattr(doctor, 'checkpoints_of_run', lambda work_dir: stored)
     late = Trial(Path(), Sign(QUANTITIES[0], 890, nan), steps=200)

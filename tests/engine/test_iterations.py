@@ -1,4 +1,4 @@
-"""Training that is counted in iterations, with samplers of every kind. The configs of Fig. 8 resume inside an epoch."""
+"""Training that is counted in iterations, with samplers of every kind. Configs of `data_variation` resume inside an epoch."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,7 +21,7 @@ VARIATION = Path(resuming.toy.CONFIGS) / 'data_variation'
 
 
 def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) -> Config:
-    """Return a config of Fig. 8 with 2 workers and synthetic images. An epoch has 5 batches of 8, and images left over."""
+    """Return a config from `data_variation` with 2 workers and synthetic images. An epoch has 5 full batches of 8 images."""
     cfg = resuming.config('workers', str(work_dir), leave_at=leave_at, resume=resume)
     loader = load_config(str(VARIATION / 'mocov2plus_50pct_r50.py')).train_dataloader
     loader.update(num_workers=2, pin_memory=False)
@@ -67,7 +67,7 @@ def test_infinite_sampler_works_with_workers(tmp_path):
 
 
 class Given(Sampler):
-    """Yield these indices, and report this length. If the indices are an iterator, only the first epoch has any."""
+    """Yield these indices, and report this length. If the indices are an iterator, only the first epoch yields indices."""
 
     def __init__(self, indices: Iterable[int], length: int) -> None:
         self.indices, self.length = indices, length
@@ -85,7 +85,7 @@ def test_epoch_without_a_batch_raises():
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
     with raises_code('no-batch', 'Given yields no batch in epoch 2'):
         next(reader)
-    # The sampler yields fewer indices than its length. A run that resumes after its last batch
-    # finds the epoch empty and continues with the next epoch.
+    # The sampler yields fewer indices than its length, so an epoch has only three batches. A run
+    # that resumes after the third batch continues with the next epoch.
     loader = DataLoader(torch.arange(8), batch_size=2, sampler=Given(range(6), 8))
     assert next(endless(loader, 3)).tolist() == [0, 1]

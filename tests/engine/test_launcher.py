@@ -21,9 +21,9 @@ echo started >> $1/started_$RANK
 echo $$ > $1/.pid_$RANK && mv $1/.pid_$RANK $1/pid_$RANK
 for i in {1..3000}; do sleep 0.1; done
 """
-# A signal can go to the launcher, to one of its processes, or to all processes, as a terminal or a
-# scheduler sends it.
-TOLD = ('launcher', 'process', 'all')
+# A signal can go to the launcher, to one of its processes, or, from a terminal or a scheduler, to the
+# launcher and all its processes.
+RECEIVERS = ('launcher', 'process', 'all')
 
 
 def launch(*words: str) -> None:
@@ -34,9 +34,9 @@ def launch(*words: str) -> None:
 
 @pytest.fixture(scope='module')
 def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
-    """Return the exit code of each launcher and the folder of its files.
+    """Return, for each receiver and signal, the exit code of a launcher and the folder of its files.
 
-    All run at the same time, because they mostly wait.
+    All launchers run at the same time, because they mostly wait.
     """
     script = tmp_path_factory.mktemp('script') / 'rank.sh'
     script.write_text(RANK)
@@ -44,7 +44,7 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
     # This process has threads of torch, so a plain fork of it sometimes crashed.
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(['mmairl.engine.launcher'])
-    for to in TOLD:
+    for to in RECEIVERS:
         for number in SIGNALS:
             folder = tmp_path_factory.mktemp('launcher')
             words = ('--nproc_per_node=2', '--max-restarts=1', '--no-python', 'bash', str(script), str(folder))
@@ -65,7 +65,7 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
     return {case: (launcher.exitcode, folder) for case, (launcher, folder) in started.items()}
 
 
-@pytest.mark.parametrize('to', TOLD)
+@pytest.mark.parametrize('to', RECEIVERS)
 @pytest.mark.parametrize('number', SIGNALS)
 def test_launcher_saves_all_processes_and_exits_75(outcomes, to, number):
     """The launcher restarts no process."""

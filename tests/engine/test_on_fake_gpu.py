@@ -91,7 +91,7 @@ def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
 
 def test_optimizer_launches_no_kernel_per_weight(toy_config):
     model = MODELS.build(toy_config('byol_lars_r50_200e.py').model).to('meta')
-    # In this mode, operations compute nothing.
+    # In FakeTensorMode, operations compute nothing.
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device='cuda')
         weights = [param for param in model.parameters() if param.requires_grad]

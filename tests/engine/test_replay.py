@@ -49,8 +49,8 @@ def test_whole_run_is_reproduced(run_dir):
 @pytest.mark.slow
 @pytest.mark.parametrize('case', ['lars_accumulated', 'workers', 'views_of_the_batch'])
 def test_other_recipes_are_reproduced(tmp_path, case):
-    """The runs had data workers (a replay has none), views created on the device, accumulated batches, and a separate
-    checkpoint folder.
+    """Depending on the case, the run accumulates batches, has data workers (a replay has none), or creates views on the
+    device. Its checkpoints are in a separate folder.
     """
     run = tmp_path / 'run'
     cfg = resuming.config(case, str(run), epochs=2, steps=2, every=2)
@@ -88,7 +88,7 @@ def roll_queue(checkpoint: dict) -> None:
     vectors.copy_(vectors.roll(1, 0))
 
 
-# Each change of the checkpoint has the name of the first value that then differs.
+# After each change of the checkpoint, `differences_of` must report only the key of this dict.
 TAMPERING = {
     'state_dict.backbone.conv1.weight': flip_a_bit,
     'state_dict.teacher.backbone.conv1.weight': copy_student,

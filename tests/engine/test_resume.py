@@ -18,7 +18,7 @@ SCRIPT = Path(resuming.__file__)
 
 
 def trained(folder: Path, case: str, *leave_at: int) -> Path:
-    """Interrupt a run at each of these iterations and resume it each time. Return its last checkpoint."""
+    """Interrupt a run at each iteration in `leave_at` and resume it each time. Return its last checkpoint."""
     for place, iteration in enumerate([*leave_at, None]):
         cfg = resuming.config(case, str(folder), leave_at=iteration, resume=place > 0, **resuming.SHORT)
         last = resuming.run(cfg)
@@ -27,10 +27,7 @@ def trained(folder: Path, case: str, *leave_at: int) -> Path:
 
 @pytest.mark.parametrize('case', ['shuffle_bn', 'views_of_the_batch'])
 def test_resumed_run_equals_uninterrupted_run(tmp_path, case):
-    """One interruption is at the last iteration of an epoch, after its checkpoint.
-
-    The second is at an iteration that saves.
-    """
+    """The run is interrupted at iteration 4, the last one of an epoch, and at iteration 6, which saves a checkpoint."""
     whole = trained(tmp_path / 'whole', case)
     resumed = trained(tmp_path / 'resumed', case, 4, 6)
     resuming.assert_the_same_run(whole, resumed)
@@ -39,7 +36,7 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path, case):
 def test_resume_without_random_state_differs_and_warns(tmp_path):
     """A checkpoint of plain OpenMMLab can be resumed although it has no random state.
 
-    This also shows that the test above can fail.
+    The test also shows that `assert_the_same_run` can fail.
     """
     whole = trained(tmp_path / 'whole', 'shuffle_bn')
     resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), leave_at=4, **resuming.SHORT))
@@ -57,9 +54,9 @@ def test_resume_without_random_state_differs_and_warns(tmp_path):
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[Path, str]:
-    """Return the folder of the runs of two processes (harness/resume.py), and their output.
+    """Return the folder of the runs of two processes (harness/resume.py), and the output of the processes.
 
-    One of these runs was started by a single process.
+    A single process has started the run `of_one`.
     """
     folder = tmp_path_factory.mktemp('two')
     resuming.run(resuming.config('no_queue', str(folder / 'of_one'), leave_at=5, **resuming.SHORT))

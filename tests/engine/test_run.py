@@ -46,8 +46,8 @@ def test_explicit_number_of_threads_wins(explicit, expected, monkeypatch):
 
 def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
     folders = [str(tmp_path / name) for name in 'ab']
-    # Both runs may start within the same second, from which mmengine derives the name of an
-    # experiment.
+    # Without a name in the config, our runner must give the runs different names, even if both start
+    # in the same second.
     toy = dict(width=8, experiment_name=None)
     first, again = (weights(run.train(toy_config(work_dir=folder, **toy))) for folder in folders)
     assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)

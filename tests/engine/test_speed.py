@@ -104,16 +104,13 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
         (dict(RESNET, depth=18), 512, 1, 2),
         pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
         (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
-        # Each SyncBN ends a graph. Single layers next to it (in shortcuts and projectors) are not
+        # Each SyncBN ends a graph. Single layers next to a SyncBN (in shortcuts and projectors) are not
         # compiled.
         pytest.param(dict(RESNET, depth=18), 512, 2, 2 + 6 + 6, marks=pytest.mark.slow),
     ],
 )
 def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, width, processes, eager):
-    """In one process, all layers are compiled except the convolutions of a ResNet's stems.
-
-    torch counts the breaks between graphs.
-    """
+    """In one process, only the convolutions of a ResNet's stems are not compiled, and graphs have no breaks."""
     if processes > 1:
         dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
     try:
@@ -263,7 +260,7 @@ def test_graphs_reject_accumulation():
 
 @pytest.mark.parametrize('depth', [18, 50])
 def test_fused_blocks_compute_the_same(depth):
-    """On a CPU, fused norms are not compiled, and the step stays equal bit for bit, also with checkpointing."""
+    """On a CPU, the fused blocks run without Triton kernels, so gradients and statistics stay equal bit for bit."""
     norm = dict(type='SyncBN')
     backbone = dict(type='mmpretrain.ResNet', depth=depth, norm_cfg=norm, base_channels=8, stem_channels=8)
     images = torch.randn(4, 3, 32, 32, dtype=torch.float64)

@@ -22,7 +22,8 @@ def test_requested_part_is_loaded_in_eval_mode(cfg, checkpoint, part, seed):
 
 def test_random_initialization_logs_one_line(cfg, capfd):
     logger = MMLogger.get_instance('quiet')
-    # This call makes the logger cache that it is enabled for INFO.
+    # After this call, the logger has cached that INFO is enabled. `load_backbone` must hide further
+    # lines all the same.
     logger.info('before')
     with patch.object(MMLogger, 'get_current_instance', return_value=logger):
         load_backbone(cfg)

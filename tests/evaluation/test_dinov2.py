@@ -39,7 +39,7 @@ def test_dense_probe_accepts_dinov2(vit_cfg, dinov2, protocol, target):
         vit_cfg.evaluation[part] = dict(type='Scenes', count=6, size=64, seed=seed, target=target)
     result = evaluate(vit_cfg, protocol, dinov2, settings=settings_for(protocol, **DENSE))
     assert all(torch.tensor(list(result.scores.values())).isfinite())
-    # Each of the 9 cells of 6 images has 2 * 128 features and 16 points, all in float16.
+    # Each of the 9 cells of an image has 2 * 128 features and 16 points of the target, all in float16.
     stored = 6 * 9 * (2 * 128 + 16) * 2
     assert result.details['stored_bytes'] == stored
 

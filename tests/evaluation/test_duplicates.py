@@ -44,7 +44,7 @@ class Leaking(DATASETS.get('Noise')):
 
 @pytest.fixture
 def measured(config_file, tmp_path, run_tool, monkeypatch) -> Callable[..., dict]:
-    """Return a function that evaluates pixels, searches for near duplicates, and returns the stored result."""
+    """Return a function that evaluates raw pixels, searches for near duplicates, and returns the stored result."""
 
     def measure(protocol: str, test: str) -> dict:
         monkeypatch.chdir(tmp_path)

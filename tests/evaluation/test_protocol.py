@@ -20,7 +20,7 @@ from mmairl.registry import DATASETS
 
 @pytest.fixture
 def tool(monkeypatch, tmp_path, run_tool):
-    # The cache of features is in the current folder.
+    # The cache of features is in the current folder, so each test has its own cache.
     monkeypatch.chdir(tmp_path)
     return partial(run_tool, 'tools/evaluate.py')
 

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_for_labeled_images(name: str) -> bool:
-    """Return whether this file tests a protocol. Other files test dense protocols and those without labels."""
+    """Return whether this file tests a protocol. Other files test dense protocols and protocols without labels."""
     kind = PROTOCOLS.get(name)
     return 'dense' not in kind.labels and kind.metric != 'none'
 

@@ -122,7 +122,7 @@ def test_sets_without_common_images_are_apart(folders):
 )
 def test_copies_under_other_paths_are_errors(folders, tmp_path, part, numbers, code):
     copied = dict(folders, **{part: write_images(tmp_path / 'copies' / 'deeper', numbers)})
-    held_out(copied)  # The configs alone do not overlap
+    held_out(copied)  # No error: the configs do not show the overlap
     with raises_code(code) as error:
         require_apart(copied)
     assert 'p' in str(error.value)

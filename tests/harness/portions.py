@@ -1,9 +1,9 @@
 """Run all tests, including slow ones and those of projects, in portions that can be resumed.
 
-A portion is a list of test files that takes about five minutes. The result of each passed portion is stored under
-`build/test-all`, by a hash of all files of the repository. After an interruption or a failure, the same command
-runs only the portions that have not passed with exactly these files. Durations of the last run decide how files
-are grouped.
+A portion is a list of test files that takes about five minutes. The files of each passed portion are recorded in
+`build/test-all/HASH.json`, where HASH is a hash of all files of the repository. After an interruption or a failure,
+the same command runs only the test files that have not passed with the same hash. Durations of the last run decide how
+files are grouped.
 
     python -m harness.portions [--list] [PYTEST OPTIONS]
 """

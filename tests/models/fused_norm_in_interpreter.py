@@ -45,8 +45,8 @@ def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor
     # The gradient is not contiguous in memory.
     y.backward(grad.mT.contiguous().mT)
     tensors = {'y': y.detach(), 'x': x.grad, **({'residual': other.grad} if residual else {})}
-    # A single process has its rows sorted by view and then by process, so the gathered rows are
-    # sorted in the same way.
+    # The batch of a single process lists all rows of the first view, then those of the second. The
+    # gathered rows are sorted in the same way.
     joined = {
         name: gather(value.contiguous()).unflatten(0, (get_world_size(), views, -1)).transpose(0, 1)
         for name, value in tensors.items()

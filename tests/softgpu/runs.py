@@ -257,7 +257,10 @@ def planted(kind: str, folder: Path) -> dict:
 
 
 def heads(folder: Path) -> dict:
-    """Return the loss and the gradients of each head. The second of two evaluations fails if it waits for the device."""
+    """Return the loss and the gradients of each head.
+
+    Both are computed twice. The second computation fails if it waits for the device.
+    """
     import_module('projects.msbreg.msbreg')
     results = {}
     for name, settings in HEADS.items():

@@ -125,7 +125,7 @@ def test_changed_method_is_trained_again_and_kept(planned):
         "row 'half' must be unfinished, because it uses weights of row 'own'"
     )
     assert describe(trained_run, planned.out)['state'] == 'replaced'
-    assert 'own, seed 0: its checkpoint, data, settings or source changed later' in markdown(planned.record())
+    assert 'own, seed 0: the checkpoint, data, settings or source changed later' in markdown(planned.record())
     planned(prepare_runs)
     old_folder = trained_run.folder.with_name('seed_0_set_aside_1')
     assert not (trained_run.folder / 'trained.json').exists()

@@ -190,9 +190,7 @@ def test_head_that_reads_values_is_not_counted():
 
 
 def test_attribution_ends_are_rows_of_the_ladder(tmp_path):
-    """At full size, these rows differ from the ladder's rows only in the width of the projector, which is the same in all
-    of them.
-    """
+    """The first and the last row of the full design equal rows of the ladder, except for the projector's width at full size."""
     content = yaml.safe_load((STUDIES / 'attribution.yaml').read_text())
     assert read_study(STUDIES / 'attribution.yaml').design.resolution == 5
     del content['cross']['fraction']

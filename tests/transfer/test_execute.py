@@ -1,4 +1,4 @@
-"""`mmairl transfer`: which tasks are chosen, how they start, and the table of real runs that are resumed."""
+"""`mmairl transfer`: the choice of tasks, the weights from which they start, small runs, and the table of scores."""
 
 import dataclasses
 import os

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Part(BaseModule):
-    """A part of a C4 detector: its backbone, which ends before the last stage, or that last stage (without a stem)."""
+    """A part of a C4 detector: the backbone without its last stage, or, with `stem=False`, the last stage."""
 
     def __init__(self, init_cfg: dict | None = None, stem: bool = True) -> None:
         super().__init__(init_cfg)

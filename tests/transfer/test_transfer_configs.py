@@ -17,9 +17,9 @@ from mmairl.transfer.tasks import TASKS
 CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*_r*.py'))
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
 UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` runs all of them
-# Each config has the scores that `mmairl transfer` reads. The key is the first word of the config's name.
+# The key is the first word of a config's name. The values are the scores that `mmairl transfer` reads.
 METRICS = {Path(task.config).name.split('_')[0]: task.scores.values() for task in TASKS.values()}
-# These are upper bounds. Other metrics are at most 1.
+# Upper bounds of metrics that can exceed 1.
 MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)
 
 
@@ -33,9 +33,7 @@ def depth_of(name: str) -> int:
 
 @pytest.mark.parametrize('name', [named(name, *UNMARKED) for name in CONFIGS])
 def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
-    """All weights of the backbone change a little from the checkpoint's, norms are SyncBN, and metrics are within their
-    ranges.
-    """
+    """Training changes all weights of the backbone a little, norms are SyncBN, and metrics are within their ranges."""
     depth, task = depth_of(name), name.split('_')[0]
     checkpoint = pretrained if depth == 18 else write_pretrained(tmp_path / 'start.pth', depth)
     runner = run.train(small(name, data, checkpoint, tmp_path))
@@ -78,7 +76,7 @@ def voc2012(runner, name):
 
 
 def nyuv2(runner, name):
-    """Depth is in meters and has the size of the image."""
+    """The depth map is in meters and has the size of the image."""
     sample = runner.train_dataloader.dataset[0]
     assert sample['inputs'].shape[1:] == (48, 64) == sample['data_samples'].gt_depth_map.shape[-2:]
     assert 0.9 < sample['data_samples'].gt_depth_map.data.max() <= 8

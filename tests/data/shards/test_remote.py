@@ -1,4 +1,4 @@
-"""Shards on a local S3 server: they are read without copies, and faults of the server are handled."""
+"""Shards on a local S3 server: they are read without local copies, and faults of the server are handled."""
 
 import pickle
 import time

@@ -24,7 +24,7 @@ def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) ->
 @pytest.mark.parametrize('chunk', [1, 12, 2**21])
 @pytest.mark.parametrize('count', [0, 1, 11])
 def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, dtype, tolerance):
-    """A chunk has one negative, several whose number does not divide the total, or all."""
+    """A chunk has one negative, three negatives (11 is not a multiple of 3), or all negatives."""
     monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
@@ -53,7 +53,7 @@ def test_autocast_narrows_only_the_products():
     exact = q.detach().double().requires_grad_()
     expected = concatenated(exact, k.double(), negatives, 0.2)
     expected.sum().backward()
-    # This is the rounding error of one logit, whose vectors have norm 1 before the division by 0.2.
+    # This is the rounding error of one logit: a product of two unit vectors, divided by 0.2.
     rounding = torch.finfo(dtype).eps / 0.2
     torch.testing.assert_close(loss.double(), expected, atol=rounding, rtol=0)
     torch.testing.assert_close(q.grad.double(), exact.grad, atol=2 * rounding, rtol=0)

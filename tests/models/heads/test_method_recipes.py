@@ -75,7 +75,7 @@ def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[
     cfg.model.projector.in_channels = 64
     cfg.train_dataloader.dataset.count = 512
     cfg.total_batch_size = 64
-    # At a batch of 64, the full learning rates of VICReg and Barlow Twins would diverge.
+    # With batches of 64, VICReg and Barlow Twins would diverge at their full learning rates.
     cfg.auto_scale_lr.enable = True
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]

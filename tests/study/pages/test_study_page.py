@@ -56,7 +56,7 @@ def text_of(markup: str) -> str:
 
 
 def section(text: str, name: str) -> str:
-    """Return the section or collapsible part of a page with this id."""
+    """Return the section, or the collapsible part, that has the id `name`."""
     start = text.index(f'id="{name}"')
     return text[start : min(text.find(end, start) % len(text) for end in ('</section>', '<details class="part"'))]
 

@@ -1,4 +1,4 @@
-"""Tests of claims: equal to comparisons of rows where both apply, and with the stated error rates in simulations."""
+"""Tests of claims agree with comparisons of rows and with least squares, and have the stated error rates in simulations."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_largest_error_rate_when_two_steps_tie():
 
 @pytest.mark.parametrize('true', [0, 1, 2])
 def test_most_error_rate_with_dependent_scores(true):
-    """The three scores share most of their noise. The claim is false, because fewer than two of them improve."""
+    """The three scores share most of their noise. The claim 'most scores improve' is true if at least two improve."""
 
     def simulate(random):
         shared = random.normal(size=(2, 4))
