@@ -131,7 +131,10 @@ def teach_mmengine(module: ModuleType) -> None:
         return path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
-        """Return an absolute path. If mmengine joins the package's folder and this path, the result is the absolute path."""
+        """Return the package and the path of a config.
+
+        The path is absolute. Therefore it does not change when mmengine joins the package's folder and this path.
+        """
         if name.startswith(PREFIX):
             return 'mmairl', str(config_path(name))
         return package_and_path(name)

@@ -48,7 +48,7 @@ def holds_secret(text: str) -> bool:
 
 
 def refuse_secret(text: str, where: str) -> None:
-    """Raise if a URL in the text may hold a secret. Call this before the text reaches a file, a log or a terminal."""
+    """Raise if a URL in the text may hold a secret. Call this function before the text reaches a file, a log or a terminal."""
     if holds_secret(text):
         raise UserError(
             f"{where}: the URL has a user, a query, a fragment or a parameter, which may be a secret ('{_joined(text)}'); "

@@ -13,7 +13,7 @@ from joblib import cpu_count
 def cores() -> int:
     """Return the number of CPU cores that this process may use.
 
-    It is the smallest of the CPU affinity, the limit of the control group, and SLURM_CPUS_PER_TASK.
+    The CPU affinity, the control group and SLURM_CPUS_PER_TASK limit this number.
     """
     limit = cpu_count()  # joblib respects the CPU affinity and the control group
     task = os.environ.get('SLURM_CPUS_PER_TASK', '')

@@ -283,7 +283,10 @@ BOXES = [
 
 
 def class_of(package: str, name: str) -> Any:
-    """Return a registered class of a package, so that `from PACKAGE import CLASS` imports the class when it is needed."""
+    """Return a registered class of a package, and import the module of the class.
+
+    Packages call this function in `__getattr__`, so `from PACKAGE import CLASS` does not require imports in the package.
+    """
     for registry in BOXES:
         module = registry.module_of.get(name, '')
         if module.startswith(f'{package}.'):

@@ -26,7 +26,7 @@ from typing import Any
 
 # The signals that this module handles. It does not handle SIGQUIT and SIGKILL, which end a process immediately.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-# The exit code EX_TEMPFAIL. It means that running the same command again resumes the work, so a scheduler should requeue it.
+# The exit code EX_TEMPFAIL. It means that running the same command again resumes the work. A scheduler should requeue the job.
 AGAIN = 75
 # The seconds that a process has to finish its step and to save. Slurm signals a job this long before its time limit.
 GRACE = 120
@@ -145,7 +145,7 @@ def start(
 ) -> subprocess.Popen:
     """Start a process that ends when the current process dies.
 
-    The new process has its own session. Otherwise Ctrl-C in the terminal would end it before it saves.
+    The new process has its own session. Otherwise Ctrl-C in the terminal would end the process before it saves.
     """
     environment = {**os.environ, **(env or {}), PARENT: str(os.getpid())}
     return subprocess.Popen(command, env=environment, start_new_session=True, **options)

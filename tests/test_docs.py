@@ -39,8 +39,8 @@ LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)')
 OURS = re.compile(r'^(?:configs|projects|tools|tests|mmairl|requirements)/[\w./-]+$')
 # Files in these folders belong to the reader or are written by runs, so they need not exist.
 THEIRS = re.compile(r'^(?:work_dirs|data|build|dist)/')
-# For each shell script: the tool that it calls, the number of its own positional arguments, and the
-# indices of those that it passes on.
+# For each shell script: the tool that it calls, the number of positional arguments of the script, and
+# the indices of those that the script passes to the tool.
 BEHIND = {
     'tools/dist_train.sh': ('tools/train.py', 2, [0]),
     'tools/dist_evaluate.sh': ('tools/evaluate.py', 3, [1, 2]),
@@ -79,7 +79,7 @@ def bash_lines(page: str) -> list[str]:
 
 
 def commands(line: str) -> list[list[str]]:
-    """Return the words of a line for each alternative in {a,brace}. Brackets around optional words are dropped."""
+    """Return one list of words for each alternative in {a,brace} of a line. Brackets around optional words are dropped."""
     words = [word.strip('[]').removesuffix('...') for word in shlex.split(line, comments=True)]
     options = [alternatives(word) for word in words]
     most = max(map(len, options), default=0)
@@ -95,8 +95,8 @@ def alternatives(word: str) -> list[str]:
 
 
 def check_command(command: list[str], written_files: set[str]) -> None:
-    """Check a command with the parser of its tool. `written_files` are those that earlier commands of
-    the page have written.
+    """Check a command with the parser of its tool. `written_files` are the files that earlier
+    commands of the page have written.
     """
     command = list(itertools.dropwhile(lambda word: re.match(r'^[A-Z_]+=', word), command))
     if command[0] == 'mmairl':
@@ -196,7 +196,7 @@ def test_commands_are_accepted_by_their_tools():
 def test_paths_and_links_exist():
     wrong = []
     for page in PAGES:
-        # Older entries name former paths.
+        # Older entries of the changelog have former paths.
         spans = CODE.findall(prose(page)) if page != 'CHANGELOG.md' else []
         wrong += [(page, path) for span in spans for path in alternatives(span) if not is_there(page, path)]
         wrong += [(page, message) for target in LINK.findall(prose(page)) if (message := broken_link(page, target))]

@@ -47,7 +47,7 @@ TRAINED = [
 @pytest.mark.parametrize('path', TRAINED)
 def test_config_trains_and_its_checkpoint_loads(toy_config, path):
     def on_shapes(**options) -> Config:
-        """Return a toy config of two steps, with synthetic images instead of noise and the same number of views."""
+        """Return a toy config of two steps, with synthetic images instead of noise."""
         cfg = toy_config(short(path), steps=2, batch=16, width=16, **options)
         cfg.pop('strategy', None)  # Tests in engine/sharding cover strategies
         crop = [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]

@@ -9,7 +9,8 @@ import torch
 from harness import two_processes as script
 from torch.testing import assert_close
 
-WAYS = ('checkpointing', 'compile')  # These cases train the same network as the case mocov2plus
+# These cases are compared with the case mocov2plus, because they train the same network.
+WAYS = ('checkpointing', 'compile')
 
 
 @pytest.fixture(scope='module')
@@ -22,7 +23,7 @@ def double():
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """Return the results of two processes for each case, and their folder."""
+    """Return the results of two processes for each case, and the folder of these results."""
     folder = tmp_path_factory.mktemp('two')
     run_processes(2, script.__file__, folder)
     return torch.load(folder / 'two.pth', weights_only=True), folder

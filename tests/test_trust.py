@@ -56,7 +56,7 @@ def test_pickle_with_any_suffix_runs_nothing(tmp_path, canary, name):
         torch.save(dict(state_dict={}, a=Canary(canary)), path, _use_new_zipfile_serialization=zipped)
         sentence(lambda: load_checkpoint(path), canary, r'would run \w+\.mkdir|not a checkpoint|expected a dictionary')
     torch.load(path, weights_only=False)
-    assert canary.exists(), 'the file must run code in a careless reader, or the test shows nothing'
+    assert canary.exists(), 'an unsafe torch.load must run the code of the file, or the test shows nothing'
 
 
 def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
@@ -74,7 +74,7 @@ def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
             else:
                 assert CheckpointLoader.load_checkpoint(name)['state_dict']['a'].tolist() == [1, 1]
     assert len(list((tmp_path / 'hub' / 'checkpoints').glob('plain-*.pth'))) == 2, (
-        'both the address and the file must have been read'
+        'each of the two URLs must have its own file in the cache'
     )
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/dist_evaluate.sh N PROTOCOL CONFIG CKPT [options of evaluate.py]
+# tools/dist_evaluate.sh N PROTOCOL CONFIG [CKPT] [options of evaluate.py]
 # Evaluate with N processes, on N GPUs or, without a GPU, on the CPU.
 set -euo pipefail
 [[ $# -ge 3 ]] || { echo "usage: tools/dist_evaluate.sh N PROTOCOL CONFIG [CKPT] [options]" >&2; exit 2; }

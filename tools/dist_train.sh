@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
 # On one machine, the processes connect over the loopback, at PORT. By default, a free port is used, so that several runs do not
 # collide.
-# With several machines, anyone who can reach the port can end the run; protect it by a firewall.
+# With several machines, anyone who can reach the port can end the run, so protect the port by a firewall.
 where=()
 if [[ ${NNODES:-1} != 1 ]]; then
     where=(--nnodes="$NNODES" --node_rank="${NODE_RANK:-0}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # sbatch --ntasks=8 --gres=gpu:8 --cpus-per-task=8 --time=24:00:00 tools/slurm_job.sh CONFIG WORK_DIR [options of train.py]
-# Train as a Slurm job or as a task of an array; submit it in the folder of the repository. Before the time limit of the job, the
-# run saves, and the job is requeued and resumes. After `scancel`, the run saves and ends. The variable PYTHON names the Python
-# interpreter (default: the interpreter of .venv).
+# Train as a Slurm job or as a task of an array. Submit this script in the folder of the repository. Before the time limit of the
+# job, the run saves, and the job is requeued and resumes. After `scancel`, the run saves and ends. The variable PYTHON names the
+# Python interpreter (default: the interpreter of .venv).
 #SBATCH --signal=USR1@120 --requeue --open-mode=append
 set -u
 [[ $# -ge 2 ]] || { echo "usage: sbatch [options] tools/slurm_job.sh CONFIG WORK_DIR [options]" >&2; exit 2; }

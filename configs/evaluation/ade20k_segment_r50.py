@@ -1,5 +1,6 @@
 # ADE20K for the protocol `segment`. Windows, learning rate, batch size and weight decay are those of DINOv2's linear
-# probe. DINOv2 trains on random crops (`evaluation.settings.segment.random_crops=True`) for 40 000 steps.
+# probe. The 32 epochs are about 40 000 steps, as in DINOv2. To train on random crops, as in DINOv2, set
+# evaluation.settings.segment.random_crops=True.
 _base_ = '../_base_/models/backbone_r50.py'
 root = 'data/ade/ADEChallengeData2016'
 evaluation = dict(

@@ -6,7 +6,7 @@ model = dict(
     projector=dict(hidden_channels=8192, out_channels=8192, layers=3, last_bias=False),
     predictor=None,
     target='student',
-    # The loss treats both views alike, so it is computed once per pair and not in two directions.
+    # The loss is symmetric in the two views, so it is computed once per pair and not in two directions.
     symmetric=False,
     head=dict(_delete_=True, type='VICRegHead'),
 )

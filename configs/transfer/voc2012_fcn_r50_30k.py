@@ -1,7 +1,7 @@
 # VOC2012 segmentation as in BYOL's Tab. 4a: features of conv5 with dilation 2 and stride 1, two 3x3 convolutions of 256
 # channels with dilation 6, BN and ReLU, then a 1x1 classifier. Crops have 513 pixels. BYOL reports the best of five
 # learning rates from 1e-3 to 1e-1, and this config uses the middle one. The scales of 0.5 to 2 refer to a short side of
-# 513 pixels, as is usual, instead of the image's own side, which mostly has 375.
+# 513 pixels, as is usual, instead of the image's own short side, which has 375 pixels in most images.
 _base_ = ['mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py', '_base_/segmentation.py']
 
 crop_size = (513, 513)

@@ -35,7 +35,7 @@ def backbone_of(
         norm_eps: Epsilon of a ViT's layer norms. Default: 1e-6.
 
     Raises:
-        UserError: 'unknown-network' if the weights belong to no such network, 'incomplete-network' if a tensor is missing,
+        UserError: 'unknown-network' if the weights belong to any other network, 'incomplete-network' if a tensor is missing,
             'other-network' if a tensor has an unexpected number of dimensions.
     """
     if 'vit.cls_token' in weights:

@@ -41,7 +41,7 @@ def write_onnx(
 ) -> float:
     """Write an ONNX file that computes feature vectors from a batch of normalized images. Batches may have any size.
 
-    The metadata of the file states how to normalize an image: scale its values to 0 to 1, subtract `mean`, divide by `std`.
+    The metadata of the file has the `mean` and `std` by which to normalize images whose values are between 0 and 1.
 
     Args:
         backbone: The backbone to export.

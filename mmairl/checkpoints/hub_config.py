@@ -35,7 +35,7 @@ class Input:
         std: Standard deviation of each channel, for pixel values from 0 to 1.
         size: Side of the crop in pixels.
         channels: Number of channels. None means 8-bit RGB images.
-        interpolation: Interpolation that resizes images.
+        interpolation: Interpolation by which images are resized, such as 'bicubic'.
         origin: Where `mean` and `std` come from. An empty text means that nothing states them, so ImageNet's are assumed.
     """
 

@@ -78,7 +78,7 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
 
 
 def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any], int]:
-    """Return timm's name of a network, its arguments, and the width of its features.
+    """Return the name of timm's function that creates a network, the arguments to pass to it, and the number of features.
 
     Raises:
         UserError: 'unwritable-network' if timm has no such network.

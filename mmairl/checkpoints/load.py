@@ -129,7 +129,7 @@ def _pickles(file: IO[bytes] | Path) -> bytes:
 
 
 def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
-    """Return the classes of objects that are not weights, and log that these objects will be left out."""
+    """Return the names of the classes whose objects are not weights, and log that these objects will be left out."""
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
         names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
@@ -265,7 +265,7 @@ def first_few(names: Collection[str], separator: str = ', ') -> str:
 
 
 def wrong_kind(value: object, whole: bool) -> str:
-    """Return the name of a value's kind, such as its type, if it cannot be a tensor of weights. Otherwise, return ''.
+    """Return the type of a value that cannot be a tensor of weights, as text. Return '' for any other value.
 
     Weights are floats of at least two bytes. If `whole` is true, integers of 32 or 64 bits are accepted as well.
 
@@ -282,7 +282,10 @@ def wrong_kind(value: object, whole: bool) -> str:
 
 
 def not_finite(weights: dict[str, Tensor]) -> list[str]:
-    """Return the names of tensors that contain NaN or plus infinity. Attention masks may contain minus infinity."""
+    """Return the names of tensors that contain NaN or plus infinity.
+
+    Minus infinity is accepted, because attention masks may contain it.
+    """
     faulty = []
     for key, value in weights.items():
         if not value.is_floating_point():

@@ -66,7 +66,7 @@ def normrescale(
         constant: Factor by which each learned tensor is multiplied.
         per: 'tensor' matches the norm of each tensor, and 'channel' matches the norm of each output channel.
         statistics: 'keep' does not change running means and variances. 'rescale' rescales them like weights, as the paper's
-            release does. Counters never change.
+            release does. The counters of batches never change.
         exact: Whether the network must compute the same features as before. If so, only two kinds of tensors are rescaled:
             kernels whose output enters a batch norm, and gains and biases of batch norms whose output enters only such kernels.
 
@@ -121,8 +121,9 @@ def _keeping_function(
     """Rescale a ResNet so that it computes the same features as before.
 
     Each kernel whose output enters a batch norm is rescaled. The gain and bias of a batch norm are rescaled, too, if its output
-    enters only such kernels. If a kernel is multiplied by c, so is the input of its batch norm. Therefore the running mean is
-    multiplied by c and the running variance by c^2. The gain is corrected, because the batch norm's epsilon stays the same.
+    enters only such kernels. Multiplying a kernel by c also multiplies the input of its batch norm by c. Therefore the running
+    mean is multiplied by c and the running variance by c^2. The gain is corrected, because the batch norm's epsilon stays the
+    same.
     """
     new = dict(weights)
     rows = []
@@ -193,9 +194,9 @@ def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, 
 
 
 def _next_kernel(kernel: str) -> str:
-    """Return the name that the next convolution in the same block of a ResNet has.
+    """Return the name of the convolution that follows a kernel in the same block of a ResNet.
 
-    There is no tensor with this name if the kernel is the last convolution of its block. The result is '' for the stem and
+    If the kernel is the last convolution of its block, no tensor has the returned name. The result is '' for the stem and
     for the projection of a shortcut.
     """
     following, count = re.subn(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel)

@@ -210,7 +210,7 @@ ALLOWED: dict[str, Callable] = {
     'argparse.Namespace': Skipped,
 }
 FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
-# A pickle that torch.save did not write may also contain these two functions. torch.load has its own versions of them.
+# These two functions are added for pickles that are read without torch.load. torch.load has its own versions of them.
 ALLOWED_IN_PICKLES: dict[str, Callable] = {
     **ALLOWED,
     'torch._utils._rebuild_tensor_v2': tensor,

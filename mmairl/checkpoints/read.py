@@ -1,6 +1,6 @@
 """Read a backbone from a checkpoint of any known project.
 
-Every tensor whose key begins with the backbone's prefix must be recognized. An unknown tensor raises an error.
+Of the tensors whose keys begin with the backbone's prefix, only those that do not affect features, such as heads, are left out.
 """
 
 import ast
@@ -361,7 +361,7 @@ class BackboneSearch:
     def _read(self, prefix: str, source: str, pure: bool) -> Named:
         """Read the backbone whose keys start with a prefix.
 
-        If the tensors with the prefix are no known network, read the student from the only known network at a longer prefix.
+        If the tensors with the prefix are not a known network, read the student from the only known network at a longer prefix.
         If there is no such network, read all tensors with the prefix under their own names. Raise an error instead if some
         of these tensors may belong to a head (`pure` is false), or if the user gave a network.
         """
@@ -447,9 +447,10 @@ class BackboneSearch:
         return Named(named.weights, renamed, source)
 
     def _closest(self, candidates: Sequence[Named]) -> Named:
-        """Return the candidate that has exactly the tensors of the user's network. Candidates differ in the names of tensors.
+        """Return the candidate whose tensors have the names of the user's network.
 
-        If no candidate matches, raise the error of the candidate with the fewest missing and unknown tensors.
+        The candidates have the same tensors under different names. If no candidate matches, raise the error of the candidate
+        with the fewest missing and unknown names.
         """
         faults = [name_faults(with_counters(named.weights), self.network) for named in candidates]
         missing, unknown = best = min(faults, key=lambda fault: len(fault[0]) + len(fault[1]))

@@ -3,7 +3,7 @@
 norms     plot the weight norms of each checkpoint (Fig. 3a of Huang et al. 2022); requires no images
 cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b), or more checkpoints in a heat map
 geometry  measure alignment, uniformity, rank, spectrum and invariances, and draw a map and nearest neighbors
-measures  compute measures that require no labels on training images: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ...
+measures  compute RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ... on training images, without using labels
 patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT's last layer
 
 CONFIG defines the images, as in `mmairl evaluate`. It also defines the network, but cka, geometry and measures detect a ResNet

@@ -51,14 +51,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--mean',
         type=float,
         nargs='+',
-        help='set the mean of each channel, on a scale from 0 to 1 (default: as in the checkpoint, or as in --config for onnx)',
+        help='set the mean of each channel, on a scale from 0 to 1; requires --std (default: as in the checkpoint; with '
+        '--to onnx and --config, as in the config)',
     )
     parser.add_argument(
         '--std',
         type=float,
         nargs='+',
-        help='set the standard deviation of each channel, on a scale from 0 to 1 (default: as in the checkpoint, or as in '
-        '--config for onnx)',
+        help='set the standard deviation of each channel, on a scale from 0 to 1; requires --mean (default: as in the '
+        'checkpoint; with --to onnx and --config, as in the config)',
     )
     add_network(parser)
     return parser.parse_args(arguments)

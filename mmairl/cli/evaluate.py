@@ -117,8 +117,8 @@ def add_settings(group: Any) -> None:
     )
     group.add_argument(
         '--recipe',
-        help='linear, finetune: train with this recipe of configs/_base_/recipes or with the recipe in this file '
-        '(default: the recipe that CONFIG or else the protocol chooses)',
+        help='linear, finetune: train with this recipe, a name in configs/_base_/recipes or a config file (default: the recipe '
+        'that CONFIG names, else the default recipe of the protocol)',
     )
     group.add_argument(
         '--sweep',
@@ -129,7 +129,7 @@ def add_settings(group: Any) -> None:
     group.add_argument(
         '--seed',
         type=seed,
-        help='logreg, svm, linear, finetune: set the seed of the classifier, the folds and the held-out images (default: 0)',
+        help='logreg, svm, linear, finetune, segment, depth_probe: set the random seed (default: 0)',
     )
     add_switch(
         group,
@@ -174,7 +174,7 @@ def add_resources(group: Any) -> None:
         '--cache',
         type=Path,
         default=Path('work_dirs/features'),
-        help='knn, logreg, svm: store features in this folder (default: work_dirs/features)',
+        help='all protocols except linear, finetune and norms: store features in this folder (default: work_dirs/features)',
     )
     group.add_argument(
         '--no-cache',
@@ -186,7 +186,7 @@ def add_resources(group: Any) -> None:
     group.add_argument(
         '--device',
         type=device,
-        help='knn, logreg, svm: compute features on this device (default: the GPU if any)',
+        help='all protocols except linear, finetune and norms: compute on this device (default: the GPU if any)',
     )
     group.add_argument(
         '--workers',

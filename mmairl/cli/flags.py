@@ -1,4 +1,7 @@
-"""Create the parsers of commands, and parse the values of arguments. Imports at the top must be fast, as `--help` must be."""
+"""Create the parsers of commands, and parse the values of arguments.
+
+Imports at the top of this module must be fast, because `--help` must be fast.
+"""
 
 import argparse
 import ast

@@ -42,19 +42,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'out',
         nargs='?',
         metavar='OUT',
-        help='write the rescaled checkpoint to this file, and a table and a figure next to it',
+        help='write the rescaled checkpoint to this file, and a table and a figure next to it; required without --advise',
     )
     norms = parser.add_mutually_exclusive_group()
     norms.add_argument(
         '--anchor',
         metavar='CKPT',
-        help='rescale to the norms of this checkpoint, or of torchvision:NAME (default: use --constant)',
+        help='rescale to the norms of this checkpoint, or of torchvision:NAME; required without --constant and --advise '
+        '(default: none)',
     )
     norms.add_argument(
         '--constant',
         type=above_zero,
         metavar='FACTOR',
-        help='multiply all weights by FACTOR instead of using an anchor; Huang et al. 2022 use 0.1 (default: use --anchor)',
+        help='multiply all weights by FACTOR instead of using an anchor; Huang et al. 2022 use 0.1 (default: none)',
     )
     add_part(parser)
     add_part(parser, '--anchor-part', "the anchor's checkpoint")

@@ -36,7 +36,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'source',
         help='read images in the folders SOURCE/CLASS, or in archives (SOURCE is then a file, folder or pattern)',
     )
-    parser.add_argument('out', type=Path, nargs='?', metavar='OUT.tar', help='write this archive')
+    parser.add_argument(
+        'out',
+        type=Path,
+        nargs='?',
+        metavar='OUT.tar',
+        help='write this archive; required without --statistics',
+    )
     add_switch(
         parser,
         '--statistics',

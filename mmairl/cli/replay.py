@@ -29,10 +29,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--check',
         type=positive,
         metavar='K',
-        help='replay K random stretches and compare them with the run (default: use --step)',
+        help='replay K random stretches and compare them with the run; required without --step (default: none)',
     )
     what.add_argument(
-        '--step', type=positive, metavar='N', help='replay iteration N (default: use --check)'
+        '--step',
+        type=positive,
+        metavar='N',
+        help='replay iteration N; required without --check (default: none)',
     )
     add_switch(
         parser,

@@ -116,7 +116,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--power',
-        'print the smallest effects that the finished seeds can detect and exit (default: run)',
+        'print the smallest effects that the finished seeds can detect and exit (default: run the study)',
     )
     group.add_argument(
         '--effect',

@@ -127,7 +127,7 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
         '--images',
         type=positive,
         metavar='N',
-        help='--suggest: set the number of images (default: count the images in --data)',
+        help='--suggest: set the number of images; required without --data, ignored with --data (default: none)',
     )
     group.add_argument(
         '--gpus',
@@ -145,11 +145,12 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         '--data',
         metavar='DIR',
-        help='--suggest: count the images in DIR, and check that --views suit them (default: none)',
+        help='--suggest: count the images in DIR and, without --views, choose the views that suit them (default: none)',
     )
     group.add_argument(
         '--views',
-        help='--suggest: choose the views for satellite, microscopy, medical_grey or documents (default: for photographs)',
+        help='--suggest: choose the views for satellite, microscopy, medical_grey or documents (default: the views that suit '
+        'the images in --data; without --data, the views of the method)',
     )
     group.add_argument(
         '--weights',

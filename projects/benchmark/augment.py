@@ -30,8 +30,8 @@ WORKER_NOTE = (
     "operation with torchvision's."
 )
 DEVICE_NOTE = (
-    'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. The version for a worker '
-    'does not normalize.'
+    'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. The other side uses the '
+    'operations of a worker, without normalization.'
 )
 
 

@@ -34,7 +34,7 @@ NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. A check in float64 '
     "on a ResNet-18 shows that both sides take the same step if lightly's batch norm normalizes each crop separately, as "
     "mmairl does. If all crops of one size pass through lightly's network at once, its step differs, because these crops share "
-    "their statistics. Losses and prototypes of the other side are lightly's. With several processes on CPUs, each process "
+    "their batch statistics. The other side uses lightly's losses and prototypes. With several processes on CPUs, each process "
     "has separate statistics on both sides, because torch's SyncBN requires GPUs."
 )
 LOOPS = {

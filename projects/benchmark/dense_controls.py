@@ -1,4 +1,4 @@
-"""Measure controls for the protocol `segment` on drawn scenes, and its memory and speed.
+"""Measure controls for the protocol `segment` on drawn scenes, and the memory and speed of this protocol.
 
     python -m projects.benchmark.dense_controls scores CHECKPOINT --seeds 5 --out scores.json
     python -m projects.benchmark.dense_controls memory

@@ -954,7 +954,7 @@ def write_scale(folder: Path, **changes: Any) -> Path:
 
 
 def planted_result(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return invented results of a run, such as scores and a duration. They depend only on the name of its folder."""
+    """Return invented results of a run, such as scores. They depend only on the names of its folders and on its tasks."""
     row = folder.parent.name
     draw = (
         int(

@@ -32,7 +32,7 @@ from projects.benchmark.timing import Case
 
 NOTE = (
     "The files are in the system's cache, on a local disk. Packed files are meant for network disks, where opening a file "
-    'takes a request to the server; this is not measured here.'
+    'takes a request to the server; this suite does not measure such disks.'
 )
 BATCH = 32
 QUALITY = 90

@@ -14,11 +14,11 @@ from projects.benchmark.timing import Case
 
 HYPER = dict(lr=0.2, momentum=0.9, weight_decay=1e-6)
 NOTE = (
-    'Limit: weights, gradients and momenta are read once, weights and momenta are written once. After one step from zero '
-    "momenta, all three optimizers agree. If the rate changes, lightly's LARS differs, because it applies the rate outside "
-    "the momentum buffer. On a GPU, mmpretrain's LARS reads two norms per weight back to the host, one after the other (108 "
-    "waits per step of a ResNet-50), and lightly's also waits, because it compares two norms with zero. Norm layers and "
-    'biases are excluded from adaptation and decay; in mmpretrain, this requires both `lars_exclude=True` and '
+    'Limit: weights, gradients and momenta are read once, and weights and momenta are written once. After one step from '
+    "zero momenta, all three optimizers agree. If the rate changes, lightly's LARS differs, because it applies the rate "
+    "outside the momentum buffer. On a GPU, mmpretrain's LARS reads two norms per weight back to the host, one after the other "
+    "(108 waits per step of a ResNet-50), and lightly's also waits, because it compares two norms with zero. Norm layers "
+    'and biases are excluded from adaptation and decay; in mmpretrain, this requires both `lars_exclude=True` and '
     '`weight_decay=0`.'
 )
 

@@ -1,4 +1,4 @@
-"""Count the bytes, operations and kernels that a step of MoCo v2+ requires on a GPU. This needs no GPU.
+"""Count the bytes, operations and kernels that a step of MoCo v2+ requires on a GPU. The count needs no GPU.
 
 python -m projects.benchmark.traffic [--batch 256] [--way fast]
 

@@ -36,8 +36,8 @@ def decode_dicom(data: bytes, max_pixels: int, as_stored: bool = False) -> Tenso
     """Return the image of a DICOM file, channels first.
 
     By default, the image is uint8 RGB, and the window of the file is applied. If `as_stored`, a gray image has one channel
-    of type uint16. An image with colors or with a palette always has three channels. If `as_stored`, their type is uint8 for
-    values of 8 bits, and uint16 otherwise.
+    of type uint16, and an image with colors or with a palette has three channels, of type uint8 for values of 8 bits and
+    uint16 otherwise.
     """
     with faults_explained(data):
         pixels = dicom_pixels(data, max_pixels, as_stored)

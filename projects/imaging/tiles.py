@@ -33,8 +33,8 @@ class Tiles(ViewDataset):
         root: The folder of the images, at any depth.
         size: Height and width of a tile in pixels.
         views: A list of transforms per view, or the name of a view set.
-        background: A tile is background if the standard deviation of each of its channels is below this. Pixel values are
-            from 0 to 1, and only every eighth pixel of each row and column counts.
+        background: A tile is background if the standard deviation of each of its channels is below this value. Pixel
+            values are from 0 to 1, and only every eighth pixel of each row and column counts.
         level: Level of the image pyramid. Level 0 has the full resolution.
         channels: Read tiles as they are stored, with this many channels. Default: 8-bit RGB.
         max_unreadable: Training stops if a larger fraction of the tiles cannot be read.

@@ -7,8 +7,8 @@ its choices.
 
 A measure is trusted if its mean regret is within the margin and an exact sign test shows that more than half of all rows are
 within the margin. It is useless if the test shows that more than half of all rows are outside the margin. Holm's method
-corrects for the number of measures in a situation. With twenty measures, this requires at least nine rows: of nine rows, all
-must be within the margin.
+corrects for the number of measures in a situation. With twenty measures, at least nine rows are necessary to trust a measure,
+and if there are only nine, all of them must be within the margin.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

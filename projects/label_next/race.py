@@ -42,7 +42,7 @@ class Race:
         images, self.count = predictions.shape
         self.remaining = list(range(self.count))
         self.is_labeled = np.zeros(images, bool)
-        # For each pair: the number of images that only its first classifier recognizes, minus the number for its second.
+        # For each pair: how many images only its first classifier recognizes, minus how many only its second recognizes.
         self.lead = np.zeros((self.count, self.count))
         self.log_wealth = np.zeros((self.count, self.count, len(BETS)))
 

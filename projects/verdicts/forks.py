@@ -1,8 +1,8 @@
 """Compare the effects of config changes in forks with those in whole runs: python -m projects.verdicts.forks work_dirs/STUDY
 
-A fork continues a checkpoint of an unchanged run, its trunk, with a changed config. A whole run has the changed config from
-the start. Forks and whole runs measure the same factor if they change the same keys of the same trunk. All effects are
-differences from the trunk, paired by seed.
+A row of a study is a set of runs of one config with different seeds. A fork continues a checkpoint of an unchanged run, its
+trunk, with a changed config. A whole run has the changed config from the start. Forks and whole runs measure the same factor
+if they change the same keys of the same trunk. All effects are differences from the trunk, paired by seed.
 
 With --null, STUDY is the folder of the finished study `studies/null_forks.yaml`, whose forks differ from the trunk only by
 noise. The command then simulates from its results how often studies find a false difference among forks.

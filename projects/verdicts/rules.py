@@ -37,13 +37,13 @@ def highest_mean(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 
 
 def best_epoch(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Score each run by its best epoch on the test set. The highest mean wins."""
+    """Score each run by its best epoch on the test set. A row wins if its mean is above the baseline's."""
     epochs = table[..., None] + WOBBLE * draw.normal(size=(*table.shape, EPOCHS))
     return highest_mean(epochs.max(-1), draw)
 
 
 def separate_deviations(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """A row wins if its mean ± standard deviation does not overlap with the baseline's."""
+    """A row wins if its mean - standard deviation is above the baseline's mean + standard deviation."""
     means, deviations = table.mean(-1), table.std(-1, ddof=1)
     return (means - deviations)[:, 1:] > (means + deviations)[:, :1]
 
@@ -55,7 +55,7 @@ def welch(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 
 
 def interquartile_means(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """A row wins if the 95 % bootstrap intervals of the interquartile means do not overlap (rliable)."""
+    """A row wins if the 95 % bootstrap interval of its interquartile mean is above the baseline's interval (rliable)."""
     seeds = table.shape[-1]
     cut = seeds // 4
     low, high = [], []
@@ -87,7 +87,7 @@ def probability_of_improvement(table: np.ndarray, draw: np.random.Generator) -> 
 
 
 def median_of_best_trials(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Each run is scored by the best of its five trials. The row with the highest median wins (AlgoPerf)."""
+    """Score each run by the best of its five trials. A row wins if its median is above the baseline's (AlgoPerf)."""
     trials = table[..., None] + SPREAD / 2 * draw.normal(size=(*table.shape, 5))
     medians = np.median(trials.max(-1), -1)
     return medians[:, 1:] > medians[:, :1]

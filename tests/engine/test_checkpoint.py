@@ -79,8 +79,8 @@ def choice(folder: Path, **how: object) -> tuple[RunStart, Config]:
 
 
 def test_new_run_in_an_old_folder_ignores_old_files(folder):
-    """A run that was killed before its first checkpoint must not resume from the checkpoint of an earlier run, unless a
-    flag names it.
+    """A run that was killed before its first checkpoint must not resume from the checkpoint of an earlier run, unless
+    `load_from` names this checkpoint.
     """
     RunStart(run='new').begin(folder)
     start, cfg = choice(folder)
@@ -193,7 +193,7 @@ def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
 
 
 def test_load_from_loads_weights_only(tmp_path):
-    """Seed, batch size and online probe are those of the new run."""
+    """Seed, batch size and online probe come from the new config, not from the checkpoint."""
     other = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'other'), leave_at=5))
     cfg = resuming.config('views_of_the_batch', str(tmp_path / 'new'), leave_at=1, batch=4)
     cfg.load_from, cfg.randomness.seed = str(other), 11
@@ -209,7 +209,7 @@ def test_load_from_loads_weights_only(tmp_path):
 
 
 def old_config(work_dir: Path) -> Config:
-    """Return, in today's form, the config of the run of commit 96d53a7 that saved tests/files/before_the_house.pth."""
+    """Return, in today's form, the config with which commit 96d53a7 wrote tests/files/before_the_house.pth."""
     cfg = load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
     cfg.model.backbone.update(stem_channels=2, base_channels=2)
     cfg.model.projector.update(in_channels=16, hidden_channels=8, out_channels=4)
@@ -230,7 +230,7 @@ def old_config(work_dir: Path) -> Config:
     return cfg
 
 
-# The run of commit 96d53a7 had these values at iteration 12.
+# With this config, commit 96d53a7 reached these values at iteration 12.
 OLD = {
     'backbone.conv1.weight': [2.86868072, 2.74249601, 1.63578558, 0.70546979],
     'teacher.backbone.conv1.weight': [0.65883887, 0.85651362, 0.46041384, 0.13085245],

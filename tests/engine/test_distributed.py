@@ -61,7 +61,7 @@ def joined(monkeypatch) -> dict:
 
 
 def test_process_selects_its_gpu_before_joining(launched, joined):
-    """mmengine would join the group only when it builds a runner, which is after the batch is divided."""
+    """mmengine would join the group only when it builds a runner. Our code divides the batch earlier."""
     launched('pytorch', '1')
     start_processes('pytorch')
     second = torch.device('cuda', 1)

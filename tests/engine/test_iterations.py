@@ -1,4 +1,4 @@
-"""Training that is counted in iterations, with samplers of every kind. The configs of Fig. 8 resume inside an epoch."""
+"""Training that is counted in iterations, with samplers of every kind. Configs of `data_variation` resume inside an epoch."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,7 +21,7 @@ VARIATION = Path(resuming.toy.CONFIGS) / 'data_variation'
 
 
 def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) -> Config:
-    """Return a config of Fig. 8 with 2 workers and synthetic images. An epoch has 5 batches of 8, and images left over."""
+    """Return a config from `data_variation` with 2 workers and synthetic images. An epoch has 5 full batches of 8 images."""
     cfg = resuming.config('workers', str(work_dir), leave_at=leave_at, resume=resume)
     loader = load_config(str(VARIATION / 'mocov2plus_50pct_r50.py')).train_dataloader
     loader.update(num_workers=2, pin_memory=False)

@@ -104,7 +104,7 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
         (dict(RESNET, depth=18), 512, 1, 2),
         pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
         (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
-        # Each SyncBN ends a graph. Single layers next to it (in shortcuts and projectors) are not
+        # Each SyncBN ends a graph. Single layers next to a SyncBN (in shortcuts and projectors) are not
         # compiled.
         pytest.param(dict(RESNET, depth=18), 512, 2, 2 + 6 + 6, marks=pytest.mark.slow),
     ],

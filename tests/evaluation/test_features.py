@@ -1,4 +1,4 @@
-"""Extraction of features and their store. Stored files are complete, reused, and written once however many processes run."""
+"""Feature extraction and the feature store. Stored files are complete and reused, and several processes write a file once."""
 
 import platform
 from concurrent.futures import ThreadPoolExecutor

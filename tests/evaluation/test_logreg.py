@@ -119,7 +119,7 @@ def test_multi_label_fit_equals_scikit_learn(digits, monkeypatch):
     assert fitted.solved
     for column in range(2):
         labeled = y[:, column] >= 0
-        # scikit-learn averages the loss over labeled images. Objective averages it over all images,
+        # scikit-learn averages the loss over labeled images. `Objective` averages it over all images,
         # so the test adapts the penalty.
         reference = minimum_by_scikit_learn(x[labeled], y[labeled, column], 1e-2 * len(x) / int(labeled.sum()))
         np.testing.assert_allclose(fitted.weight[column], reference[0], atol=1e-4)

@@ -173,7 +173,7 @@ def test_groups_are_only_required_of_labeled_images(tmp_path):
     assert 0 < held.sum() <= 8
     assert not held[1::2].any(), 'unlabeled images must not be held out'
     pairs = held[::2].view(10, 2)
-    assert pairs[:, 0].equal(pairs[:, 1]), 'no patient may be on both sides'
+    assert pairs[:, 0].equal(pairs[:, 1]), 'no patient may be in both parts'
 
 
 def test_measuring_on_test_images_is_reported(toy_config, tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ def test_other_classes_cannot_be_predicted():
 
 @DATASETS.register_module(force=True)
 class Darker(DATASETS.get('Noise')):
-    """Noise of the two darker classes, which are listed in another order."""
+    """Noise of the two darker classes, listed in another order than in `Noise`."""
 
     classes = ['mid', 'dark']
 

@@ -82,7 +82,7 @@ def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, che
     runner = training_protocol.train(composed)
     assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
     assert len(runner.train_dataloader) == an_epoch, (
-        'the length of the loader must be the steps of an epoch, which determine the decay of batch norm'
+        'the loader must be as long as an epoch, because its length determines the decay of batch norm'
     )
     teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
     moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()

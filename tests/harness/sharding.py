@@ -176,13 +176,13 @@ def assert_close(tree: object, plain: object) -> None:
 
 
 def load(path: Path) -> dict:
-    """Load a file as programs do that know only torch and mmengine."""
+    """Load a file as a program with only torch and mmengine would."""
     trust_mmengine_checkpoints()
     return torch.load(path, weights_only=True)
 
 
 def overflow() -> list[tuple[bool, float, list[float]]]:
-    """Take a float16 step in which only the second process's part of the weights overflows.
+    """Take a float16 step in which only the gradient of the second process's part of the weights overflows.
 
     Return, for each process, whether it took the step, its loss scale and its part of the weights.
     """

@@ -12,8 +12,7 @@ from mmairl.report.charts import chart
 from mmairl.report.figures import MARKERS, lines, save_figure, short
 from mmairl.report.page import COLORS
 
-# These matrices by Machado, Oliveira and Fernandes (2009) simulate full color blindness in linear
-# RGB.
+# These matrices by Machado, Oliveira and Fernandes (2009) simulate, in linear RGB, eyes that lack one type of cone.
 VISION = {
     'normal': np.eye(3),
     'without red': [

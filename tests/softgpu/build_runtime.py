@@ -63,7 +63,7 @@ def build(folder: Path) -> None:
             sources.append(HERE / source)
         versions = folder / f'{soname}.map'
         versions.write_text(f'{soname} {{ global: *; }};' if 'cudart' in soname else '{ global: *; };')
-        # The header nccl.h would include these headers, which are C++.
+        # The header nccl.h would include CUDA's headers of FP16, BF16 and FP8, which are C++. These flags prevent this.
         half = [f'-D__CUDA_{kind}_H__' for kind in ('FP16', 'BF16', 'FP8')]
         flags = ['-O1', '-fPIC', '-shared', '-w', f'-Wl,-soname,{soname}', f'-Wl,--version-script={versions}', *half]
         command = ['gcc', *flags, *(f'-I{path}' for path in HEADERS), '-o', library, *sources, '-lpthread', '-lrt']

@@ -245,7 +245,7 @@ def test_hashes_do_not_depend_on_case_or_punctuation():
 
 
 def every_study():
-    """Return all studies with claims. `read_study` raises if a claim has an invalid quotation, place, row or score."""
+    """Return all studies with claims. `read_study` raises if a claim is invalid."""
     paths = [*home().glob('configs/studies/[a-z]*.yaml'), *home().glob('projects/*/studies/*.yaml')]
     return [study for study in map(read_study, sorted(paths)) if study.claims]
 

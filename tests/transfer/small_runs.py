@@ -34,7 +34,7 @@ def write_masks(root: Path) -> None:
     files: dict[str, Image.Image] = {}
     for split, number in (('train/town', 0), ('train/town', 1), ('val/town', 0)):
         image, mask = drawn(generator, (128, 64), [15, 13, 16, 5, 11, 8])
-        mask[:4] = 255  # The hood of the car is ignored
+        mask[:4] = 255  # Pixels to ignore, such as the hood of the car
         name = f'{split}/town_{number:06d}_000019'
         files[f'cityscapes/leftImg8bit/{name}_leftImg8bit.png'] = image
         files[f'cityscapes/gtFine/{name}_gtFine_labelTrainIds.png'] = Image.fromarray(mask)

@@ -96,7 +96,7 @@ def test_ap_equals_a_plain_implementation(seed: int, digits: int) -> None:
 def test_known_detections_have_their_ap() -> None:
     """An IoU of 0.8 reaches seven of the ten thresholds.
 
-    One of two objects gives six of eleven points. Without a detection, the AP is 0.
+    If one of two objects is found, the precision is 1 at six of the eleven recall levels. Without a detection, the AP is 0.
     """
     box, other = (0, 0, 9, 9), (20, 20, 39, 39)
     results = measured([sample([(0, box, False)], [(0, (0, 0, 9, 7), 0.9)])])

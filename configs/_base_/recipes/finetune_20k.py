@@ -1,7 +1,7 @@
 # BYOL's recipe for fine-tuning on the data sets of its transfer table: 20 000 steps of batch 256 with Nesterov momentum.
-# Learning rate and weight decay are selected from a grid on validation images; as in BYOL, the decay is divided by the
-# rate. The network with the best pair is then trained on training and validation images. The momentum of batch norm
-# depends on the number of steps per epoch.
+# Learning rate and weight decay are selected from a grid on validation images. As in BYOL, the weight decays of the grid
+# are divided by the learning rate. The network with the best pair is then trained on training and validation images. The
+# momentum of batch norm depends on the number of steps per epoch.
 _base_ = '../default_runtime.py'
 model = dict(type='Classifier', backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
 train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]

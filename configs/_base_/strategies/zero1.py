@@ -1,3 +1,4 @@
-# ZeRO-1 by torch's `fully_shard`. In every ZeRO stage (1 to 3), weights, gradients and optimizer state are sharded over the
-# processes. docs/how-to/strategies.md compares when each ZeRO stage shards weights and gradients.
+# ZeRO-1 by torch's `fully_shard`. Between steps, weights and optimizer state are sharded over the processes. In a step, each
+# process holds full weights from their first use to the end of the backward pass, and full gradients until the last
+# accumulated batch.
 strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=1))

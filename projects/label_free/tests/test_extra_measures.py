@@ -111,9 +111,9 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 def constructed_networks() -> dict[str, Callable[[int], torch.Tensor]]:
     """Return networks of known quality. Each is a function from a view to its features.
 
-    The random network has three dimensions that differ between the views of an image. In trained networks, these dimensions
-    show the kind of the image and the image itself instead. Other networks are collapsed, have one constant dimension, or
-    have rich but useless features.
+    The features of the random network span three dimensions and differ between the views of an image. The longer a network
+    is trained, the more its features depend on the kind of the image and on the image itself instead. The other networks are
+    collapsed, have one constant dimension, or have rich but useless features.
     """
     kind, own = draw(0, CLASSES, WIDTH)[torch.arange(IMAGES) % CLASSES], draw(1, IMAGES, WIDTH)
 

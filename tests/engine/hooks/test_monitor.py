@@ -101,7 +101,7 @@ def test_queue_age_is_its_length_over_keys_of_a_step(toy_config):
     # A step has two iterations, and each enqueues 4 keys.
     assert quantities['queue_steps'][-1] == 5
     assert quantities['queue_epochs'][-1] == pytest.approx(40 / 32)
-    # The first measurement comes before the step enqueues its own keys.
+    # Each measurement comes before the step enqueues its own keys.
     assert quantities['queue_filled'] == [0.0, 8 / 40]
     assert quantities['queue_drift'][-1] == pytest.approx(5 * (1 - 0.9))
 

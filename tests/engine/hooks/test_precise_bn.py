@@ -22,7 +22,7 @@ def test_epoch_length_sets_batch_norm_decay():
 
 
 class Detector(BaseModel):
-    """A model with one norm. It accepts only the mode 'loss', in training mode and without gradients."""
+    """A model with one norm. Its forward pass requires `mode='loss'`, training mode and disabled gradients."""
 
     def __init__(self, norm: type[nn.Module]) -> None:
         super().__init__(BaseDataPreprocessor())

@@ -37,7 +37,7 @@ def leave_group() -> Iterator[None]:
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """Return what the runs of two processes saved, and their folder."""
+    """Return what the runs of two processes saved, and the folder of these runs."""
     folder = tmp_path_factory.mktemp('deepspeed')
     run_processes(2, sharding.__file__, folder / 'found.pth', folder, 'deepspeed')
     return sharding.load(folder / 'found.pth'), folder

@@ -16,7 +16,7 @@ from projects.faults.compare import differing
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """Return what the runs of two processes saved, and their folder."""
+    """Return what the runs of two processes saved, and the folder of these runs."""
     folder = tmp_path_factory.mktemp('zero')
     run_processes(2, sharding.__file__, folder / 'found.pth', folder, 'zero')
     return sharding.load(folder / 'found.pth'), folder
@@ -41,7 +41,7 @@ def test_overflow_in_one_process_skips_step_in_both(two):
 @pytest.mark.slow
 def test_stage_1_exchanges_gradients_once_per_step(two):
     once, each_batch = two[0]['exchanges']
-    assert 0 < 5 * once == 3 * each_batch, 'five batches must be exchanged in three steps'
+    assert 0 < 5 * once == 3 * each_batch, 'stage 1 must exchange once per step (3), and stage 2 once per batch (5)'
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ HEADS = {
 
 
 def step(name: str) -> dict[str, torch.Tensor]:
-    """Return the mean loss over all processes, its gradients by row and by weight, and the buffers of the head afterwards."""
+    """Return the mean loss over all processes, the gradients of rows and weights, and the buffers of the head."""
     torch.manual_seed(3)
     head = HEADS[name]().double()
     views = torch.randn(4, ROWS, WIDTH, dtype=torch.float64)

@@ -29,7 +29,7 @@ TABLE_5A = {
 
 
 def test_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
-    """In the last row of Table 5a, the teacher would be a copy of the student in each step."""
+    """In the last row of Table 5a, the teacher is a copy of the student in each step. A stopped gradient does the same."""
     averaged, stopped = (
         MODELS.build(toy_config(f'byol_variants/{name}_r50_300e.py', width=8).model).double()
         for name in ('byol', 'predictor_beta0')

@@ -169,7 +169,7 @@ def costly() -> Record:
 
 
 def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int = 4) -> Record:
-    """A full factorial of two factors, with main effects and an interaction."""
+    """A full factorial of two factors. `effects` contains the effect of each factor, and the interaction."""
     draw = np.random.default_rng(1)
     rows = []
     for first in (0, 1):

@@ -44,9 +44,9 @@ def test_aliases_are_equal_or_opposite_columns():
 
 
 def test_fraction_separates_the_asked_interactions():
-    """The usual fraction of six factors in 16 rows confounds two pairs.
+    """In the usual fraction of six factors in 16 rows, some interactions are confounded with each other.
 
-    If both are to be tested, another fraction separates them.
+    If two such interactions are to be tested, another fraction separates them.
     """
     mains = [(place,) for place in range(6)]
     usual = design(fraction_rows(6, 2, mains))
