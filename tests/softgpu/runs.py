@@ -298,7 +298,7 @@ def resumed(folder: Path) -> dict:
 
 
 def evaluated(folder: Path) -> dict:
-    """Return features, k-NN accuracy and logistic regression of an untrained backbone."""
+    """Return the features of an untrained backbone, their k-NN accuracy and logistic regression, and the number of waits."""
     torch.manual_seed(0)
     network = MODELS.build(dict(type='Small'))
     settings = Extraction((0.0,) * 3, (1.0,) * 3, batch_size=16, device=DEVICE)

@@ -34,7 +34,7 @@ def recorded(name: str, scores: Iterable[float | None], start: dict | None = STA
 
 
 def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
-    """Return the demo's scale with a narrower network and this number of images."""
+    """Return the content of the scale `demo` with narrower networks and with `images` training images."""
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
     del scale['seeds']  # Without `seeds`, the study's own seeds are used
     data = dict(type='Shapes', split='train', count=images, size=24)

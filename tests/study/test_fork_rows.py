@@ -39,7 +39,7 @@ def prepare(folder: Path, rows: list[dict], epochs: float = 0.02, **more: object
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory) -> tuple[PreparedStudy, dict[str, Run]]:
-    """Return the study of forks, and its finished runs by row."""
+    """Return the study of forks, and a dictionary from each row's name to its finished run."""
     register()
     prepared = prepare(tmp_path_factory.mktemp('forks'), ROWS)
     runs = {run.row.name: run for run in prepared.laid_out_runs()}

@@ -55,8 +55,8 @@ STUDY = dict(
 )
 
 
-# A row may evaluate a checkpoint from the middle of a run. Instruments compare this checkpoint with
-# the last one.
+# A row may evaluate a checkpoint from the middle of a run. The instruments in LOOK compare this
+# checkpoint with the last one.
 LONGER = dict(config='longer/mocov2plus_r50_300e.py', declares=['train_cfg', 'param_scheduler', 'default_hooks'])
 ALONG = [
     dict(LONGER, name='end', against='SGD'),

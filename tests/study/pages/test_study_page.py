@@ -46,7 +46,10 @@ def page(tmp_path):
 
 @pytest.fixture(scope='module')
 def planted_page(tmp_path_factory):
-    """Return a function that takes a function of planted.py and returns the page of its study. Each page is written once."""
+    """Return a function that writes the page of a study once and returns its text.
+
+    The argument of the function is another function, which returns the record of the study.
+    """
     folder = tmp_path_factory.mktemp('planted')
     return cache(lambda make: write_study_page(make(), folder / 'index.html').read_text())
 
@@ -312,8 +315,8 @@ def test_latex_uses_booktabs_and_no_name_breaks_it():
     for rule in (r'\toprule', r'\midrule', r'\bottomrule', r'\cmidrule(lr){3-6}', r'\cmidrule(lr){7-12}'):
         assert text.count(rule) == 1, rule
     assert r'\multicolumn{4}{c}{measured} & \multicolumn{6}{c}{published}' in text
-    # LaTeX would read a bracket as an argument of the line break. Markdown would read a plus as a
-    # nested list.
+    # LaTeX would read a bracket at the start of a line as an argument of the line break. Markdown
+    # would read a plus sign at the start as a nested list.
     assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
 

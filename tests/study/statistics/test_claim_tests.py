@@ -45,7 +45,9 @@ def row_contrast(values, weights, blocks):
 
 
 def false_verdicts(simulate, rule):
-    """Return the fraction of simulated studies that get a verdict although their means lie on the boundary of the claim."""
+    """Return the fraction of simulated studies whose claim gets a verdict, although the true means are on the claim's
+    boundary.
+    """
     random = RANDOM(1)
     return np.mean([family_verdicts([rule(simulate(random))])[0] != INCONCLUSIVE for _ in range(STUDIES)])
 
