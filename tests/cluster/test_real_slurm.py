@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 # This script handles signals like a training run: it saves and exits with 75. Its second start
 # finishes.
 RUN = """
-n=${SLURM_PROCID:-0}  # a batch script is the first
+n=${SLURM_PROCID:-0}  # a batch script has no SLURM_PROCID
 [[ -z ${KILLED:-} || -e killed$n ]] || { touch killed$n; [[ $n != 1 ]] || kill -KILL $$; exit 1; }
 [[ ! -e saved$n ]] || { echo "$SLURMD_NODENAME $SLURM_CPUS_PER_TASK $OMP_NUM_THREADS $*" > done$n; exit 0; }
 trap 'sleep 1; echo "$*" >> saved$n; exit 75' TERM INT HUP USR1 USR2

@@ -206,7 +206,7 @@ def test_decompression_bomb_is_rejected_by_header():
 
 def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
     data = encoded(Image.fromarray(COLORS), 'PNG')
-    # Another library may have set this limit of Pillow, so it must be restored.
+    # Another library may have set this limit of Pillow, so decoding must restore it.
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)
     assert np.array_equal(pixels(data, max_pixels=60), COLORS)
     assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7

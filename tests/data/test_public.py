@@ -39,7 +39,7 @@ EVERY = {
     if isinstance(kind, type) and issubclass(kind, public.Published) and hasattr(kind, 'layout')
 }
 TRAIN, TEST = range(40), range(40, 44)
-# Data sets whose authors list validation images have these parts.
+# These are the parts of data sets whose authors list validation images.
 WITH_VAL = dict(train=range(3), val=range(3, 5), test=range(5, 7))
 Parts = dict[str, list[tuple[int, int]]]
 
@@ -60,7 +60,7 @@ def write(path: Path, *lines: str) -> None:
 
 
 def labelled(**parts: Iterable[int]) -> Parts:
-    """Return pairs of a number and its label. The label is the number modulo 2."""
+    """Return, for each part, pairs of a number and its label. The label is the number modulo 2."""
     return {part: [(i, i % 2) for i in numbers] for part, numbers in parts.items()}
 
 

@@ -74,7 +74,7 @@ def check_sync_bn() -> None:
 def check_views() -> None:
     """Two views in one pass equal two passes of plain batch norm over the images of all processes.
 
-    Each layer needs one exchange instead of two.
+    Each SyncBN layer needs one exchange instead of two.
     """
     torch.manual_seed(3)
     ours, twin = (

@@ -1,4 +1,4 @@
-"""Cases of the GPU tests. Each runs on a real GPU, on the software GPU, or on the CPU for comparison.
+"""Cases of the GPU tests. A case runs on a real GPU, on the software GPU, or on the CPU for comparison.
 
 Usage: `python runs.py FOLDER CASE...`. The result of a case is saved as FOLDER/CASE.pth. If a case fails, the next one
 still runs.

@@ -134,8 +134,8 @@ PLANTED = [
 
 @pytest.mark.parametrize('kind', PLANTED)
 def test_planted_defect_is_found(result, kind):
-    """The defects are: a wait, a number put on the device, a copy from pageable memory, many small kernels, and a race of
-    streams.
+    """The defects are a wait for the device, a host scalar put on the device, a copy from pageable memory, many small
+    kernels, and a race between streams.
     """
     waits = kind in ('wait', 'host_scalar')
     if REAL and not waits:

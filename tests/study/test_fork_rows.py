@@ -1,4 +1,4 @@
-"""Fork rows: each run branches off from a run of another row (its trunk). Tests cover the whole way from YAML to scores."""
+"""Test fork rows, whose runs branch off from the runs of another row (the trunk), from the YAML file to the scores."""
 
 import json
 import shutil

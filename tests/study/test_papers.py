@@ -91,7 +91,7 @@ def test_every_study_plans_at_every_scale(quick, path, names):
         assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row changes nothing'
         added = [kind for kind in scale.floor if kind == 'random' or name != 'in1k']
         assert [row.untrained for row in scaled.rows[len(rows) :]] == added
-        # The width of the projector must fit the features of its backbone.
+        # The projector's width must fit the features of the backbone.
         if name == 'cifar' and path.stem == 'byol_wide':
             MODELS.build(configs['ResNet-50 (4x)'].model)([torch.zeros(2, 3, 32, 32)] * 2, None, mode='loss')
     for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
@@ -101,7 +101,7 @@ def test_every_study_plans_at_every_scale(quick, path, names):
 
 
 def test_published_number_belongs_to_one_model(quick):
-    """Rows that state the same published row must train the same model at full size.
+    """Rows with the same published row must train the same model at the scale in1k.
 
     Published scores of the same model must be equal, also in different tables, unless a note mentions the difference.
     """
@@ -191,7 +191,7 @@ def test_uniformity_is_the_mean_over_pairs():
 
 
 def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
-    """Write a scale at which the longest row has 6 epochs. Return its path."""
+    """Write a scale at which the longest row trains for 6 epochs. Return the path of the scale."""
     full = scales.read_scale('in1k')
     longest = max(epochs(scales.resolve(row, full), full.images) for row in study.rows)
     scale = toy_scale(192, epochs=6 / longest, tasks=tasks)

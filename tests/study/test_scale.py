@@ -1,4 +1,6 @@
-"""Scales change all rows in the same way, keep the factor that a study tests, and leave small configs unchanged."""
+"""Test scales, which make the configs of a study smaller: they change all rows in the same way, keep the factor that a
+study tests, and leave small configs unchanged.
+"""
 
 from pathlib import Path
 

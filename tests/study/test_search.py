@@ -457,7 +457,7 @@ def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
 
 
 def leaking(folder: Path, **changes) -> Scale:
-    """Return a small scale in which parts of the evaluation data are replaced."""
+    """Return a small scale in which `changes` replace parts of the evaluation data."""
     scale = toy_scale(64, epochs=0.005, tasks=['knn'])
     data = scale['replace']['evaluation']
     data |= {part: value(data) if callable(value) else value for part, value in changes.items()}

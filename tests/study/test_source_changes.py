@@ -51,7 +51,7 @@ STUDY = dict(
 
 
 class Planned:
-    """A study in a folder. Planted checkpoints take the place of training."""
+    """A study in a folder. Its checkpoints are written by `leave_weights` instead of being trained."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

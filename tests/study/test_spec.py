@@ -77,7 +77,7 @@ def test_smaller_scale_keeps_factors_and_adds_none():
 
 
 def test_rate_follows_the_batch_size_of_a_scale():
-    """Learning rates are linear in the batch size, whatever the batch size of the config is."""
+    """Learning rates are proportional to the batch size, whatever the batch size of the config is."""
     (study, full), (_, small) = (at('msbreg', scale, 'projects/msbreg') for scale in ('in1k', 'in100'))
     for row in study.rows:
         cfgs = full[row.name], small[row.name]

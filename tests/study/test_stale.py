@@ -82,7 +82,7 @@ SAME = {
 def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
     """Return a function that plans a study in a folder where the runs of STUDY are finished.
 
-    Checkpoints are planted instead of trained.
+    Checkpoints are written by `leave_weights` instead of being trained.
     """
     folder, read_config = tmp_path_factory.mktemp('stale'), cache(load_config)
     register()

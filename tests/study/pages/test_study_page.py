@@ -76,7 +76,7 @@ def numbers(text: str) -> list[str]:
 def test_cells_are_means_and_sample_deviations():
     one, two = (line.cells[0] for line in table_lines(tiny(a=(70.0, 72.0, 74.0), b=(80.0, 81.0))))
     assert (one.value, one.spread, one.n, one.change) == ('72.0', '± 2.0', 3, '')
-    # With a denominator of n - 1, the deviation of 80 and 81 is sqrt(0.5).
+    # With a denominator of n - 1, the standard deviation of 80 and 81 is sqrt(0.5).
     assert (two.value, two.spread, two.n, two.change) == ('80.5', '± 0.7', 2, '+8.5 higher')
     # Values around 1 are shown with three decimals.
     one, two = (line.cells[0] for line in table_lines(tiny(a=(-1.52, -1.54), b=(-2.95, -2.95))))
@@ -306,7 +306,8 @@ def test_hostile_names_stay_text_in_latex():
     assert not re.search(r'(?<!\\)[#]', text)
     assert len(re.findall(r'(?<!\\)\$', text)) % 2 == 0
     counts = {len(re.findall(r'(?<!\\)&', line)) for line in body_rows(text)}
-    # The columns are name, factor, and both a number and a difference for each score.
+    # There are twelve columns: name and factor, and for each of five scores, a number and a
+    # difference.
     assert counts == {1 + 2 * 5}
 
 

@@ -1,5 +1,5 @@
-"""Attribution of effects to factors: exact for planted functions, equal to a published example, with correct error rates
-in simulations.
+"""Test the attribution of effects to factors: it is exact for planted scores, agrees with a published example, and has
+correct error rates in simulations.
 """
 
 import math

@@ -1,4 +1,6 @@
-"""Comparisons of rows: error rates, coverage and power in simulations, and verdicts on planted scores."""
+"""Test comparisons of rows (configurations of a study): error rates, coverage and power in simulations, and verdicts on
+planted scores.
+"""
 
 import math
 
@@ -36,7 +38,10 @@ def standard_error(share: float) -> float:
 @pytest.mark.parametrize('seeds', [2, 3, 5, 10])
 @pytest.mark.parametrize('test', [paired, unpaired])
 def test_intervals_cover_the_effect_in_95_percent(test, seeds):
-    """Paired intervals have exact coverage, also with seed effects. Unpaired intervals cover at least as often."""
+    """Paired intervals have a coverage of exactly 95 %, also with seed effects.
+
+    Unpaired intervals cover at least as often.
+    """
     scores = ladders(seeds, 3.0 if test is paired else 0.0, steps=2.0)
     estimate, error, freedom = (values[:, 0] for values in test(scores[:, 1:], scores[:, :-1]))
     covered = (abs(estimate - 2.0) <= stats.t.ppf(0.975, freedom) * error).mean()
@@ -59,7 +64,7 @@ def test_planted_effect_is_found_with_stated_power(seeds, effect):
 def test_equal_rows_are_equivalent_marginal_ones_not():
     equal, apart = ladders(10, 3.0, spread=0.2), ladders(10, 3.0, spread=0.2, steps=1.0)
     # In `apart`, most verdicts are 'differs', which takes precedence over 'equivalent'. In `noisy`,
-    # 'differs' is rare.
+    # 'differs' is rare, so it cannot hide a wrong 'equivalent'.
     noisy = ladders(10, 3.0, spread=1.0, steps=1.0)
     for scores, test in (
         (equal, lambda share: share > 0.95),

@@ -1,4 +1,4 @@
-"""The cost of rows: FLOPs, and scores at equal cost, compared with calculations by hand."""
+"""Compare the FLOPs of rows, and scores at equal cost, with calculations by hand."""
 
 import json
 from types import SimpleNamespace
@@ -87,7 +87,8 @@ def test_equal_cost_interpolates_between_checkpoints():
     assert (entry['row'], entry['on'], entry['flops']) == ('dear', 'cheap', 900) and entry['ratio'] == 2400 / 900
     assert entry['scores'] == [53.0, 53.0] and entry['estimate'] == 0
     assert [entry['low'], entry['high']] == pytest.approx([-half, half])
-    # These runs count as collapsed, since raw pixels score as much.
+    # With these scores, the two runs count as collapsed, since k-NN on raw pixels (`floor`) scores
+    # as much.
     for one in (rows[0]['runs'][2], rows[1]['runs'][0]):
         one['scores']['knn'] = 10.0
     floor = row('pixels', None, None, 0, [10.0], untrained='pixels')
@@ -136,7 +137,8 @@ def test_planned_hours_follow_the_work_of_the_network():
     works = [work_per_image(cfg) for cfg in (large, small)]
     by_flops, by_bytes = works[0].flops / works[1].flops, works[0].bytes / works[1].bytes
     ratio = cost(large, scale).hours / cost(small, scale).hours
-    # Per FLOP, ResNet-101 moves more bytes than ResNet-18.
+    # ResNet-101 moves more bytes per FLOP than ResNet-18. The ratio of hours is therefore between
+    # the ratios of FLOPs and of bytes.
     assert 3 < by_flops < ratio < by_bytes < 10
     plus = cost(resolve(Row('', 'mocov2plus_r50_200e.py'), scale), scale)
     assert plus.hours == pytest.approx(200 * scale.images / scale.rate / 3600)
