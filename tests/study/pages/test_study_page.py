@@ -31,7 +31,7 @@ from mmairl.study.pages.words import BLANK, duration
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    """Return two studies, each with its page."""
+    """Return the records of two studies, each with the text of its page."""
     folder = tmp_path_factory.mktemp('pages')
     records = [make() for make in (ladder, drawn_as_lines)]
     return [
