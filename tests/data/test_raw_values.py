@@ -70,7 +70,7 @@ def test_arrays_and_pictures_keep_their_values():
         if kind is not np.float32 and channels != 2:
             pixels = noise(6, 9, *((4,) if channels == 5 else (channels,) * (channels > 1)), kind=kind)
             assert same(read(png(pixels)), pixels.reshape(6, 9, -1))
-    assert same(read(npy(np.float64([[0.1, 7]]))), np.float32([[[0.1], [7]]])), 'floats must not be scaled'
+    assert same(read(npy(np.float64([[0.1, 7]]))), np.float32([[[0.1], [7]]])), 'floats were scaled'
     file = io.BytesIO()
     Image.fromarray(noise(6, 9, kind=np.uint8)).save(file, 'JPEG')
     assert read(file.getvalue()).shape == (6, 9, 1)
@@ -95,13 +95,13 @@ def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
         assert same(read(tiff(planes, **how)), pixels), how
     assert same(read(tiff(planes[:, None], metadata=dict(axes='CZYX'), ome=True)), pixels)
     several = tiff(noise(3, 2, 6, 9), imagej=True, metadata=dict(axes='ZCYX'))
-    assert reason(several) is Reason.NO_ARRAY, 'a stack of several images must be rejected'
+    assert reason(several) is Reason.NO_ARRAY, 'a stack of several images is not rejected'
 
 
 def test_invalid_file_has_its_reason(monkeypatch):
     good = npy(noise(6, 9, 5))
     assert reason(good[:-1]) is Reason.CUT_SHORT and reason(good, max_pixels=53) is Reason.TOO_LARGE
-    assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'the limit must count channels'
+    assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'the limit does not count channels'
     wrong = [np.int16([[1]]), np.zeros((2, 2, 2, 2)), np.zeros(3), np.zeros((0, 4, 3)), np.array([[None]], object)]
     assert [reason(npy(array)) for array in wrong] == [Reason.NO_ARRAY] * 5
     assert reason(npy(np.float32([[0, np.nan]]))) is Reason.NOT_FINITE
