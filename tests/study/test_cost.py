@@ -23,7 +23,7 @@ def cfg(tmp_path, monkeypatch) -> Config:
 
 
 def forget_process(monkeypatch) -> None:
-    """Act as a new process, which must not count anything again."""
+    """Clear the counts in memory, as in a new process, and fail the test if anything is counted again."""
     monkeypatch.setattr(module, 'COUNTS', {})
     for name in ('_count_work', '_count_bytes'):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail('the work or the bytes were counted again'))

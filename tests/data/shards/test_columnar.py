@@ -243,7 +243,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.slow
 def test_values_repeated_in_parquet_cost_little_memory(tmp_path):
-    """100 000 rows share one name and one image of 100 kB, which are each stored once.
+    """100 000 rows share one name and one image of 100 kB each, which are stored once.
 
     Copies for each row would take 10 GB.
     """
