@@ -2,7 +2,7 @@
 
     python -m projects.papers.model_index
 
-All results are numbers that papers and releases have published. We measured none of them and release no weights.
+All results are numbers that papers and releases have published. None was measured with mmairl, and no weights are released.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cases of the GPU tests. Each runs on a real GPU, on the software GPU, or on the CPU for comparison.
+"""Cases of the GPU tests. A case runs on a real GPU, on the software GPU, or on the CPU for comparison.
 
 Usage: `python runs.py FOLDER CASE...`. The result of a case is saved as FOLDER/CASE.pth. If a case fails, the next one
 still runs.
@@ -298,7 +298,7 @@ def resumed(folder: Path) -> dict:
 
 
 def evaluated(folder: Path) -> dict:
-    """Return features, k-NN accuracy and logistic regression of an untrained backbone."""
+    """Return the features of an untrained backbone, their k-NN accuracy and logistic regression, and the number of waits."""
     torch.manual_seed(0)
     network = MODELS.build(dict(type='Small'))
     settings = Extraction((0.0,) * 3, (1.0,) * 3, batch_size=16, device=DEVICE)

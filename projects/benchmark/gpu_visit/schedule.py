@@ -16,7 +16,7 @@ from pathlib import Path
 
 from projects.benchmark.gpu_visit.results import format_row, print_table, read_rows, write_page
 
-# The next visit reuses these subfolders of the scratch folder.
+# `Visit.run` keeps these files and folders of the scratch folder, so that later jobs can reuse them. It deletes all others.
 KEPT = (
     'site',
     'inductor',
@@ -176,7 +176,7 @@ class Visit:
         self.running[pid] = job, time.monotonic()
 
     def check_forks(self, probe: Job) -> None:
-        """If CUDA did not start in the first forked job, start this job and all later jobs as new processes instead."""
+        """If CUDA did not start in the forked job `probe`, start this job again and all later jobs as new processes."""
         while self.running:
             self.poll()
         failed = not any(
@@ -185,7 +185,7 @@ class Visit:
         )
         if failed and self.forks:
             self.forks = False
-            self.context.record(note='CUDA does not start in a fork; each job imports for itself')
+            self.context.record(note='CUDA does not start in a fork; each job is a new process')
             self.start(probe)
 
     def poll(self) -> None:
@@ -221,7 +221,7 @@ class Visit:
             print(format_row(json.loads(line)), flush=True)
 
     def finish(self, reason: str) -> int:
-        """Stop all jobs, write the page, and print the table last, because often only the end of a log is kept."""
+        """Stop all jobs, write the page, and print the table last, because often only the end of the output is kept."""
         for pid, (job, start) in self.running.items():
             kill(pid)
             seconds = time.monotonic() - start
@@ -305,7 +305,7 @@ def kill(pid: int) -> None:
 
 
 def import_everything() -> None:
-    """Import what the jobs need, once, before they fork."""
+    """Import the modules that jobs need. `Visit.run` calls this function once, before it forks the jobs."""
     import projects.benchmark.gpu_visit.plan  # noqa: F401  imports what the jobs need
     from mmairl.engine.run import register
 

@@ -1,4 +1,4 @@
-"""The answer to a study's question, its problems, and the next step, for planted results."""
+"""Test the answer, the problems and the next step on the page of a study, with planted results."""
 
 import math
 

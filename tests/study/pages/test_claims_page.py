@@ -17,7 +17,10 @@ SEEDS = 8
 
 
 def finished_ladder(folder, gain):
-    """Write the record of the study 'ladder' at a scale named 'half'. Each row is better than the previous one by `gain`."""
+    """Write the record of the study `ladder` at a scale named 'half'.
+
+    Each row scores `gain` points more than the previous one.
+    """
     study = next(entry.study for entry in claim_entries(folder) if entry.study.name == 'ladder')
     rows = []
     for place, row in enumerate(study.rows):
