@@ -21,9 +21,10 @@ FAULTS = ('memory grows', 'files grow', 'threads grow', 'workers grow', 'left-ov
 SAMPLES = 20
 # The first samples are ignored, because caches, pools and the log's history fill up at the start.
 WARM_UP = 4
-BATCH = 16  # the smallest batch that HealthHook accepts
+BATCH = 16  # the smallest batch for which HealthHook computes the rank of embeddings
 # Allowed growth. A leaked scalar tensor takes half a KiB, so a leak of one tensor per step would add 500 KiB in 1000 steps.
-# Legitimate growth is bounded: the health curves, written every 50 steps, add about 30 KiB until they have 2000 values.
+# Legitimate growth is bounded: the curves of HealthHook, with a value every 50 steps, add about 30 KiB in 1000 steps until each
+# has 2000 values.
 KIB_PER_1000_STEPS = 128
 # Additional growth that is allowed in a run of any length, because the allocator keeps memory for reuse.
 KIB_OF_THE_ALLOCATOR = 2048

@@ -35,8 +35,9 @@ LADDERS = {  # for each row of a ladder (see `ladder`), the standard deviation o
     "the demo's": np.array([3.2, 2.0, 4.0, 6.0, 5.8, 5.4, 1.4]),
     'one of 50 times': np.array([0.1, 0.1, 0.1, 5.0, 0.1, 0.1, 0.1]),
 }
+# The levels of the factors in each row: all combinations of two factors, and half of the combinations of five factors.
 WHOLE, HALF = list(product((0, 1), repeat=2)), fraction_rows(5, 1, [(place,) for place in range(5)])
-DESIGNS = {
+DESIGNS = {  # for a number of rows, the standard deviation of each row's runs
     'equal': lambda rows: np.full(rows, 2.0),
     'up to 8 times': lambda rows: np.geomspace(0.5, 4, rows),
     'one of 16 times': lambda rows: np.r_[np.full(rows - 1, 0.3), 4.8],

@@ -186,7 +186,7 @@ def test_deflated_file_that_is_cut_short_raises(scan):
 
 
 def test_few_bytes_of_many_pixels_raise():
-    """The header states 2**26 pixels, but the file has less than 1000 bytes. The limit is EXPANSION = 32 pixels per byte."""
+    """The header states 2**26 pixels, but a file of less than 1000 bytes may have at most PLAUSIBLE_PIXELS = 2**24."""
     data = written(np.zeros((2, 2), np.uint16), Rows=2**13, Columns=2**13)
     with pytest.raises(UnreadableImage) as caught:
         decode_dicom(data, 10**9)

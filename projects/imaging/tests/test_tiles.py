@@ -39,7 +39,7 @@ def test_tiles_have_their_pixels_and_no_background(how, scan, tmp_path):
     assert names == [f'p1/a.tif[y={y},x={x}]' for y in (0, 90, 180) for x in (90, 180, 270, 360)]
     for index, (_, y, x) in enumerate(dataset.corners.tolist()):
         assert np.array_equal(dataset.raw(index).permute(1, 2, 0), scan[y : y + 90, x : x + 90]), (
-            names[index]
+            f'the pixels of {names[index]} differ from the image'
         )
     assert dataset[0]['data_samples'] == dict(label=-1, index=0)
 

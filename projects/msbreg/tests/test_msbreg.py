@@ -69,6 +69,7 @@ def test_singular_value_term_equals_its_definition():
 
 
 def test_a_large_batch_fits_into_half_precision():
+    # Without the division by sqrt(N), the sums over 70 000 images overflow float16.
     z = torch.randn(1, 70000, 2)
     with torch.autocast('cpu', dtype=torch.float16):
         rounded = SingularValueTerm()(z)
@@ -93,7 +94,9 @@ def test_the_rate_grows_with_batch_and_views():
         base = next(rate for part, rate in BASE_LR.items() if f'_{part}_' in path.name)
         lr, warm_up = base * cfg.total_batch_size / 256, cfg.param_scheduler[0]
         views = len(cfg.train_dataloader.dataset.views)
-        assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr * views), path
+        assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr * views), (
+            f'{path.name} has a wrong learning rate'
+        )
         assert (warm_up.start, warm_up.end, cfg.optim_wrapper.optimizer.weight_decay) == (
             1e-6,
             10,

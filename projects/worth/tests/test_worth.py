@@ -38,14 +38,14 @@ PLANTED = [((2,), (2, 0), '', 'pays'), ((4,), (2, 1), 'pays', 'keep'), ((1,), (3
 def test_verdict_finds_gains_and_keeps_5_percent(own, rest, says, seldom):
     words = Counter(verdict(seed, own, rest).word for seed in range(40))
     assert words[seldom] <= 2
-    assert not says or words[says] >= 36, words
+    assert not says or words[says] >= 36, f'fewer than 36 of 40 verdicts are {says}: {words}'
 
 
 @pytest.mark.parametrize('labels', [160, 320])
 def test_images_of_one_patient_are_not_many_witnesses(labels):
     words = Counter(verdict(seed, (2,), (2,), labels, together=8).word for seed in range(40))
-    # If every image counted separately, about six of the 40 studies would have each of these false verdicts.
-    assert words['pays'] <= 2 and words['keep'] <= 3, words
+    # If every image counted separately, 5 to 7 of the 40 studies would have each of these false verdicts.
+    assert words['pays'] <= 2 and words['keep'] <= 3, f'too many false verdicts: {words}'
 
 
 def test_undecided_names_the_labels_that_tell():
@@ -59,7 +59,7 @@ def test_undecided_names_the_labels_that_tell():
         more['pays'] + more['keep']
         >= 10
         > 20 * np.mean([result.word != 'undecided' for result in verdicts])
-    ), (more_labels, more)
+    ), f'{more_labels:.0f} more labels do not lead to more decisions: {more}'
 
 
 def test_bands_and_saved_labels_cover_the_truth():
