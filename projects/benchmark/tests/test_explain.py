@@ -105,7 +105,7 @@ def moves_of_lightly() -> Moves:
 def moves_of_solo_learn() -> Moves:
     """Return the loss and the weight changes of each step of solo-learn's code.
 
-    As in the study, gradients are accumulated over four parts of the batch.
+    solo-learn's code accumulates gradients over four parts of the batch, so batch norm normalizes a quarter of the batch.
     """
     try:
         from projects.judge import sololearn_byol
@@ -114,7 +114,7 @@ def moves_of_solo_learn() -> Moves:
 
     ours, optimizer = network('solo', 1)
     for norm in [module for module in ours.backbone.modules() if hasattr(module, 'replicas')]:
-        # Plain batch norm suffices here, because solo-learn's code passes each part of the batch separately.
+        # mmairl's SplitBN would normalize quarters of each of the four parts. With one replica, it is plain batch norm.
         norm.replicas = 1
     theirs = sololearn_byol.SoloBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
     for online, own in ((theirs.projector, ours.projector), (theirs.predictor, ours.predictor)):
@@ -141,7 +141,7 @@ def moves_of_solo_learn() -> Moves:
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
-    """Return the largest difference between a weight change by mmairl and by the library, relative to the library's."""
+    """Return the largest relative difference between the weight changes of mmairl and of the library."""
     pairs = [
         (one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')
     ]
