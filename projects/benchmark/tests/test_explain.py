@@ -34,6 +34,7 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 # The learning rates rise, because with a constant rate it makes no difference whether the rate is applied inside or outside of
 # the momentum buffer. TAU is the momentum of the teacher.
 RATES, TAU = (0.1, 0.2, 0.3), 0.9
+# For each step: the loss, and the changes of the first and the last weight of the backbone.
 Moves = list[dict[str, Tensor]]
 
 
@@ -84,6 +85,7 @@ def our_moves(name: str, level: int) -> Moves:
 
 
 def walk(step: Callable, groups: list[dict]) -> Iterator[dict[str, Tensor]]:
+    """Take a step with each learning rate of RATES, and yield its loss and weight changes."""
     for rate in RATES:
         for group in groups:
             group['lr'] = rate
