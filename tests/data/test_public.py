@@ -324,7 +324,7 @@ def test_missing_set_or_split_is_an_error(kind, tmp_path):
     with raises_code('unreadable-set', re.escape(kind.layout)) as raised:
         kind(tmp_path / 'gone', kind.splits[0])
     assert 'download=True' not in str(raised.value)
-    assert not (tmp_path / 'gone').exists(), 'a folder was created'
+    assert not (tmp_path / 'gone').exists(), 'the missing folder was created'
     with raises_code('unknown-split'):
         kind(tmp_path, 'tset')
 

@@ -47,3 +47,7 @@ def test_k_above_the_count_uses_all_images(digits):
     right, expected = (knn.knn_right(*digits, ks=[20, k]) for k in (5000, 1200))
     assert list(right) == list(expected) == [20, 1200]
     assert all(right[k].equal(expected[k]) for k in right)
+
+
+def test_first_k_stays_first_above_the_count(digits):
+    assert list(knn.knn_right(*digits, ks=[5000, 20])) == [len(digits[0].x), 20]

@@ -1,4 +1,8 @@
-"""Train toy configs for test_processes.py, in one process or in two. Rank 0 saves the results."""
+"""Train toy configs for test_processes.py, in one process or in two, and check batch norm over processes.
+
+As a script with the argument FOLDER, this file saves the results in FOLDER/two.pth. With a second argument, `checks`,
+the script trains nothing.
+"""
 
 import copy
 import sys

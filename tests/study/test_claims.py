@@ -293,7 +293,7 @@ def test_stated_support_agrees_with_printed_numbers(study):
         if held is None:
             continue
         expected = ('holds', 'thin', 'partly') if held else ('contradicts', 'partly', 'thin')
-        assert claim.published in expected, claim.name
+        assert claim.published in expected, f'{claim.name}: `published` disagrees with the printed numbers'
 
 
 def test_collapse_concerns_accuracies_only():
