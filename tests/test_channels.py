@@ -99,7 +99,7 @@ def test_commands_accept_checkpoints_of_any_channels(case, tmp_path, run_tool, c
 
     run_tool('tools/evaluate.py', 'knn', file, checkpoint, '--k', 3, '--no-cache', '--workers', 0)
     result = json.loads((tmp_path / 'whole/epoch_2_student_knn.json').read_text())
-    assert result['scores']['k-NN, k = 3'] > 90, 'classes of different brightness must be distinguished'
+    assert result['scores']['k-NN, k = 3'] > 90, 'classes of different brightness are not distinguished'
     features, names = mmairl.embed(checkpoint, root, size=32)
     cfg = load_config(file)
     dataset = evaluation_sets(cfg)['test'][1]

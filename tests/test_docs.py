@@ -167,7 +167,10 @@ def module(script: str) -> ModuleType:
 
 
 def is_there(page: str, path: str) -> bool:
-    """Return whether a path exists in this repository, seen from its root or from the folder of the page."""
+    """Return whether a path of this repository exists, seen from its root or from the folder of the page.
+
+    Return True for all other paths.
+    """
     if not OURS.match(path) or '..' in path or 'NAME' in path or path.startswith('mmairl/.mim/'):
         return True
     return (ROOT / path).exists() or (ROOT / page).parent.joinpath(path).exists()
@@ -179,7 +182,7 @@ def broken_link(page: str, target: str) -> str | None:
     path, _, anchor = target.partition('#')
     file = (ROOT / page).parent / path if path else ROOT / page
     if not file.exists():
-        return f'{target} is not there'
+        return f'{target} does not exist'
     titles = re.findall(r'^#+ (.+)$', FENCE.sub('', file.read_text()), re.MULTILINE) if anchor else []
     anchors = {re.sub(r'[^\w\- ]', '', title.lower()).strip().replace(' ', '-') for title in titles}
     return f'{target} has no such heading' if anchor and anchor not in anchors else None

@@ -85,9 +85,9 @@ def test_schedules_end_with_the_run_and_views_build(paths):
         of_the_paper = path.is_relative_to(CONFIGS) and not {'methods', 'byol_variants'} & {*path.parts}
         if of_the_paper and cfg.get('param_scheduler'):
             warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]
-            assert warm_up.get('end') == cosine.begin, f'the cosine must begin where the warm-up ends: {path}'
+            assert warm_up.get('end') == cosine.begin, f'{path}: the cosine does not begin where the warm-up ends'
             length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
-            assert cosine.get('end', length) == length, f'the cosine must end with the run: {path}'
+            assert cosine.get('end', length) == length, f'{path}: the cosine does not end with the run'
         dataset = cfg.train_dataloader.dataset
         # The data set with the views may be wrapped, for example in a sample of classes.
         while 'dataset' in dataset:

@@ -175,14 +175,14 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
         for prefix, net in (('', plain.student), ('teacher.', plain.teacher)):
             ours = plain.build(trained, prefix).state_dict()
             for key, value in net.state_dict().items():
-                # With several parts, our running statistics are averages over the parts. The plain
-                # loop keeps those of the last part.
+                # With several parts, mmairl's running statistics are averages over the parts. The
+                # plain loop keeps those of the last part.
                 if plain.parts == 1 or ('running' not in key and 'tracked' not in key):
                     torch.testing.assert_close(ours[key], value, atol=tolerance, rtol=tolerance, msg=f'{prefix}{key}')
         assert not torch.equal(trained['backbone.conv1.weight'], start['backbone.conv1.weight'])
     finally:
         torch.set_default_dtype(default)
-    # 40 keys went through a queue of 20, so it has wrapped. The oldest key is at `position`.
+    # 40 keys went through a queue of 20, so the oldest key is at `position`.
     if plain.negatives:
         queue = runner.model.queue
         ours = queue.vectors.roll(-queue.position, 0)

@@ -79,7 +79,7 @@ def test_data_locations_are_logged_without_secrets():
     assert list(data_paths(dict(type='A', dataset=inner))) == [str(Path('data').absolute()), 'https://host/a.tar']
 
 
-@pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='glibc has this setting')
+@pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='requires glibc')
 @pytest.mark.slow
 def test_cpu_run_keeps_freed_memory():
     code = """

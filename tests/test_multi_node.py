@@ -82,7 +82,7 @@ def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
     for process, log in zip(machines, logs[1:]):
         ended_well(process, log)
     for log in logs[:2]:
-        assert 'total batch 16 = 8 images x 2 processes' in log.read_text(), 'the processes must form one run'
+        assert 'total batch 16 = 8 images x 2 processes' in log.read_text(), 'the two processes did not form one run'
     one, two = (load_checkpoint(tmp_path / name / 'epoch_1.pth')['state_dict'] for name in ('slurm', 'machines'))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}')

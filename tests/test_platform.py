@@ -54,7 +54,7 @@ def test_config_trains_in_mmengines_runner(toy_config, caplog):
 def test_mmengines_runner_loads_without_workers():
     """Without workers, torch rejects `timeout` and `persistent_workers`.
 
-    Therefore, our runner sets them only if there are workers.
+    Therefore, the shipped configs do not set them, and `run.keep_workers` turns them on only if there are workers.
     """
     data = dict(_delete_=True, type='Shapes', split='train', count=8, size=8)
     options = {
@@ -89,7 +89,7 @@ def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch
     monkeypatch.setattr(sys, 'argv', ['train.py', str(config)])
     runpy.run_path(str(script), run_name='__main__')
     theirs = load_checkpoint(tmp_path / 'theirs/iter_2.pth')
-    assert len(theirs['random_states']) == 1, 'the checkpoint must have random states, as our runner writes them'
+    assert len(theirs['random_states']) == 1, "the checkpoint has no random states, so mmairl's runner did not write it"
     ours = run.train(toy_config(steps=2, width=8)).model.state_dict()
     assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())
 

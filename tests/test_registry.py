@@ -15,7 +15,7 @@ PACKAGE = Path(registry.__file__).parent
 
 
 def registered() -> Iterator[tuple[str, str, str]]:
-    """Return the registry, module and class of each `register_module` decorator in the package."""
+    """Yield the registry, module and class of each `register_module` decorator in the package."""
     for path in PACKAGE.rglob('*.py'):
         module = '.'.join(['mmairl', *path.relative_to(PACKAGE).with_suffix('').parts])
         for node in ast.walk(ast.parse(path.read_text())):

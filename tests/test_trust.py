@@ -1,7 +1,7 @@
 """Untrusted checkpoints, images, features, results and runs are data.
 
-None of our readers runs code from them, and neither do the readers of OpenMMLab that a run calls. In addition, rules of
-Ruff search the source for unsafe calls.
+None of mmairl's readers runs code from them, and neither do the readers of OpenMMLab that a run calls. In addition,
+rules of Ruff search the source for unsafe calls.
 """
 
 import json
@@ -56,7 +56,7 @@ def test_pickle_with_any_suffix_runs_nothing(tmp_path, canary, name):
         torch.save(dict(state_dict={}, a=Canary(canary)), path, _use_new_zipfile_serialization=zipped)
         sentence(lambda: load_checkpoint(path), canary, r'would run \w+\.mkdir|not a checkpoint|expected a dictionary')
     torch.load(path, weights_only=False)
-    assert canary.exists(), 'an unsafe torch.load must run the code of the file, or the test shows nothing'
+    assert canary.exists(), 'the unsafe torch.load did not run the code of the file, so this test shows nothing'
 
 
 def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
@@ -74,7 +74,7 @@ def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
             else:
                 assert CheckpointLoader.load_checkpoint(name)['state_dict']['a'].tolist() == [1, 1]
     assert len(list((tmp_path / 'hub' / 'checkpoints').glob('plain-*.pth'))) == 2, (
-        'each of the two URLs must have its own file in the cache'
+        'the two URLs do not have a file each in the cache'
     )
 
 
@@ -142,7 +142,7 @@ def test_pages_of_an_untrusted_run_execute_nothing(tmp_path, canary, monkeypatch
     with pytest.raises(UserError):
         load_config(runs[0] / 'asked' / 'config.yaml')
     load_config(tmp_path / 'evil.py')
-    assert canary.exists(), 'loading the config must run its code, or the test shows nothing'
+    assert canary.exists(), 'loading the config did not run its code, so this test shows nothing'
 
 
 @pytest.mark.parametrize('text', ['a = (', '-' * 100_000 + '1', 'a = 1\0', '\xff'])

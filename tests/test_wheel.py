@@ -112,7 +112,9 @@ def test_wheel_is_complete_and_names_requirements(wheel):
         if path.is_file() and '__pycache__' not in path.parts
     }
     beside = {f'mmairl/.mim/{path.relative_to(ROOT).as_posix()}' for path in shipped()}
-    assert {name for name in held if '.dist-info/' not in name} == package | beside, 'stale files must be left out'
+    assert {name for name in held if '.dist-info/' not in name} == package | beside, (
+        'the wheel lacks files or has stale files'
+    )
     assert 'mmairl/.mim/configs/studies/_published/byol.yaml' in held and 'mmairl/report/templates/page.html' in held
     lines = wheel.read(f'mmairl-{mmairl.__version__}.dist-info/METADATA').decode().splitlines()
     assert f'Version: {mmairl.__version__}' in lines

@@ -51,7 +51,7 @@ class DenseProtocol(Protocol):
     """Base class of probes that predict a value per pixel. Subclasses define the heads, their loss and the scores.
 
     The backbone receives square windows of the images. By default, the features of the central window of each training image
-    are computed once, stored in float16, and read again in every epoch. The names of scores from stored features end in
+    are computed once, stored in float16, and read again in every epoch. The names of the scores then end in
     '(stored features)'. With `random_crops`, the backbone instead runs on new random crops in every epoch, as in DINOv2's
     protocol.
 

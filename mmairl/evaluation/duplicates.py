@@ -18,7 +18,7 @@ from mmairl.errors import printable
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.neighbors import nearest
 
-CHANCE = 1e-4  # accepted fraction of test images that are marked although they are no duplicates
+CHANCE = 1e-4  # accepted fraction of test images that are marked as duplicates by chance
 # Images at this cosine distance or less count as duplicates, because float32 rounds cosines by about this much.
 SAME = 1e-6
 NEIGHBORS = 10  # number of training images from which the density around a test image is estimated

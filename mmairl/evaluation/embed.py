@@ -55,10 +55,10 @@ def embed(
 
     Args:
         checkpoint: A checkpoint of a ResNet or ViT, in any format that `tools/evaluate.py` reads.
-        images: A folder, an archive written by `tools/pack.py`, a file, an image in memory, or a list of these. An image in
-            memory is a Pillow image, an array H x W or H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8,
-            boolean or, if they have no axis C, uint16. If the network was trained on images that were not converted to
-            8-bit RGB, all types are accepted.
+        images: A folder, an archive written by `tools/pack.py`, a file, an image in memory, or a list. A list contains either
+            folders and archives, or files and images in memory. An image in memory is a Pillow image, an array H x W or
+            H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8, boolean or, if they have no axis C, uint16. If
+            the network was trained on images that were not converted to 8-bit RGB, all types are accepted.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
         size: Side of the central crop in pixels. Default: the crop size of the training if the checkpoint or a file next to
@@ -73,7 +73,7 @@ def embed(
         device: Device of the network. Default: the GPU, if there is one.
         patches: Whether to return the features of each cell instead of pooled features. A cell is a position of a ResNet's
             feature map or a patch of a ViT.
-        out: The .npy file to write the features to. Required with `patches`.
+        out: The .npy file to write the features of the cells to. Required with `patches`, and otherwise ignored.
 
     Returns:
         The features (images, C) and the names of all readable images. Unreadable images cause a warning. With `patches`,

@@ -68,12 +68,12 @@ class FeatureProtocol(Protocol):
 
     @abstractmethod
     def score(self, split: Split) -> tuple[Scores, dict]:
-        """Return scores in percent, with the main score first, and details as plain values.
+        """Return the scores, with the main score first, and details as plain values.
 
-        A protocol that predicts one class per test image returns these classes as `details['predicted']`. From them, mmairl
-        computes the confusion matrix, the score on each data set of a mixture, the score without near duplicates, and how
-        much the score varies with the choice of test images. A protocol without predicted classes may instead return which
-        test images it got right, encoded by `metrics.packed`, as `details['right']`.
+        A protocol that predicts one class per test image returns a tensor of these classes as `details['predicted']`. From
+        them, mmairl computes the confusion matrix, the score on each data set of a mixture, the score without near duplicates,
+        and how much the score varies with the choice of test images. A protocol without predicted classes may instead return
+        which test images it got right, encoded by `metrics.packed`, as `details['right']`.
         """
 
     def run(

@@ -1,7 +1,7 @@
-"""Store extracted features on disk, so that all protocols and all later runs can reuse them.
+"""Store extracted features on disk, so that other protocols and later runs can reuse them.
 
-There is one file per data set, and its name is a hash of everything that the features depend on. The processes of a run
-write a file together. If several runs need the same file, one run writes it and the others wait.
+There is one file per backbone and data set, and its name is a hash of everything that the features depend on. The processes of
+a run write a file together. If several runs need the same file, one run writes it and the others wait.
 """
 
 import os
@@ -89,6 +89,7 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
         with unfinished.open('rb+') as file:
             for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end)), first):
                 if not file.tell():
+                    # Each process writes the same header.
                     write_header(file, (images, x.shape[1]))
                     file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
                 file.write(x.numpy().tobytes())
@@ -97,6 +98,6 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
 
 
 def write_header(file: BinaryIO, shape: Sequence[int], kind: str = '<f4') -> None:
-    """Write the header of a NumPy file. All processes write the same header."""
+    """Write the header of a NumPy file."""
     header = dict(descr=kind, fortran_order=False, shape=tuple(shape))
     np.lib.format.write_array_header_1_0(file, header)

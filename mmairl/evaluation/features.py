@@ -87,8 +87,8 @@ class Readable(Dataset):
 class Extraction:
     """The settings for extracting features from images.
 
-    With ``precision='bfloat16'``, the matrix products and convolutions of the backbone run in bfloat16. Sums, batch
-    statistics and pooling stay in float32.
+    With ``precision='bfloat16'``, the matrix products and convolutions of the backbone run in bfloat16. The features are then
+    pooled in float32.
     """
 
     mean: Sequence[float]

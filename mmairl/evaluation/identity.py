@@ -49,7 +49,7 @@ PACKAGES = (
     'pillow',
     'simplejpeg',
 )
-# If files have more bytes than this, their digest covers their names, sizes and modification times, but not their content.
+# If files have more bytes than this in total, their digest covers names, sizes and modification times, but not the content.
 WHOLE = 256 * 2**20
 NAME = 'identity.json'
 # Config keys of locations and caches. They are not part of an identity, because images are identified by their content.
@@ -154,10 +154,11 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
     """Return the settings and the number of images of a data set, and a digest of its images, labels and classes.
 
-    The settings do not include the views, which state how images are preprocessed. The digest covers the labels, the arrays
-    in memory, and the files. If the files have at most 256 MiB in total, it covers their bytes. Otherwise, it covers only
-    the name, size and modification time of each file, and a change goes unnoticed if a file is rewritten with the same size
-    and modification time.
+    The settings do not include the views, which state how images are preprocessed. The digest covers the labels, the arrays in
+    memory, and the files. If the files have at most 256 MiB in total, it covers their bytes. Otherwise, it covers only the
+    name, size and modification time of each file, and a change goes unnoticed if a file is rewritten with the same size and
+    modification time. If the data set cannot be built, ABSENT or a text that begins with UNKNOWN replaces the digest and the
+    number of images.
 
     Args:
         described: The config of the data set.

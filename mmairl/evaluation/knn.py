@@ -85,7 +85,10 @@ def knn_predictions(
     temperature: float = TEMPERATURE,
     device: str | torch.device = 'cpu',
 ) -> dict[int, Tensor]:
-    """Return, for each k, the predicted class of each test image. Each process handles a share of the test images."""
+    """Return, for each k, the predicted class of each test image. Each process handles a share of the test images.
+
+    A k above the number of training images is replaced by this number.
+    """
     if train.y.ndim == 2:
         raise UserError(
             'k-NN: expected one class per image, but images have several; use svm or logreg',
@@ -96,7 +99,7 @@ def knn_predictions(
             f'k-NN: there are only {len(train.x)} training images; for a larger k, all of them vote',
             logger='current',
         )
-        ks = sorted({min(k, len(train.x)) for k in ks})
+        ks = list(dict.fromkeys(min(k, len(train.x)) for k in ks))
     share = slice(get_rank(), None, get_world_size())
     similarity, position = nearest(test.x[share], train.x, max(ks), device, cuts=ks)
     labels = train.y[position]

@@ -1,6 +1,6 @@
 """Fit L2-regularized logistic regression on frozen features, as in BYOL's transfer table.
 
-Each fit runs Newton's method until it reaches the minimum. Gradients are in float64. The linear system of each Newton step
+Each fit runs Newton's method until it is close to the minimum. Gradients are in float64. The linear system of each Newton step
 is solved by conjugate gradients with matrix products in float32 (Nocedal and Wright 2006, ch. 7). BYOL uses L-BFGS instead,
 which stops far from the minimum if the regularization is very strong or very weak.
 """
@@ -33,7 +33,7 @@ QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ROWS = 65536  # number of images whose features are converted to float64 at a time
 # Principal axes are not computed if the numbers of features and of images both exceed this, because that would take minutes.
 WIDEST = 8192
-TOLERANCE = 1e-4  # A fit can end only after a step of at most this fraction of the largest weight.
+TOLERANCE = 1e-4  # largest last step of a converged fit, relative to the largest weight
 FORCING = 0.01  # relative residual at which a linear system counts as solved
 STEPS = 100  # largest number of Newton steps
 INNER = 300  # largest number of conjugate gradient steps per Newton step
@@ -119,6 +119,9 @@ def logistic_regression(
         device: Device of the fits.
         standardise: Whether to scale features to mean 0 and standard deviation 1.
         seed: Seed for choosing the held-out images.
+
+    Raises:
+        UserError: If the fits of all strengths fail to converge.
     """
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
@@ -285,7 +288,7 @@ class Objective:
         return total.clamp_min(strength)
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
-        """Run Newton's method from `start` (default: zero) until it converges or stops making progress."""
+        """Run at most STEPS steps of Newton's method from `start` (default: zero), until it converges or makes no progress."""
         weight = start
         if start is None:
             classes = self.target.shape[1]
@@ -364,7 +367,7 @@ class Objective:
 def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
     """Return the principal axes of the features as columns.
 
-    If there are fewer images than features, only the axes along which the images differ are returned.
+    If there are fewer images than features, only as many axes as images are returned.
     """
     if len(x) < x.shape[1]:
         parts = torch.linalg.svd(x.double() - mean, full_matrices=False)

@@ -92,7 +92,7 @@ def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[st
         return {metric: mean_percent(torch.stack(of_classes))}
     if metric != 'top-1':
         raise UserError(
-            f"metric: unknown metric of the data set ('{metric}'); expected top-1, mean per class or 11-point mAP",
+            f"metric: unknown metric of the data set ('{metric}'); expected top-1, mean per class, 11-point mAP or any label",
             code='unknown-metric',
         )
     right = best == y[:, None]
@@ -196,8 +196,8 @@ class HeadAccuracy(BaseMetric):
     Args:
         metric: The data set's metric. Default: 'top-1'.
         train_counts: Number of training images of each class. If it is set, the accuracies of many-, medium- and few-shot
-            classes are added.
-        halves: Whether to add the main score on each half of the images (every class is halved). Hyperparameters can then be
+            classes are added to a top-1 accuracy.
+        halves: Whether to add the main score on each half of the images (see `half_of`). Hyperparameters can then be
             chosen on one half and scored without bias on the other. Default: False.
         columns: For each class of the data set, the index of the classifier's output for this class. Other outputs are
             ignored. Default: the outputs are the classes of the data set, in order.
@@ -263,7 +263,9 @@ class HeadAccuracy(BaseMetric):
 
 
 def half_of(labels: Tensor) -> Tensor:
-    """Assign each image to half 0 or half 1 of the data set. Within each class, the halves alternate.
+    """Assign each image to half 0 or half 1 of the data set.
+
+    Within each class, the halves alternate. If images can have several classes, the halves alternate over all images.
 
     >>> half_of(torch.tensor([1, 0, 1, 0])).tolist()
     [0, 0, 1, 1]

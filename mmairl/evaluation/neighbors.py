@@ -34,7 +34,7 @@ def nearest(
         query: Rows to find neighbors of.
         bank: Rows to search.
         k: Number of neighbors. If the bank has fewer rows, all rows are returned.
-        device: Device of the search. It keeps all queries and receives each block of the bank once.
+        device: Device of the search. It keeps all queries and receives each block of the bank once per search.
         cuts: Numbers of neighbors that the caller uses, such as 20 and 200. The set of nearest rows is exact for each of
             them. Default: only `k`.
     """

@@ -173,7 +173,8 @@ class OnlineProbeHook(SelectionHook):
             patient, are held out together (`evaluation.groups`). Default: 0.
 
     Raises:
-        UserError: If there are fewer than two classes, or if the schedule is unknown.
+        UserError: If there are fewer than two classes, the schedule is unknown, the training set has no labels, or a label is
+            not below `classes`.
     """
 
     def __init__(

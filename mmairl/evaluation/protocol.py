@@ -46,7 +46,7 @@ class Result:
 
     Attributes:
         subject: Name of the subject in tables.
-        scores: Scores in percent by name. The first is the main score.
+        scores: Scores by name, in percent unless their protocol states otherwise. The first is the main score.
         seconds: Duration of the measurement in seconds.
         details: Further values of the protocol, such as the hyperparameters that it chose.
         identity: Everything that the scores depend on (`mmairl.evaluation.identity`).
@@ -72,14 +72,14 @@ class Protocol:
         class NearestClassMean(FeatureProtocol): ...
 
     Class attributes:
-        validation: How the config's validation images are used. ``'join'`` adds them to the training images, ``'choose'``
-            chooses hyperparameters on them, and ``'recipe'`` lets the recipe decide.
+        validation: How the config's validation images are used. ``'join'`` adds them to the training images if both are splits
+            of one data set, ``'choose'`` chooses hyperparameters on them, and ``'recipe'`` lets the recipe decide.
         labels: Supported kinds of labels: ``'single'`` (one class per image), ``'multi'`` (several classes per image),
             ``'dense'`` (one value per pixel) and ``'queries'`` (the queries that an image matches).
         metric: ``'dataset'`` if the data set defines the metric, the name of the metric if the protocol defines it, or
             ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
-        trains: Whether the protocol trains a network by a recipe. Other protocols share extracted features.
+        trains: Whether the protocol trains a network by a recipe.
         columns: Dictionary from the ImageNet columns in the tables of the ECCV 2022 paper (see README.md) to the names of
             the protocol's scores.
         published: Dictionary from the names of published ImageNet scores to the names of the protocol's scores that a study
@@ -154,7 +154,7 @@ class Protocol:
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
-        """Score the subject, and return scores in percent, details, and the numbers of excluded images and classes.
+        """Score the subject, and return the scores, details, and the numbers of excluded images and classes.
 
         The details are plain values. The excluded images and classes are counted by reason.
         """
@@ -230,7 +230,7 @@ def evaluate(
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Returns:
-        The scores in percent, with the identity of the result.
+        The scores, with the identity of the result.
 
     Raises:
         UserError: If the protocol is unknown, or if the checkpoint or the data do not fit the config.

@@ -80,7 +80,7 @@ def compose(
     composed.model.merge(_network(cfg, recipe, start))
     images = DATASETS.build(train)
     composed.model.classes = len(images.classes)
-    # Training crops have the size of the test images.
+    # Training crops have the size of the test images, unless the recipe sets their size.
     size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]
     view = []
     for step in recipe.train_view:

@@ -22,10 +22,10 @@ QUERIES = 512  # number of queries that are compared with the gallery at a time
 class Retrieval(FeatureProtocol):
     """Rank the images of a gallery by their cosine similarity to each query image.
 
-    The scores are mAP and recall@k, the fraction of queries with a match among the first k images. If images have classes,
-    the test images are the queries, and a match is an image of the same class. In the data set `Landmarks`, the training
-    images are the queries. Column q of its test labels states which test images match query q (1), do not match it (0), or
-    do not count (-1).
+    The scores are mAP and recall@k, the fraction of queries with a match among the first k images. Queries without a match in
+    the gallery are not scored. If images have classes, the test images are the queries, and a match is an image of the same
+    class. In the data set `Landmarks`, the training images are the queries. Column q of its test labels states which test
+    images match query q (1), do not match it (0), or do not count (-1).
 
     Args:
         gallery: The images to rank for each test image: 'test' for all other test images, or 'train' for the training

@@ -37,10 +37,11 @@ BOOKKEEPING = tuple(
 
 
 def outside_sources(cfg: Config) -> dict[str, str]:
-    """Return a digest of each module that a config imports from outside the installed packages. Keys are module names.
+    """Return a digest of each module that a config imports from outside the installed packages.
 
-    Modules that these modules import are included. A config imports a module if `custom_imports` names it, if a `type` with
-    dots names an object in it, or if a value is the path of a Python file.
+    Keys are the names of modules or Python files. Modules that these modules import are included. A missing module has the
+    value NOT_FOUND. A config imports a module if `custom_imports` names it, if a `type` with dots names an object in it, or if
+    a value is the path of a Python file.
     """
     files: dict[str, Path] = {}
     custom = cfg.get('custom_imports') or {}

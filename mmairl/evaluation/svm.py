@@ -45,8 +45,8 @@ ITERATIONS = 2000
 class LinearSVM(FeatureProtocol):
     """Train one linear SVM for each class against all other classes (the VOC07 protocol).
 
-    The cost of each SVM is chosen by 3-fold cross-validation on the training and validation images. Therefore, each class
-    needs at least three images. The scores are mAP and, if each image has one class, top-1 accuracy.
+    The cost of each SVM is chosen by 3-fold cross-validation on the training and validation images. Therefore, each class needs
+    at least three images. The scores are mAP, 11-point mAP and, if each image has one class, top-1 accuracy.
 
     Args:
         low_shot: Whether to also train SVMs on few positive images per class. Default: False.

@@ -20,7 +20,7 @@ class Uniformity(FeatureProtocol):
 
         log( mean over pairs of exp(-2 |x - y|^2) )
 
-    Lower values mean more uniform features. For a uniform distribution on the sphere, the value is about -4.
+    Lower values mean more uniform features. For a uniform distribution on a sphere of many dimensions, the value is about -4.
 
     Args:
         images: Largest number N of test images to use. If the test set has at least 2 N images, the used images are

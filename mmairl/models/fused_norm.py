@@ -51,8 +51,8 @@ def affine(
 ) -> Tensor:
     """Run the kernel on a batch of views.
 
-    In memory, `x` and `other` are matrices of (rows, channels). The arguments center, slope, offset and factor are matrices
-    of (views, channels).
+    In memory, `x` and `other` are matrices of (views * rows, channels), where `rows` is the number of rows per view. The
+    arguments center, slope, offset and factor are matrices of (views, channels).
     """
     y = torch.empty_like(x)
     views, channels = center.shape
@@ -63,7 +63,10 @@ def affine(
 
 
 class FusedBatchNorm(torch.autograd.Function):
-    """Normalize each view by the statistics of all processes, add the residual, and apply ReLU if `relu` is true."""
+    """Normalize each view, add the residual, and apply ReLU if `relu` is true.
+
+    The statistics of a view are computed over the processes of the layer's group (`SyncBN.group`).
+    """
 
     @staticmethod
     def supports(x: Tensor, layer: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Extract class tokens and maps of patch features from selected layers of a backbone."""
+"""Extract class tokens and feature maps from selected layers of a backbone."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class LayerOutput(NamedTuple):
 
     Attributes:
         token: Class tokens of shape (B, C), or None if the network has no class token.
-        features: Maps of patch features, of shape (B, C, rows, columns).
+        features: Feature maps of shape (B, C, rows, columns).
     """
 
     token: Tensor | None
@@ -27,9 +27,9 @@ class LayerOutput(NamedTuple):
 def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) -> list[LayerOutput]:
     """Return the outputs of the selected layers for a batch of images.
 
-    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. Layers are numbered like the items of a
-    list, so -1 is the last layer. As in DINO, a ViT's final norm is applied to the output of every layer. Position embeddings
-    are interpolated to the size of the images.
+    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. Layers are numbered like the items of a list,
+    so -1 is the last layer. As in DINO, a ViT's final norm is applied to the output of every layer. If a ViT has learned
+    position embeddings, they are interpolated to the size of the images.
 
     Raises:
         UserError: If a layer does not exist, if the network has no spatial features, or if images are smaller than a patch.
@@ -57,7 +57,7 @@ def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) ->
     patch = patch_size(backbone)
     if min(images.shape[2:]) < patch:
         raise UserError(
-            f"images are smaller than a patch of {patch} pixels ('{tuple(images.shape[2:])}'); set a larger size",
+            f"images are smaller than a patch of {patch} x {patch} pixels ('{tuple(images.shape[2:])}'); set a larger size",
             code='image-below-patch',
         )
     return read(backbone, images, [layer % count for layer in layers])

@@ -70,12 +70,13 @@ def unshuffle(keys: Tensor, order: Tensor) -> Tensor:
 class SplitBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm that normalizes each part of a batch separately, as if each part were on its own GPU.
 
-    Each of P processes splits its batch into `replicas` / P parts. If there are more processes than replicas, a process does
-    not split its batch. The running statistics are averaged over the parts of the process.
+    Each of P processes splits its batch into `replicas` / P parts, rounded down. If this number is below 2, the batch is not
+    split. The running statistics are averaged over the parts of the process.
 
     Args:
         num_features: Number of channels.
-        replicas: Number of GPUs to imitate. The batch of all processes together is split into this many parts.
+        replicas: Number of GPUs to imitate. If P divides this number, the batch of all processes together is split into this
+            many parts.
         **kwargs: The arguments of `torch.nn.BatchNorm2d`.
 
     Raises:
@@ -114,7 +115,7 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
 
 @MODELS.register_module('SyncBN')
 class SyncBN(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over the batch of all processes, on CPUs and GPUs. Not tested on a GPU yet.
+    """Batch norm over the batch of all processes, or of a group of processes, on CPUs and GPUs. Not tested on a GPU yet.
 
     `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs, it makes the host wait for the device three times per layer, when
     it drops the statistics of processes without images. `SyncBN` is not a subclass of `torch.nn.SyncBatchNorm`, because DDP

@@ -14,7 +14,10 @@ from mmairl.errors import UserError
 
 
 def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the rows of all processes of a group in rank order, without gradient. Default group: all processes."""
+    """Return the rows of all processes of a group in rank order. Default group: all processes.
+
+    No gradients flow to other processes.
+    """
     count = get_world_size(group)
     if count == 1:
         return rows
@@ -26,7 +29,7 @@ def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 def own_group(size: int | None) -> dist.ProcessGroup | None:
     """Return the group of `size` neighboring ranks that contains this process.
 
-    If `size` is None, return None, which stands for the group of all ranks.
+    If `size` is None or there is only one process, return None, which stands for the group of all ranks.
 
     The first call with a given size creates the groups, so all ranks must make this call.
 
@@ -40,7 +43,8 @@ def own_group(size: int | None) -> dist.ProcessGroup | None:
 def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
     if get_world_size() % size:
         raise UserError(
-            f"norm_cfg.group: must divide the number of processes, {get_world_size()} ('{size}'); change it",
+            f"norm_cfg.group: with {get_world_size()} processes, expected a divisor of {get_world_size()} ('{size}'); "
+            'set another group size',
             code='unequal-groups',
         )
     return dist.new_subgroups(size)[0]

@@ -1,4 +1,4 @@
-"""The model of all methods: a student, a teacher that follows the student, and a head that compares their embeddings."""
+"""The model of all methods: a student, optionally a teacher that follows the student, and a head that computes the loss."""
 
 import copy
 from collections.abc import Sequence
@@ -36,16 +36,16 @@ class Siamese(BaseModel):
     """A student, a teacher and a head. Every detail in which methods differ has its own config key.
 
     The queries are the student's embeddings of some views. The keys are the teacher's embeddings of some views. Without a
-    teacher, the keys are the student's projections, which do not pass through the predictor. The head compares each query
-    with the keys of other views of the same image. The parts of the student are attributes of the model itself, so the names
-    of its backbone's weights begin with `backbone.` in checkpoints.
+    teacher, the keys are the student's projections, which do not pass through the predictor. The head computes the loss from
+    queries and keys; most heads compare each query with the keys of other views of the same image. The parts of the student are
+    attributes of the model itself, so the names of its backbone's weights begin with `backbone.` in checkpoints.
 
     Args:
         backbone: Config of any registered backbone.
         projector: Config of the MLP after the pooled features.
         head: Config of the head, which computes the loss from embeddings that are not normalized.
         predictor: Config of the student's MLP after the projector. Default: no predictor.
-        target: Source of the keys: `'teacher'` (the moving average), `'student'` (gradients flow through both sides, as
+        target: Source of the keys: `'teacher'` (the moving average), `'student'` (gradients flow through queries and keys, as
             in SimCLR) or `'stop_gradient'` (the student without gradient, as in SimSiam).
         teacher_predictor: Whether the teacher also has a predictor, which is a moving average like its other parts.
         copy_student: Whether the teacher starts as a copy of the student. With False, it has its own random initial
@@ -58,7 +58,8 @@ class Siamese(BaseModel):
         queue: Config of the queue of keys from earlier steps. Default: no queue.
 
     Raises:
-        UserError: If settings contradict one another, or if the data set returns too few views of an image.
+        UserError: If a setting is invalid, if settings contradict one another, or if the data set returns too few views of an
+            image.
     """
 
     def __init__(
@@ -137,8 +138,7 @@ class Siamese(BaseModel):
     def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
         """Return the head's loss, and values to log, for a batch of views.
 
-        The head compares each query with the keys of the *other* views and, if the model has a queue, with the keys in the
-        queue. If the model has a queue, `self.keys` stores the keys of the batch, and a hook enqueues them after the step.
+        If the model has a queue, `self.keys` stores the keys of the batch, and a hook enqueues them after the step.
         """
         queries, keys = self.roles(len(views))
         if self.teacher is not None:
@@ -244,7 +244,7 @@ class Teacher(nn.Module):
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Return the teacher's parameters, and the student's parameters in the same order.
 
-        Parameters are matched by their order, because matching by name would take a quarter of a step's time on a CPU.
+        Parameters are matched by their order, because matching by name in every step would be slow.
         """
         parts = nn.ModuleList(getattr(student, name) for name, _ in self.named_children())
         return list(self.parameters()), list(parts.parameters())

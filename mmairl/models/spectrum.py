@@ -30,7 +30,7 @@ def effective(values: Tensor) -> float:
 def spread(x: Tensor) -> float:
     """Return the mean standard deviation of the coordinates of normalized embeddings, times the square root of their width.
 
-    It is 1 for embeddings that are spread evenly over the sphere, and 0 for collapsed embeddings.
+    It is about 1 for embeddings that are spread evenly over the sphere, and 0 for collapsed embeddings.
     """
     deviation = F.normalize(x.double()).std(dim=0).mean()
     dimensions = x.shape[1]

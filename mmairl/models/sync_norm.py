@@ -109,7 +109,7 @@ class CPUKernels:
     ) -> Tensor:
         """Return the gradient dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n).
 
-        The sums are over the n rows of all processes.
+        The sums are over the n rows of all processes in the group.
         """
         scale = invstd if weight is None else invstd * weight
         total = counts.sum()
@@ -121,7 +121,7 @@ class CPUKernels:
 
 
 class SharedBatchNorm(torch.autograd.Function):
-    """Normalize each view by its statistics over all processes.
+    """Normalize each view by its statistics over the processes of the layer's group (`SyncBN.group`).
 
     All views share one collective operation in the forward pass and one in the backward pass. Each process sends its number
     of rows with its statistics, so processes may have different numbers of rows, and the host does not wait for the device.
@@ -169,7 +169,7 @@ def kernels_of(x: Tensor) -> Any:
 def view_statistics(
     x: Tensor, layer: nn.Module
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
-    """Compute the statistics of each view over all processes, and update the layer's running statistics view by view.
+    """Compute each view's statistics over the processes of the layer's group, and update the running statistics view by view.
 
     Returns:
         Mean and inverse standard deviation of each view, and the number of rows per view in each process.
@@ -198,7 +198,7 @@ def gradient_sums(
     invstd: Sequence[Tensor],
     group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the sums of dy and of dy (x - m) over all processes, and this process's gradients of weight and bias.
+    """Return the sums of dy and of dy (x - m) over the group, and this process's gradients of weight and bias.
 
     The sums are one tensor of shape (views, 2, channels): for each view, first the sum of dy, then the sum of dy (x - m).
     """

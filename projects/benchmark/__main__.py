@@ -1,8 +1,8 @@
 """Compare the speed of mmairl with that of other libraries: python -m projects.benchmark --suite NAME [--device cuda].
 
-Both sides of a comparison run in one process, with two exceptions: --suite scaling compares one process with two, and
---suite crops can run in several processes (--processes), each on one thread. --suite detection --checkpoint CKPT trains a
-detector on synthetic images from a ResNet-18 of mmairl, and shows whether the detector learns.
+mmairl's code and the code of the other library run in one process, with two exceptions: --suite scaling compares one process
+with two, and --suite crops can run in several processes (--processes), each on one thread. --suite detection --checkpoint
+CKPT trains a detector that starts from a ResNet-18 of mmairl on synthetic images, and shows whether the detector learns.
 """
 
 if __name__ == '__main__':
@@ -104,7 +104,11 @@ def two_processes(args: argparse.Namespace) -> None:
 
 
 def compare_with_peers(args: argparse.Namespace) -> None:
-    """Run the cases of the suites, and write the results after each case. Cases whose two sides differ are not timed."""
+    """Run the cases of the suites, and write the results after each case.
+
+    Raises:
+        UserError: If mmairl and the other library compute different results in a case. This case is not timed.
+    """
     console, rows, differing, limits = (
         Console(quiet=not is_main_process()),
         [],
@@ -160,7 +164,7 @@ def main() -> None:
     register()
     torch.backends.cudnn.benchmark = True  # same setting as in the configs of mmairl
     if args.device == 'cpu':
-        keep_freed_memory()  # same memory allocation as in training, on both sides
+        keep_freed_memory()  # as mmairl's training does; this setting affects all code in this process
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':

@@ -1,4 +1,4 @@
-"""Make two views of an image, on one core or in batches on the device: mmairl compared with common pipelines."""
+"""Compare how fast mmairl and other libraries make two views of an image: in a data worker, or in batches on the device."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -23,15 +23,15 @@ SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
 NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= '2.0.0'
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
-REST = VIEW[1:]  # the view without its crop, for images that are already cropped
+REST = VIEW[1:]  # the operations after the crop, for images that are already cropped
 WORKER_NOTE = (
-    'In a worker: a decoded image becomes two views of MoCo v2 as bytes, on one thread. The random draws of the two sides '
-    'differ, so the check only tests that both make two views of 224 pixels; tests/data/test_transforms.py compares each '
-    "operation with torchvision's."
+    'In a worker: a decoded image becomes two views of MoCo v2 as bytes, on one thread. The random draws of mmairl and '
+    'of the other library differ, so the check only tests that both make two views of 224 pixels; '
+    "tests/data/test_transforms.py compares each operation with torchvision's."
 )
 DEVICE_NOTE = (
-    'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. The other side uses the '
-    'operations of a worker, without normalization.'
+    'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. mmairl in '
+    'batches is compared with the operations of a worker, which do not include normalization.'
 )
 
 
@@ -73,7 +73,7 @@ def tensor(pixels: np.ndarray) -> Tensor:
 
 
 def seeded(work: Views) -> Views:
-    """Return a function that repeats the same random draws in every call, so that all rounds do the same work."""
+    """Return a function that calls `work` with the same random draws every time, so that all rounds do the same work."""
 
     def repeated() -> object:
         for seed in (torch.manual_seed, np.random.seed, random.seed):
@@ -142,7 +142,7 @@ def torchvision_v2() -> v2.Compose:
 
 def mmpretrain_views(photographs: list[np.ndarray]) -> Views:
     """Return the train_pipeline of mmpretrain's imagenet_bs32_mocov2.py after LoadImageFromFile."""
-    import mmpretrain.datasets  # noqa: F401  it registers the transforms
+    import mmpretrain.datasets  # noqa: F401  registers the transforms
     from mmengine.registry import DefaultScope
     from mmpretrain.registry import TRANSFORMS
 
@@ -174,7 +174,7 @@ def on_device(crops: list[Tensor], device: str) -> Views:
 
 
 def same_shapes(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
-    """Check only the shapes, because the random draws differ. Tests compare each operation with torchvision's."""
+    """Check only the shapes and data types of the views, because the random draws of mmairl and of the other library differ."""
     for side in (ours, theirs):
         assert all(
             view.shape == (3, 224, 224) and view.dtype == torch.uint8

@@ -24,7 +24,7 @@ from projects.benchmark.of_lightly import installed
 from projects.benchmark.step import SGD, Size, Step, quiet, training_loop
 from projects.benchmark.timing import Case
 
-LARGE, SMALL = 2, 6
+LARGE, SMALL = 2, 6  # number of large and of small crops
 FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=2048, queue=0)
 ON_GPU = Size(depth=50, image=224, batch=128, features=2048, hidden=2048, queue=0)
 TINY = Size(depth=18, image=32, batch=4, features=512, hidden=16, queue=0)
@@ -32,10 +32,10 @@ TINY = Size(depth=18, image=32, batch=4, features=512, hidden=16, queue=0)
 OUT = dict(dino=(256, 4096), swav=(128, 3000))
 NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. A check in float64 '
-    "on a ResNet-18 shows that both sides take the same step if lightly's batch norm normalizes each crop separately, as "
-    "mmairl does. If all crops of one size pass through lightly's network at once, its step differs, because these crops share "
-    "their batch statistics. The other side uses lightly's losses and prototypes. With several processes on CPUs, each process "
-    "has separate statistics on both sides, because torch's SyncBN requires GPUs."
+    "on a ResNet-18 shows that mmairl and lightly take the same step if lightly's batch norm normalizes each crop separately, "
+    "as mmairl does. If all crops of one size pass through lightly's network at once, lightly's step differs, because these "
+    'crops share their batch statistics. With several processes on CPUs, each process has separate statistics in mmairl and in '
+    "lightly, because torch's SyncBN requires GPUs."
 )
 LOOPS = {
     "lightly's loop, a crop at a time": (False, '>= 1'),
@@ -44,7 +44,7 @@ LOOPS = {
 
 
 def crops(device: str, quick: bool) -> Iterator[Case]:
-    """Compare steps of DINO and SwAV with small crops, in the default layout and with channels last on both sides."""
+    """Compare steps of DINO and SwAV on small crops, in the default memory layout and with channels last."""
     if not installed('DINO and SwAV'):
         return
     check_one_step()
@@ -257,7 +257,7 @@ def their_step(peer: Lightly, batch: dict, channels_last: bool = False) -> Calla
 
 
 def check_one_step() -> None:
-    """Check in float64 that both sides take the same step."""
+    """Check in float64 that mmairl and lightly take the same step."""
     for method in OUT:
         ours, theirs = siamese(TINY, method).double(), Lightly(TINY, method).double()
         copy_weights(ours, theirs)
@@ -266,5 +266,5 @@ def check_one_step() -> None:
         torch.testing.assert_close(one['loss'], other['loss'], atol=1e-6, rtol=0)
         for name in ('first', 'last'):
             assert (one[name] - other[name]).norm() < 1e-4 * other[name].norm(), (
-                f'{method}: the two sides change the {name} layers differently'
+                f'{method}: mmairl and lightly change the {name} layer differently'
             )

@@ -4,10 +4,10 @@
     python -m projects.benchmark.dense_controls memory
     python -m projects.benchmark.dense_controls speed
 
-A cell is one position of a feature map. One control, an option of the protocol, permutes the cells within an image. In the
-last stages of a network, a cell depends on the whole image, so permuted cells still contain the image's content. Two more
-controls separate content from position: each cell gets either the mean of its image's cells, or the features of a cell of
-another image.
+A cell is one position of a feature map. The controls replace the features of cells. One control, an option of the protocol,
+permutes the cells within an image. In the last stages of a network, a cell depends on the whole image, so permuted cells
+still contain the image's content. Two more controls separate content from position: each cell gets either the mean of its
+image's cells, or the features of a cell of another image.
 """
 
 import argparse
@@ -39,7 +39,7 @@ ROWS = ('trained', 'random weights', 'permuted', "image's mean", 'exchanged')
 
 
 def scores(checkpoint: str, seeds: int, out: Path) -> None:
-    """Measure each row (the network and its controls) with each seed, and print differences with 95 % intervals."""
+    """Measure each of ROWS (the network and its controls) with each seed, and print differences with 95 % intervals."""
     stored_scores = json.loads(out.read_text()) if out.exists() else {}
     for seed in range(seeds):
         for row in ROWS:
@@ -65,7 +65,7 @@ def scores(checkpoint: str, seeds: int, out: Path) -> None:
 
 
 def measured(row: str, checkpoint: str, seed: int) -> Result:
-    """Return the result of one of ROWS on the scenes of a seed."""
+    """Return the result of `segment` for one of ROWS on the scenes of a seed."""
     cfg = scenes(seed)
     backbone = load_backbone(cfg, None, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -184,7 +184,7 @@ def peak_memory():
 
 
 def speed(images: int = 16, rounds: int = 2) -> None:
-    """Print the CPU time of an epoch with stored features, and of an epoch in which the backbone computes the features."""
+    """Print the CPU time of an epoch of the linear head, with stored features and with features that the backbone computes."""
     register()
     for name, update in {
         'ResNet-18 of the demo, 64 pixels': {},

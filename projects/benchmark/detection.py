@@ -30,7 +30,7 @@ def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> lis
 
 
 def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) -> Config:
-    """Return the config of detection on VOC07 with small images, few regions and few steps."""
+    """Return the config of detection on VOC07 with small images, few proposals and few steps."""
     cfg = start_from(load_config(CONFIG), checkpoint)
     for node in dicts(cfg._cfg_dict):
         if node.get('type') == 'RandomChoiceResize':
@@ -56,7 +56,7 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
 
 
 def measured(folder: Path) -> list[tuple[int, ...]]:
-    """Return a row for each evaluation in the log of a run."""
+    """Return iteration, AP, AP50 and AP75 in percent for each evaluation in the log of a run."""
     curves = read_scalars(folder)
     steps, _ = curves['pascal_voc/AP']
     return list(

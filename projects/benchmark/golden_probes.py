@@ -1,7 +1,8 @@
-"""The probes of goldens.py: `python golden_probes.py PART` computes their results for the tree in the current folder.
+"""Compute the results of probes (short computations) for the source tree in the current folder: golden_probes.py PART
 
-goldens.py runs a copy of this file in the trees of two commits, so it must work with both, even if files have moved. It relies
-on commands, registered names, config file names and a few functions. PLACES lists all modules in which these functions may be.
+goldens.py runs a copy of this file in the source trees of two commits. Therefore, this file must work with both commits, even
+if files have moved. It relies on commands, registered names, config file names and a few functions. PLACES lists all modules
+in which these functions may be.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from typing import Any
 
 TREE = Path.cwd()
 OUT = Path(os.environ.get('GOLDENS_OUT', 'goldens'))  # this folder has one JSON file per probe
-# The scratch folder must be the same for both trees.
+# The scratch folder must have the same path for both trees, because fixtures contain paths.
 SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))
 STEPS = int(os.environ.get('GOLDENS_STEPS', '50'))
 # For each function that has moved: all modules in which it has been, the newest first.
@@ -137,7 +138,7 @@ def digest_groups(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_run(runner: Any) -> dict[str, Any]:
-    """Hash the final state of a run: weights of both networks, queue, optimizer state by parameter name, rate and step."""
+    """Return hashes of the final model and optimizer state of a run, the learning rates, and the number of steps."""
     model = getattr(runner.model, 'module', runner.model)
     optimizer = runner.optim_wrapper.optimizer
     state = {}
@@ -169,7 +170,7 @@ def register_toys() -> None:
 
     from mmairl.registry import DATASETS, HOOKS
 
-    # mmengine formats the config, which would take longer than a toy run.
+    # mmengine formats the text of each config, which would take longer than a toy run. This lambda leaves the text unchanged.
     config_file.FormatCode = lambda text, **_: (
         text,
         True,
@@ -206,7 +207,7 @@ def register_toys() -> None:
 
     @HOOKS.register_module(force=True)
     class LeaveAfter(Hook):
-        """End a run after an iteration, as abruptly as an error would."""
+        """Raise LeftInTheMiddle after this many iterations, to interrupt the run."""
 
         priority = 'LOWEST'
 
@@ -403,7 +404,7 @@ def real_config(
     leave_after: int | None = None,
     resume: bool = False,
 ) -> Any:
-    """Return a small config on drawn shapes with random views. Its epochs end between checkpoints."""
+    """Return a small config on drawn shapes with random views. The run saves a checkpoint after each step."""
     batch = 8
     cfg = lookup('load_config')(str(find_file(f'{name}.py')))
     narrow(cfg)
@@ -451,9 +452,9 @@ def real_config(
 
 
 def probe_resume() -> None:
-    """Train once without interruption, and again with an interruption after step k.
+    """Train once without interruption, and again with an interruption after each step of LEAVE_AT.
 
-    The two final states must be equal. Like the results of other probes, they must also be equal between the trees.
+    The final states must be equal. Like the results of other probes, they must also be equal between the two trees.
     """
     register_toys()
     for case, how in REAL_RUNS.items():
@@ -506,7 +507,8 @@ def with_prefix(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + key: value for key, value in state.items()}
 
 
-# For each project: the key of the weights in its checkpoints, and the prefixes of its student and its teacher.
+# For each layout of a checkpoint with student and teacher: a function that creates the checkpoint from a state dict, and the
+# prefixes of the student's and the teacher's weights.
 PAIRS = {
     'mmairl': (lambda s: dict(meta={}, state_dict=s), 'backbone.', 'teacher.backbone.'),
     'paper_release': (
@@ -530,6 +532,7 @@ PAIRS = {
     'solo_learn_main': (lambda s: dict(state_dict=s), 'backbone.', 'momentum_backbone.'),
     'stable_pretraining': (lambda s: dict(state_dict=s), 'backbone.student.', 'backbone.teacher.'),
 }
+# For each layout of a checkpoint with one network: a function that creates the checkpoint from a state dict.
 SINGLES = {
     'torchvision': lambda s: s,
     'vissl': lambda s: dict(
@@ -574,7 +577,7 @@ def describe_backbone(path: Path, part: str, size: int) -> dict[str, Any]:
 
 
 def probe_formats() -> None:
-    """Read checkpoints in the layouts of 22 projects, and convert them to each format."""
+    """Read checkpoints in 22 layouts, and convert one checkpoint to each format of WRITERS."""
     import torch
 
     folder = fresh_folder('formats')
@@ -934,7 +937,7 @@ SCALE_CHANGES = dict(images=64, batch=16, queue=64, epochs=0.015, tasks=['knn'])
 
 
 def write_scale(folder: Path, **changes: Any) -> Path:
-    """Write the YAML file of a scale like the demo's, with the narrowest network and few images."""
+    """Write a YAML file with a scale (sizes of a study) like the demo's, but with a narrow network and few images."""
     import yaml
 
     scale = yaml.safe_load(find_file('demo.yaml').read_text())
@@ -1071,7 +1074,7 @@ FIXTURE_STUDY = dict(
 
 
 def write_fixtures() -> None:
-    """Write fixtures by the base commit: interrupted runs, a config, a result, and the folder of a study."""
+    """Write interrupted runs, a config, a result, and the folder of a study. goldens.py calls this in the base commit only."""
     import yaml
 
     register_toys()

@@ -37,7 +37,7 @@ PARTS = (
     'wheel',
     'fixtures',
 )
-LIMIT = 3600  # maximum seconds for one part of the probes in one tree
+LIMIT = 3600  # maximum seconds for one group of probes in one tree
 MISSING = 'nothing'  # placeholder for a value that exists in only one tree
 # Expected differences: patterns (fnmatch) of the probe and of the key in its result, and the reason.
 ALLOWED = (
@@ -78,7 +78,7 @@ def parse_args() -> argparse.Namespace:
         nargs='+',
         choices=PARTS,
         default=PARTS,
-        help='run only these parts (default: all)',
+        help='run only these groups of probes (default: all)',
     )
     parser.add_argument(
         '--steps', type=int, default=50, help='train each config for this many steps (default: 50)'
@@ -153,7 +153,7 @@ def results(work: Path, tree: str, steps: int) -> Path:
 
 
 def run_probes(work: Path, tree: str, part: str, steps: int, out: Path) -> None:
-    """Run a copy of the probes in a tree. The scratch folder has the same path for all trees."""
+    """Run a copy of golden_probes.py in a tree. The scratch folder has the same path for all trees."""
     folder = checkout(work, tree)
     (work / 'golden_probes.py').write_text(PROBES)
     (work / 'scratch').mkdir(exist_ok=True)

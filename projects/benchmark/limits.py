@@ -7,7 +7,8 @@ import torch
 
 from projects.benchmark.timing import Row, timed
 
-# Rows and columns of the matrices. A product is limited by arithmetic, not memory, and takes less than a second.
+# The number of rows and columns of the multiplied matrices. At this size, arithmetic and not memory limits the speed of a
+# product, which takes less than a second.
 MATRIX = dict(cpu=1024, cuda=8192)
 COPIED = dict(cpu=2**28, cuda=2**31)  # number of copied bytes, which exceeds the size of any cache
 
@@ -39,7 +40,7 @@ class Limits:
 
 
 def measure(device: str, rounds: int = 12) -> Limits:
-    """Measure the speeds of arithmetic and memory. The best round counts, because other work can only slow a round down."""
+    """Measure the speeds of arithmetic and memory. The best round counts, because other programs can only slow a round down."""
     size = MATRIX[device]
     left, right = (torch.randn(size, size, device=device) for _ in range(2))
     source = torch.zeros(COPIED[device] // 4, device=device)
@@ -49,8 +50,8 @@ def measure(device: str, rounds: int = 12) -> Limits:
         return min([timed(work, device) for _ in range(rounds + 1)][1:])
 
     product = best(lambda: torch.mm(left, right))
-    # A copy reads its target before it overwrites it, and these bytes are not counted. An in-place sum has no such extra
-    # reads.
+    # Before a copy overwrites its target, the processor also reads the target. These reads are not counted, so the speed of
+    # a copy may be too low. An in-place sum has no such extra reads.
     copy_seconds, sum_seconds = (
         best(lambda: target.copy_(source)),
         best(lambda: target.add_(source)),

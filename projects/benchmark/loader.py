@@ -1,4 +1,4 @@
-"""Load batches of views from the disk: decoding, reading, and the whole loader."""
+"""Compare how fast mmairl and other libraries read files, decode images and load batches of views."""
 
 import io
 import tarfile
@@ -39,7 +39,7 @@ QUALITY = 90
 
 
 def loader(device: str, quick: bool) -> Iterator[Case]:
-    """Compare loaders on the CPU. They read JPEGs of ImageNet's size, which are drawn into a temporary folder."""
+    """Compare loaders on the CPU. They read drawn JPEGs, about as large as those of ImageNet, from a temporary folder."""
     count, workers = (16, (0,)) if quick else (512, (0, 1, 2))
     with TemporaryDirectory() as folder:
         root, archive = Path(folder) / 'images', Path(folder) / 'images.tar'
@@ -292,7 +292,7 @@ def dali(root: Path, threads: int) -> Callable[[], object]:
             image = fn.gaussian_blur(image, sigma=between(0.1, 2.0))
         return fn.flip(image, horizontal=fn.random.coin_flip(probability=0.5))
 
-    # Prefetching is off, because it would run while the other side is timed.
+    # Prefetching is off, because it would run while mmairl's loader is timed.
     @pipeline_def(
         batch_size=BATCH,
         num_threads=threads,
@@ -322,7 +322,7 @@ def files_size(files: ImageFolder) -> int:
 
 
 def epoch(dataset: Dataset, workers: int) -> Callable[[], object]:
-    """Return a function that loads all batches. Its workers persist from call to call, as they do between epochs."""
+    """Return a function that loads all batches and returns the last one. Data workers persist between calls."""
     batches = DataLoader(
         dataset,
         BATCH,
@@ -345,9 +345,9 @@ def same_pixels(ours: list[Tensor], theirs: list[Tensor]) -> None:
 
 
 def same_batches(ours: dict, theirs: dict) -> None:
-    """Check that both sides load the same images in the same order.
+    """Check that the last batches have equal labels and equal shapes of views.
 
-    The pixels of the views are not compared, because workers draw other views in a second call.
+    The pixels of the views are not compared, because persistent workers draw different views in each call.
     """
     assert torch.equal(ours['data_samples']['label'], theirs['data_samples']['label'])
     assert [view.shape for view in ours['inputs']] == [view.shape for view in theirs['inputs']]

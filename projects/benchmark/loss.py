@@ -12,7 +12,8 @@ from projects.benchmark.timing import Case
 
 NOTE = (
     'Limit: the products of the loss and of its gradient, 4 x batch x queue x width FLOPs. MoCo and mmpretrain concatenate '
-    'positive and negatives and pass the copy to a cross entropy, so at the peak the logits are in memory three times.'
+    'the logits of positives and negatives and pass the copy to a cross entropy, so at the peak the logits are in memory three '
+    'times.'
 )
 
 

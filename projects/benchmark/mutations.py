@@ -1,4 +1,4 @@
-"""Plant known faults in the code that decides numbers, and report which faults the tests find.
+"""Plant known faults in mmairl's code, one at a time, and report which faults the tests find.
 
     python -m projects.benchmark.mutations              plant each fault in a scratch copy and run its tests
     python -m projects.benchmark.mutations --check      only check that each fault still applies
@@ -34,7 +34,7 @@ class Fault:
 
 
 STATISTICS = ('test_statistics.py', 'test_compare_rows.py')
-# The planted faults. They keep the order of the first mutation check, so that the number of a fault never changes.
+# The planted faults. Add new faults at the end, so that the number of a fault (see --fault) never changes.
 FAULTS = (
     Fault(
         'loss: positive left out of the denominator',

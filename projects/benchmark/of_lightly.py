@@ -12,7 +12,7 @@ from mmairl.models.backbones import pooled
 
 
 def installed(what: str) -> bool:
-    """Return True if lightly is installed. Otherwise, print which comparison is left out."""
+    """Return whether lightly is installed. If not, print that the comparison with lightly's `what` is left out."""
     is_installed = importlib.util.find_spec('lightly') is not None
     if not is_installed:
         print(f"lightly's {what} is left out; `pip install --no-deps lightly` adds it")
@@ -46,8 +46,8 @@ def byol_step(
 ) -> Callable[[], dict[str, Tensor]]:
     """Return a function that takes one step, as lightly's training loop does.
 
-    The views are normalized in advance, because lightly's data workers normalize them. If `rates` is set, each step has the
-    next of these learning rates.
+    The views are normalized in advance, because lightly's data workers normalize them. If `rates` is given, each step uses its
+    next learning rate.
     """
     from lightly.loss import NegativeCosineSimilarity
     from lightly.models.utils import get_weight_decay_parameters, update_momentum

@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def machine(device: str) -> str:
-    """Return the hardware and versions on which the numbers were measured."""
+    """Return the hardware, the number of CPU threads, the versions of torch and Python, and the date as text."""
     name = torch.cuda.get_device_name() if device == 'cuda' else _processor()
     threads = '' if device == 'cuda' else f', {torch.get_num_threads()} threads'
     return f'{name}{threads}; torch {torch.__version__}, Python {platform.python_version()}; {date.today()}'
@@ -62,7 +62,7 @@ def cells(row: Row, limits: Limits | None = None) -> list[str]:
 
 def show(rows: Sequence[Row], limits: Limits | None = None) -> None:
     table_rows = [cells(row, limits) for row in rows]
-    title = 'ratio: time of the other side divided by our time'
+    title = 'ratio: their time divided by our time'
     print_table(COLUMNS[1:], [(name, rest) for name, *rest in table_rows], title, head=COLUMNS[0])
 
 

@@ -1,4 +1,4 @@
-"""Compare a whole training step with mmpretrain and lightly: passes, loss, optimizer, teacher, queue, logging."""
+"""Compare mmairl's training step (passes, loss, optimizer, teacher, queue, logging) with those of mmpretrain and lightly."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -30,10 +30,10 @@ STEPS = 10_000
 SGD = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
 NOTE = (
     'A step is everything that a run does between two batches: normalize two views, pass both through student and teacher, '
-    'loss, backward pass, optimizer, teacher, queue, and the logging hooks. Both sides have the same backbone, batch and '
+    'loss, backward pass, optimizer, teacher, queue, and the logging hooks. All libraries have the same backbone, batch and '
     'number of passes (two student passes with gradient, two teacher passes). A check in float64 on a ResNet-18 shows that '
-    "both sides take the same BYOL step; mmpretrain's loss is mmairl's minus 4, because it omits the constant. mmpretrain's "
-    'MoCo has one direction, so one step of MoCo v2+ is compared with two steps of mmpretrain, the second with swapped views. '
+    "they take the same BYOL step; the losses of mmpretrain and lightly omit a constant of 4. mmpretrain's MoCo has one "
+    'direction, so one step of MoCo v2+ is compared with two steps of mmpretrain, the second with swapped views. '
     "mmpretrain's MoCo has no predictor, and its keys have half the width. mmpretrain's configs of BYOL and MoCo use float32 "
     "and the default layout, and mmengine's AmpOptimWrapper does not run on a CPU. For `channels last by hand`, the network "
     'of mmpretrain is converted to this layout, for which it has no config key, so the remaining ratio is not due to the '
@@ -125,9 +125,9 @@ def random_batch(size: Size, device: str = 'cpu') -> dict:
 
 
 def check_one_step() -> None:
-    """Check in float64, on a small network, that all sides take the same step.
+    """Check in float64, on a small network, that mmairl takes the same step as each other library.
 
-    In float32, an untrained ResNet-50 amplifies rounding errors to several percent of a layer's step.
+    In float32, an untrained ResNet-50 amplifies rounding errors to several percent of a layer's change.
     """
     for make, take in peers().values():
         ours, theirs = siamese(TINY, 'byol').double(), make(TINY).double()
@@ -137,11 +137,11 @@ def check_one_step() -> None:
 
 
 def same_step(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    """Compare the loss, up to the constant that other libraries omit, and the changes of the first and the last layer."""
+    """Compare losses and the changes of the first and the last layer. Losses of other libraries omit a constant of 4."""
     torch.testing.assert_close(ours['loss'], theirs['loss'] + 4, atol=1e-6, rtol=0)
     for name in ('first', 'last'):
         assert (ours[name] - theirs[name]).norm() < 1e-4 * theirs[name].norm(), (
-            f'the {name} layers move differently'
+            f'mmairl and the other library change the {name} layer differently'
         )
 
 
@@ -263,7 +263,7 @@ def lightly_step(model: LightlyBYOL, batch: dict, **how) -> Step:
 
 
 def lars(batch: dict) -> dict:
-    """Return mmpretrain's rate of 4.8 for 4096 images, scaled to the batch."""
+    """Return settings of LARS, with mmpretrain's learning rate of 4.8 for 4096 images scaled to the batch."""
     return dict(lr=4.8 * len(batch['inputs'][0]) / 4096, momentum=0.9, weight_decay=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The suites of comparisons. Each is a function that yields its cases, at full size or, if `quick`, at test size."""
+"""Define the suites of the benchmark: functions that yield cases at full size or, if `quick`, at tiny size."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -38,7 +38,7 @@ def knn(device: str, quick: bool) -> Iterator[Case]:
         return (F.normalize(q.to(device)) @ F.normalize(x.to(device)).T).topk(200).values.cpu()
 
     def check(ours: Tensor, theirs: Tensor) -> None:
-        # mmairl sums in float64, and the full matrix is computed in float32.
+        # mmairl's search computes some cosines in float64 and returns float64. The full matrix is in float32.
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0, check_dtype=False)
 
     name = f'k-NN, {queries} images against {bank} x {width}, k = 200'
@@ -54,7 +54,7 @@ def knn(device: str, quick: bool) -> Iterator[Case]:
 
 
 def linear(device: str, quick: bool) -> Iterator[Case]:
-    """Compare a step that trains 32 heads with 32 steps of one head, and with a single such step, which is a lower bound."""
+    """Compare a step that trains 32 heads with one step of a single head, which is a lower bound, and with 32 such steps."""
     depth, size, batch, classes, heads = (18, 32, 4, 10, 4) if quick else (50, 224, 16, 1000, 32)
     images = [torch.randn(batch, 3, size, size).to(device, memory_format=torch.channels_last)]
     labels = dict(label=torch.randint(classes, (batch,), device=device))
@@ -88,7 +88,7 @@ def linear(device: str, quick: bool) -> Iterator[Case]:
 
 
 def analysis(device: str, quick: bool) -> Iterator[Case]:
-    """Compare each analysis with the least work that it requires."""
+    """Compare CKA with the forward passes that it requires, and NormRescale and weight norms with plain loops."""
     make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
     size, batch, count = (32, 8, 2) if quick else (224, 32, 2)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Time two implementations of the same work in turn (A B A B), so that other work on the machine slows both."""
+"""Time two implementations of the same work in turn (A B A B), so that other programs on the machine slow both."""
 
 import ctypes
 import gc
@@ -18,9 +18,9 @@ Work = Callable[[], object]
 class Case:
     """One comparison: `ours` and `peer` do the same work, and `check` compares their results.
 
-    `images` is the number of images per call. If `memory`, the peak memory of each side is measured, too. `flops` is the
-    least number of operations for this work, and `moved` the least number of bytes to read and write. `note` is printed
-    below the table.
+    `images` is the number of images per call. If `memory`, the peak memory of `ours` and `peer` is measured, too. `aim` is the
+    aimed ratio or memory, as text for the table. `flops` is the least number of operations for this work, and `moved` the
+    least number of bytes to read and write. `note` is printed below the table.
     """
 
     name: str
@@ -38,7 +38,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a case: seconds per call of each side (median and spread over the rounds), and the description."""
+    """The result of a case.
+
+    `ours` and `peer` are the median seconds per call over the rounds, and `ours_spread` and `peer_spread` the maximum minus the
+    minimum. `ours_bytes` and `peer_bytes` are the peak memory. The other fields are those of the case.
+    """
 
     name: str
     peer_name: str
@@ -61,7 +65,7 @@ class Row:
 
 
 def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
-    """Run both sides once to warm up and to compare their results, then `rounds` times in turn."""
+    """Run `ours` and `peer` once to warm up and to compare their results, then `rounds` times in turn."""
     results = case.ours(), case.peer()
     if case.check is not None:
         case.check(*results)
@@ -76,7 +80,7 @@ def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
 
 
 def timed(work: Work, device: str = 'cpu') -> float:
-    """Return the seconds of a call. Several processes start together, and the slowest counts."""
+    """Return the seconds of a call. Several processes start together, and the time ends when the slowest has finished."""
     gc.collect()
     _wait(device)
     start = time.perf_counter()

@@ -2,10 +2,10 @@
 
 python -m projects.benchmark.traffic [--batch 256] [--way fast]
 
-The step of a ResNet-50 at 224 pixels runs on tensors without values. It begins with the bytes of the views and ends with the
-queue. Each operation is assumed to read its inputs once and to write its outputs once, with two exceptions. Batch norm reads
-its input twice, for the statistics and for the output, and in the backward pass it also reads the gradient twice. The
-backward pass of a convolution reads its tensors for each of two products.
+The step of a ResNet-50 at 224 pixels runs on tensors without values. It begins with views in uint8 and ends with the update
+of the queue. Each operation is assumed to read its inputs once and to write its outputs once, with two exceptions. Batch
+norm reads its input twice, for the statistics and for the output, and in the backward pass it also reads the gradient
+twice. The backward pass of a convolution reads its tensors for each of two products.
 """
 
 if __name__ == '__main__':
@@ -115,7 +115,7 @@ class Traffic(TorchDispatchMode):
 
 
 def count_step(fast: dict, size: Size) -> Traffic:
-    """Count the second training step, because the first step also creates the momenta."""
+    """Count the second training step, because the first step also creates the momentum buffers."""
     model = siamese(size, 'mocov2plus')
     make_fast(model, fast)
     cfg = ConfigDict(
@@ -151,9 +151,9 @@ def count(way: str, batch: int) -> Traffic:
 
 
 def count_views(batch: int, images: int = 32) -> Traffic:
-    """Count the operations that make two views on the device, from bytes to normalized images.
+    """Count the operations that make two views on the device, from uint8 images to normalized images.
 
-    Only a few images are processed, and their bytes are scaled to the batch.
+    Only `images` images are processed, and the counted bytes are multiplied by batch / images.
     """
     torch.manual_seed(0)  # random draws decide which images are jittered and blurred
     pipeline = load_config('mmairl::_base_/views/on_device.py').mocov2_on_device
@@ -167,7 +167,7 @@ def count_views(batch: int, images: int = 32) -> Traffic:
 
 @contextmanager
 def fused_kernels(traffic: Traffic) -> Iterator[None]:
-    """Make SyncBN call the kernels that it uses on a GPU. They are replaced by functions that count bytes."""
+    """Make SyncBN call the kernels of a GPU, which are replaced by functions that only count bytes."""
 
     def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         traffic.add('batch_norm_stats', size_of(x))

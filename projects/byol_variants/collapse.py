@@ -23,8 +23,8 @@ from mmairl.models.spectrum import spread
 from mmairl.registry import DATASETS
 
 ROOT = Path(__file__).parents[2]
-# For each variant: whether it has a predictor, its target, the weight beta of negatives, and whether it collapses according
-# to the tables of BYOL's paper (top-1 accuracy of 0.1 to 0.3 %).
+# For each variant: whether it has a predictor, its `model.target`, the weight `beta` of negatives, and whether the variant
+# collapses according to Tables 5a and 5b of BYOL's paper (top-1 accuracy of 0.1 to 0.3 %).
 VARIANTS = {
     'BYOL': (True, 'teacher', 0.0, False),
     'BYOL with negatives': (True, 'teacher', 1.0, False),
@@ -32,9 +32,9 @@ VARIANTS = {
     'SimCLR': (False, 'student', 1.0, False),
     'no target, negatives': (True, 'student', 1.0, False),
     'no target (stop-gradient)': (True, 'stop_gradient', 0.0, True),
-    'no target (gradient through both)': (True, 'student', 0.0, True),
+    'no target (gradient through both sides)': (True, 'student', 0.0, True),
     'no predictor (mean teacher)': (False, 'teacher', 0.0, True),
-    'neither': (False, 'student', 0.0, True),
+    'no predictor, no target': (False, 'student', 0.0, True),
 }
 
 
@@ -55,7 +55,7 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
 
 @torch.no_grad()
 def spread_of(runner: Runner) -> float:
-    """Return the spread of the projections of new images. Their views are made as for training."""
+    """Return the relative standard deviation of the projections of 512 images that were not used for training."""
     model = runner.model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
     views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)[

@@ -2,7 +2,7 @@
 
 If a library defines a computation differently, the comparison first removes this difference and names it in the table. Any
 remaining difference is due to the code. The command prints a Markdown table, and `--write` also updates tables.md. If a
-library is not installed or does not run, its row in the table states this.
+library is not installed or its code raises an error, the rows of this library state this.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def both_ways(head: nn.Module, q: Tensor, k: Tensor) -> Tensor:
-    """Return mmairl's symmetric loss. It compares queries of each view with keys of the other, and adds both directions."""
+    """Return the sum of two losses by mmairl: with queries `q` and keys `k`, and with queries `k` and keys `q`."""
     return head({0: q, 1: k}, {0: q, 1: k}, None)['loss']
 
 
@@ -160,7 +160,7 @@ def gradients(loss: Tensor, inputs: list[Tensor]) -> Tensor:
 def in_batch(
     head: nn.Module, theirs: Callable[[Tensor, Tensor], Tensor], factor: str = ''
 ) -> Outcome:
-    """Compare a loss of the unnormalized projections of two views, together with its gradients."""
+    """Compare a loss and its gradients on projections of two views that are not normalized."""
     q, k = (11 * z.requires_grad_() for z in batch()[:2])
     return (
         gradients(head({0: q}, {1: k}, None)['loss'], [q, k]),
@@ -289,7 +289,7 @@ def _() -> Outcome:
 def lars(
     theirs: Callable[[nn.Parameter, float], torch.optim.Optimizer], rates: list[float], factor: str
 ) -> Outcome:
-    """Compare how a weight changes in steps with the same gradients. `rates` has the learning rate of each step."""
+    """Compare how LARS of mmairl and `theirs` change a weight with the same gradients. `rates` has one rate for each step."""
     torch.manual_seed(0)
     start, gradients = (
         torch.randn(64, 64, dtype=torch.float64),
@@ -433,7 +433,7 @@ for title, words in VIEWS.items():
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    """Return the rows of the table: library, computation, difference, and how the definition of the library differs."""
+    """Return the rows of the table: library, computation, result of the comparison, and hidden factors of the library."""
     table_rows = []
     for package, what, compare in COMPARISONS:
         name = PACKAGES[package]

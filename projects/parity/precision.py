@@ -61,10 +61,10 @@ def with_torchvision(model: nn.Module) -> nn.Module:
 
 
 def cosines(model: nn.Module, batch: list[Tensor]) -> Tensor:
-    """Return the cosine between float32's and bfloat16's gradient of each convolution, in ascending order."""
+    """Return, for each convolution, the cosine between its gradients in float32 and in bfloat16, in ascending order."""
     sides = []
     for enabled in (False, True):
-        network = copy.deepcopy(model)  # the loss changes batch-norm statistics
+        network = copy.deepcopy(model)  # the forward pass changes batch-norm statistics
         with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
             loss = network(batch, mode='loss')['loss']
         weights = [weight for weight in network.backbone.parameters() if weight.ndim > 1]

@@ -1,4 +1,4 @@
-"""Compare CKA with dense computations in double precision, and check its known properties."""
+"""CKA equals a direct computation in double precision, and has known properties."""
 
 from itertools import permutations
 
@@ -22,7 +22,7 @@ def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def looped_hsic(first: np.ndarray, second: np.ndarray) -> float:
-    """Return Song et al.'s unbiased estimate of HSIC by its definition: a sum over tuples of different images."""
+    """Return Song et al.'s unbiased estimate of HSIC by its definition, with means over tuples of different images."""
     images = range(len(first))
     same = [first[i, j] * second[i, j] for i, j in permutations(images, 2)]
     one_shared = [first[i, j] * second[i, k] for i, j, k in permutations(images, 3)]

@@ -1,4 +1,6 @@
-"""Compare neighbors, near-duplicates, outliers and groups of images with plain loops."""
+"""Compare the neighbors, near-duplicates, outliers and groups of `mmairl.analysis.feature_map` with plain loops and known
+answers.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Compare each measure with its closed form or with an independent loop."""
+"""Compare each measure of features with its closed form or with an independent computation."""
 
 import math
 from itertools import permutations

@@ -42,7 +42,10 @@ def test_lidar_is_the_rank_of_discriminants():
 
 
 class DrawnImages:
-    """Stand in for the images of an analysis, with random features. The second view of an image shows another image."""
+    """Replace `Images`, the images of an analysis, with random features.
+
+    The second view of each image has the features of another image.
+    """
 
     def __init__(self, cfg, number, part):
         self.rows = cloud(number, 6)

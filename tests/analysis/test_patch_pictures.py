@@ -84,4 +84,4 @@ def test_notebook_example_of_the_docs_runs(tmp_path, monkeypatch):
     values = {}
     exec(code, values)
     assert values['picture'].size == ((1 + 2 * 3) * 68, 4 * 68)
-    assert values['picture']._repr_png_().startswith(b'\x89PNG'), 'a notebook must show the picture'
+    assert values['picture']._repr_png_().startswith(b'\x89PNG'), 'a notebook cannot show the picture'

@@ -52,7 +52,7 @@ def test_two_runs_in_one_process_agree_and_resume(images, tmp_path):
     # The keys of the views are sorted in the file, so the views are not compared.
     views = 'train_dataloader.dataset.views'
     assert {**settings(by_command), views: trained[views]} == trained, (
-        'the config in the work dir must equal the trained one, so that commands can resume'
+        'the config in the work dir differs from the trained one, so commands cannot resume the run'
     )
     last = mmairl.pretrain('mocov2plus', images, tmp_path / 'b', 2, options=NARROW, resume=True, **how)
     assert last.name == 'epoch_2.pth' and load_checkpoint(last)['meta']['iter'] == 4

@@ -1,6 +1,6 @@
 """Key layouts of other packages.
 
-Features of a complete file equal those of its package; a changed key is an error, or changes nothing.
+A complete file gives the features of its package. A file with a changed key is an error, or gives the same features.
 """
 
 import re
@@ -34,7 +34,7 @@ from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 
 
 def replaced(state: State, pairs: list[tuple[str, str | Callable]]) -> State:
-    """Rename keys by pairs of a regular expression and its replacement, applied to each key in order."""
+    """Rename each key by all pairs, in order. A pair has a regular expression and its replacement."""
 
     def name(key: str) -> str:
         for old, new in pairs:
@@ -151,7 +151,11 @@ def test_layout_has_the_features_of_its_package(name, stored):
 
 
 def changed(state: State, stride: int) -> Iterator[tuple[str, State]]:
-    """Yield copies of the tensors with one key deleted, renamed or added. Only every `stride`-th key is changed."""
+    """Yield copies of the tensors with one key deleted, renamed or added, or with one tensor of another number of
+    dimensions.
+
+    Only every `stride`-th key is changed.
+    """
     for key in list(state)[::stride]:
         value = state[key]
         others = {name: tensor for name, tensor in state.items() if name != key}

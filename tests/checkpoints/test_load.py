@@ -1,4 +1,4 @@
-"""Valid, foreign, hostile and damaged files. Reading a file never runs code from it."""
+"""`load_checkpoint` with valid, foreign, hostile and damaged files. Reading a file never runs code from it."""
 
 import argparse
 import io
@@ -59,8 +59,8 @@ def test_options_are_left_out_whatever_the_file_name(tmp_path, name):
     assert load_checkpoint(file) == dict(epoch=4)
 
 
-# Each of these hostile pickle programs made an earlier reader use an address as an object, or read a
-# small file for minutes.
+# `ATTACKS` has hostile pickle programs. They try to make the reader use an address as an object,
+# run a function, or read a small file for minutes.
 MARKER = ['a hostile file must not reach this object']
 ADDRESS = struct.pack('<Q', id(MARKER))
 BYTES = (
@@ -99,7 +99,7 @@ ATTACKS = {
 
 
 def with_program(folder: Path, suffix: str, program: bytes) -> Path:
-    """Write a file whose model is what this pickle program builds."""
+    """Write a file in which the key `model` has the value that the pickle program `program` builds."""
     content = b'\x80\x02}' + text('model') + program + b's.'
     path = folder / f'a.{suffix}'
     if suffix == 'pth':

@@ -17,7 +17,7 @@ SMALL = dict(type='mmpretrain.ResNet', depth=18, base_channels=4, stem_channels=
 
 
 def weights(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
-    """Return the tensors of a narrow ResNet-18. All are random, including biases and statistics."""
+    """Return the tensors of a narrow ResNet-18. All floating-point tensors are random, including biases and statistics."""
     generator = torch.Generator().manual_seed(seed)
     state = MODELS.build(SMALL).state_dict()
     return {
@@ -203,7 +203,7 @@ def test_exact_form_keeps_the_function(depth):
         assert new[key].norm().item() == pytest.approx(anchor[key].norm().item(), rel=1e-9)
     assert (new['layer1.0.bn1.bias'] / source['layer1.0.bn1.bias']).std() < 1e-9
     assert torch.equal(new['bn1.bias'], source['bn1.bias']), (
-        'the bias must stay unchanged, because the output of the stem enters two branches'
+        'the bias changed, although the output of the stem enters two branches'
     )
 
 

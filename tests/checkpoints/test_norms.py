@@ -42,7 +42,7 @@ def test_warning_only_for_trainable_grown_backbone(tmp_path, monkeypatch):
         init.PretrainedBackbone(path)(network.requires_grad_(not frozen))
         assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in lines) == warned
         assert typical_growth(network.state_dict()) == pytest.approx(scale, abs=0.05)
-    assert not looks_lars_trained({'w': torch.ones(3)}), 'without 3x3 convolutions, no warning is due'
+    assert not looks_lars_trained({'w': torch.ones(3)}), 'weights without 3x3 convolutions look LARS-trained'
 
 
 def test_predicted_rates_of_kernels_and_gains():

@@ -1,4 +1,6 @@
-"""The allow-list of pickles: its entries are built, other names are rejected, and small files never take minutes to read."""
+"""The allow-list of pickles: the names on the list are built, other names are rejected, and no small file takes minutes to
+read.
+"""
 
 import io
 import pickle
@@ -23,14 +25,14 @@ COLLIDING = 2**61 - 1
 
 
 class Global:
-    """Stand for a global in a pickle. The global need not exist."""
+    """A global in a pickle: the name of a class or function, which need not exist."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Call:
-    """Stand for a call of a global in a pickle, with an optional state for the result."""
+    """A call of a global in a pickle, with an optional state for the result."""
 
     def __init__(self, name: str, *arguments: object, state: object = None) -> None:
         self.name = name
@@ -206,7 +208,7 @@ HEAVY = {
 
 
 class SizeOfList:
-    """Pickle as a torch.Size that is built from a list. `refuse_endless` does not track the items of lists."""
+    """An object that is pickled as a torch.Size built from a list. `refuse_endless` does not track the items of lists."""
 
     def __init__(self, items: list[int]) -> None:
         self.items = items

@@ -1,4 +1,4 @@
-"""`read_backbone` returns the right tensors, complete and unchanged, from the checkpoints of every project."""
+"""`read_backbone` returns the right tensors, complete and unchanged, from the checkpoints of all supported projects."""
 
 import pickle
 

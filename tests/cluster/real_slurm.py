@@ -58,7 +58,9 @@ PartitionName=short Nodes=node2 MaxTime=5
 def lacking() -> str:
     """Return the reason why Slurm cannot run on this machine, or '' if it can."""
     missing = ', '.join(name for name in NEEDED if not shutil.which(name, path=PATH))
-    return f'Slurm is not installed, it lacks {missing} (slurmctld, slurmd, slurm-client, munge)' if missing else ''
+    return (
+        f'Slurm is not installed: no {missing} (apt-get install slurmctld slurmd slurm-client munge)' if missing else ''
+    )
 
 
 class Slurm:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 # This script handles signals like a training run: it saves and exits with 75. Its second start
 # finishes.
 RUN = """
-n=${SLURM_PROCID:-0}  # a batch script is the first
+n=${SLURM_PROCID:-0}  # a batch script has no SLURM_PROCID
 [[ -z ${KILLED:-} || -e killed$n ]] || { touch killed$n; [[ $n != 1 ]] || kill -KILL $$; exit 1; }
 [[ ! -e saved$n ]] || { echo "$SLURMD_NODENAME $SLURM_CPUS_PER_TASK $OMP_NUM_THREADS $*" > done$n; exit 0; }
 trap 'sleep 1; echo "$*" >> saved$n; exit 75' TERM INT HUP USR1 USR2
@@ -80,7 +80,7 @@ def tell(slurm: Slurm, started: Started, tasks: int) -> None:
 
 
 def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks: int) -> list[str]:
-    """Wait for the expected end of a job whose processes saved once. Return what they wrote after the restart."""
+    """Wait for the expected end of a job whose processes saved once. Return what the processes wrote after the restart."""
     number, folder = job
     assert slurm.ends(number) == expected, (folder / 'log.txt').read_text()
     slurm.wait_for(lambda: len(left(folder, 'saved')) == tasks)
@@ -178,7 +178,7 @@ def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
         source: '[[ -e again ]] || { touch again; exit 75; }; date +%s%N > end',
     }
     numbers = submit(does)
-    assert submit(does) == numbers, 'a running study must not be submitted again'
+    assert submit(does) == numbers, 'a running study was submitted again'
     assert [slurm.ends(number)[0] for number in numbers] == ['CANCELLED', 'COMPLETED', 'FAILED', 'COMPLETED']
     assert int((rescaled.folder / 'begin').read_text()) > int((source.folder / 'end').read_text())
     assert not (never.folder / 'begin').exists() and jobs.status_in(jobs.read_queue([never]), never)[0] == 'cancelled'
@@ -278,7 +278,7 @@ def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
         finally:
             daemon.send_signal(signal.SIGCONT)
         assert slurm.ends(number)[0] == 'COMPLETED'
-    assert (run.folder / 'log').read_text().startswith('found\n'), 'the second start must find the folder locked'
+    assert (run.folder / 'log').read_text().startswith('found\n'), 'the second start did not find the folder locked'
     assert len((run.folder / 'begin').read_text().split()) == len((run.folder / 'end').read_text().split()) == 1
 
 
@@ -317,7 +317,8 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
     """At the first start of each job, one process is killed. The signal comes after the restart."""
     expected = {
         'scancel JOB': CANCELLED,
-        # Slurm signals only the tasks, without the batch script, before the time limit.
+        # This command signals only the tasks, without the batch script, as Slurm does before the
+        # time limit.
         'scancel --signal=USR1 JOB': WENT_ON,
         'scancel --batch --signal=USR2 JOB': WENT_ON,
     }
@@ -352,7 +353,7 @@ TOLD_SRUN = [
 
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
-    """Without our script, srun would kill its tasks at TERM and HUP, and would ask for a second INT."""
+    """Without tools/slurm_train.sh, srun would kill its tasks at TERM and HUP, and would ask for a second INT."""
     # If the tests run under nohup, they ignore HUP, and a shell cannot trap a signal that its parent ignores.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []

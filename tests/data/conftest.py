@@ -12,7 +12,7 @@ def own_cache(tmp_path, monkeypatch) -> None:
 
 
 class Clock:
-    """Return a clock that advances only when the code under test sleeps."""
+    """A clock that advances only when the code under test sleeps."""
 
     def __init__(self) -> None:
         self.now, self.slept = 0.0, []

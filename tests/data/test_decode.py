@@ -61,7 +61,7 @@ def test_lossless_colors_are_exact_in_all_formats():
 
 
 def test_sixteen_bit_grays_are_scaled_not_clipped():
-    """The expected gray is round(255 v / 65535), computed in integers."""
+    """The expected gray of a stored value v is round(255 v / 65535), computed in integers."""
     gray = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
     rows = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in gray]
     reference = np.stack([rows] * 3, axis=2)
@@ -206,7 +206,7 @@ def test_decompression_bomb_is_rejected_by_header():
 
 def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
     data = encoded(Image.fromarray(COLORS), 'PNG')
-    # Another library may have set this limit of Pillow, so it must be restored.
+    # Another library may have set this limit of Pillow, so decoding must restore it.
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)
     assert np.array_equal(pixels(data, max_pixels=60), COLORS)
     assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
@@ -255,7 +255,7 @@ def progressive(width: int, height: int, more: int = 0) -> bytes:
 def test_small_file_with_many_pixels_is_not_decoded(kind, monkeypatch):
     data = encoded(Image.new('1' if kind == 'PNG' else 'L', (8000, 5000)), kind)
     assert len(data) < 2**20
-    # A blank page at 600 dpi has this number of pixels, and its file has this number of bytes.
+    # A blank A4 page at 600 dpi has this number of pixels, in a file of about 10 kB.
     require_plausible_size(4960 * 7016, bytes(10_000))
     monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('the image was decoded'))
     assert reason(data) is Reason.EXPANDS

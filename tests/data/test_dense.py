@@ -12,7 +12,7 @@ from PIL import Image
 from mmairl.data.dense import MMSegImages, Scenes
 from mmairl.data.scenes import FAR, NEAR, RADIUS
 
-needs_mmseg = pytest.mark.skipif(not find_spec('mmseg'), reason='requires mmseg')
+needs_mmseg = pytest.mark.skipif(not find_spec('mmseg'), reason='mmseg is not installed')
 
 
 def write(root: Path, mask: np.ndarray) -> dict:
@@ -35,7 +35,7 @@ def test_mmseg_images_are_rgb_with_their_masks(tmp_path):
     mask = np.array([[0, 1, 255, 0, 0, 0]] * 4, np.uint8)
     data = MMSegImages(write(tmp_path, mask), count=1)
     image, target = data[0]
-    assert image[:, 0, 1].tolist() == [3, 4, 5], 'colors must be RGB instead of in the order of OpenCV'
+    assert image[:, 0, 1].tolist() == [3, 4, 5], 'the colors are not in the order RGB'
     assert target.tolist() == mask.tolist()
     assert data.classes == ['sky', 'sea']
     assert [Path(path).parent.name for path in (data.path(0), data.target_path(0))] == ['images', 'masks']

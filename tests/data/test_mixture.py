@@ -1,4 +1,6 @@
-"""Mixtures of data sets: the weight of each in an epoch, exact resume, labels, and the origin of each image."""
+"""Mixtures of data sets: how many images of each data set an epoch has, exact resume, labels, and the origin of each
+image.
+"""
 
 import math
 
@@ -58,7 +60,7 @@ def test_epoch_has_the_weighted_number_of_each_set(order):
         sets = np.searchsorted(np.cumsum(SIZES), epoch, 'right')
         assert np.bincount(sets).tolist() == COUNTS
         assert order == 'shards' or 0.15 < (sets[1:] != sets[:-1]).mean() < 0.4, (
-            'a random order must change the set at about 0.27 of the images'
+            'the order does not change the data set at about 0.27 of the images'
         )
         seen = np.bincount(np.concatenate(epochs[:after]), minlength=sum(SIZES))
         for counts, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
     """Average a grid of points in each bin of each region.
 
-    Without `samples`, the grid has about one point per pixel. The value at a point is interpolated bilinearly. A point
+    If `samples` is 0, the grid has about one point per pixel. The value at a point is interpolated bilinearly. A point
     outside the image has the value at the border if the distance is at most one pixel, and 0 otherwise.
     """
     out = np.zeros((len(rois), images.shape[1], *size))
@@ -150,7 +150,7 @@ def test_compiled_ops_are_used_if_they_fit(built, gpu, replaced, monkeypatch) ->
 def test_mmdet_and_mmseg_import_after_mmpretrain() -> None:
     code = (
         'import sys, mmairl.models, mmpretrain.models, mmcv.cnn.bricks.transformer; '
-        "assert 'mmcv._ext' not in sys.modules, 'the import of mmairl has replaced it'; "
+        "assert 'mmcv._ext' not in sys.modules, 'importing mmairl has replaced mmcv._ext'; "
         'import mmairl.transfer, mmdet.models, mmseg.models'
     )
     subprocess.run([sys.executable, '-c', code], check=True, env={**os.environ, 'PYTHONPATH': str(ROOT)})

@@ -1,4 +1,6 @@
-"""Packed data sets: items stay equal, other programs read the archives, and the number of workers does not change a byte."""
+"""Packed data sets: items equal those of the folder, other programs read the archives, and the number of workers does not
+change a byte.
+"""
 
 import tarfile
 from pathlib import Path
@@ -98,9 +100,7 @@ def test_short_side_shrinks_large_images(folder):
     data = Shards(out)
     shapes = [tuple(data.raw(at).shape[1:]) for at in range(len(data))]
     assert shapes.count((50, 75)) == 1 and shapes.count((20, 31)) == 7
-    assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), (
-        'small images must stay unchanged'
-    )
+    assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), 'a small image was changed'
     described = images_of(dict(type='ClassSubset', fraction=0.5, dataset=dict(type='Shards', root=str(out))))
     assert described == 'packed with a short side of 50 pixels as JPEGs of quality 70'
     assert images_of(dict(type='Shards', root=str(make(folder, 'same.tar')))) == 'as they are'

@@ -88,7 +88,7 @@ def test_preprocessor_repeats_normalized_views_by_seed():
     still = make(data, training=False)['inputs']
     expected = (data['inputs'][0] / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2
     torch.testing.assert_close(still[0], expected)
-    assert not make.state_dict(), 'the statistics must not be in checkpoints'
+    assert not make.state_dict(), 'the statistics are in checkpoints'
     batch = dict(data, data_samples=dict(label=torch.ones(COUNT), index=torch.arange(COUNT)))
     assert list(make(batch)['data_samples']) == ['label'] and list(batch['data_samples']) == ['label', 'index']
 

@@ -39,7 +39,7 @@ EVERY = {
     if isinstance(kind, type) and issubclass(kind, public.Published) and hasattr(kind, 'layout')
 }
 TRAIN, TEST = range(40), range(40, 44)
-# Data sets whose authors list validation images have these parts.
+# These are the parts of data sets whose authors list validation images.
 WITH_VAL = dict(train=range(3), val=range(3, 5), test=range(5, 7))
 Parts = dict[str, list[tuple[int, int]]]
 
@@ -60,7 +60,7 @@ def write(path: Path, *lines: str) -> None:
 
 
 def labelled(**parts: Iterable[int]) -> Parts:
-    """Return pairs of a number and its label. The label is the number modulo 2."""
+    """Return, for each part, pairs of a number and its label. The label is the number modulo 2."""
     return {part: [(i, i % 2) for i in numbers] for part, numbers in parts.items()}
 
 
@@ -69,8 +69,8 @@ def contents(data) -> list[tuple[int, int]]:
     return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
 
 
-# Each of the functions below writes gray images in the published format of one data set. It returns
-# the (gray, label) pairs of each part, and the classes.
+# Each of the functions below writes gray images in the published format of one data set, and
+# returns the (gray, label) pairs of each part and the classes.
 
 
 def cars(root: Path) -> tuple[Parts, list[str]]:
@@ -115,7 +115,7 @@ def sun(root: Path) -> tuple[Parts, list[str]]:
 
 
 def birds(root: Path) -> tuple[Parts, list[str]]:
-    """The lists name two photographs whose files are missing. The data set leaves them out."""
+    """The lists name two photographs whose files are missing. The data set leaves these photographs out."""
     species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
     lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
     write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)
@@ -230,12 +230,15 @@ def test_pixels_in_memory_are_in_order_and_unchanged(tmp_path, monkeypatch):
         assert torch.equal(data.raw(1), whole)
         assert torch.equal(data[1]['inputs'][0], whole[:, at : at + 32, at : at + 32])
         data.raw(1).zero_()
-        assert torch.equal(data.raw(1), whole), 'changing a returned image must not change the data set'
+        assert torch.equal(data.raw(1), whole), 'changing a returned image changes the data set'
 
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """Serve CIFAR-10's archive. Depending on `size`, answers are cut short or refused. Requests are counted."""
+    """Serve CIFAR-10's archive. Yield an object that counts the requests and determines the answers.
+
+    Answers are cut after `size` bytes. If `size` is 0, they are refused.
+    """
     cifar(tmp_path / 'there')
     accept_md5(tmp_path / 'there', monkeypatch)
     archive = shutil.make_archive(tmp_path / 'cifar', 'gztar', tmp_path / 'there')
@@ -279,7 +282,7 @@ def test_download_is_the_published_set(published, tmp_path):
     assert sorted(path.name for path in root.iterdir()) == ['.download.lock', 'cifar-10-batches-py']
     requests = published.requests
     download_missing(config_of(root))
-    assert published.requests == requests, 'a readable data set must not be downloaded again'
+    assert published.requests == requests, 'a readable data set was downloaded again'
 
 
 @pytest.mark.parametrize('size', [0, 1000])
@@ -321,7 +324,7 @@ def test_missing_set_or_split_is_an_error(kind, tmp_path):
     with raises_code('unreadable-set', re.escape(kind.layout)) as raised:
         kind(tmp_path / 'gone', kind.splits[0])
     assert 'download=True' not in str(raised.value)
-    assert not (tmp_path / 'gone').exists(), 'no folder must be created'
+    assert not (tmp_path / 'gone').exists(), 'the missing folder was created'
     with raises_code('unknown-split'):
         kind(tmp_path, 'tset')
 

@@ -40,7 +40,7 @@ def test_broken_cache_is_redrawn(cache, monkeypatch):
     file.write_bytes(file.read_bytes()[:200])
     assert np.array_equal(Shapes('val', 12, 32).images, images)
     monkeypatch.setattr(shapes, 'cache', lambda: Path('/dev/null'))
-    assert np.array_equal(Shapes('val', 12, 32).images, images), 'images must be drawn if the cache cannot be written'
+    assert np.array_equal(Shapes('val', 12, 32).images, images), 'the images differ if the cache cannot be written'
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_table_names_images_in_any_spelling(tmp_path):
     assert values_of(names, {'2.png': 'x', 'd/1.png': 'x'}, 'a.csv', 'Cells') == ({}, ['2.png', 'd/1.png'])
     with raises_code('two-values', match='Ä b/1.png'):
         values_of(names, {names[0]: 'x', '1': 'y'}, 'a.csv')
-    # pandas and R write such a first column of row numbers.
+    # pandas and R write a first column of row numbers like this one.
     (table := tmp_path / 'a.csv').write_text('"",file,kind\n0,1.png,"a, b"\n\n,,\n')
     assert read_column(table, 'kind') == {'1.png': 'a, b', '': ''}
     table.write_bytes('file,class\r\na\u2028.png,x\r\nb\x0c.png,"y\nz"\r\n'.encode())

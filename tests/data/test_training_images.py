@@ -57,9 +57,7 @@ def test_seeded_views_do_not_depend_on_the_process():
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
     assert torch.equal(drawn(2, sampler=sampler), one) and len(one.unique()) == one.numel()
-    assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), (
-        'other data sets must get indices without seeds'
-    )
+    assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), 'the indices of another data set have seeds'
 
 
 def test_seed_of_an_image_is_pinned():

@@ -54,6 +54,9 @@ def test_turn_has_eight_results_in_both_forms():
         seen.add(tuple(single.flatten().tolist()))
         assert sorted(single[0].flatten().tolist()) == sorted(image[0].flatten().tolist())
     assert len(seen) == 8
+    assert {tuple(turn(torch.rand(2, 4, 6)).shape) for _ in range(20)} == {(2, 4, 6), (2, 6, 4)}, (
+        'not only squares turn'
+    )
 
 
 def test_stains_change_only_in_amount():
@@ -97,7 +100,7 @@ def test_suggestion_names_views_for_the_images(kind, tmp_path):
 
 def test_named_views_are_resolved_everywhere():
     cfg = load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
-    assert input_of(settings(cfg)).size == 224, 'checkpoints must state the image size of the views'
+    assert input_of(settings(cfg)).size == 224, 'checkpoints do not state the image size of the views'
     assert with_views(cfg.evaluation.train, 'satellite')['views'] == named_views('satellite')
     row = Row('a', 'mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
     (crop, *_), _ = resolve(row, read_scale('demo')).model.data_preprocessor.views

@@ -29,7 +29,7 @@ def training_checkpoint(**meta: object) -> dict:
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the checkpoints epoch_1, epoch_2 and iter_25, the oldest first.
 
-    The folder also has two newer files from which no run can resume.
+    The folder also has two newer files from which no run may resume: the best checkpoint, and plain weights.
     """
     for place, name in enumerate(['epoch_1.pth', 'epoch_2.pth', 'iter_25.pth', 'best_top1.pth', 'weights.pth']):
         torch.save(training_checkpoint() if 'weights' not in name else dict(a=torch.ones(1)), tmp_path / name)
@@ -141,7 +141,7 @@ SPOILED = {
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory) -> Path:
-    """Return the first checkpoint of a run of two steps."""
+    """Return the path of the first checkpoint of a run of two steps."""
     cfg = toy.config('mocov2plus_r50_200e.py', str(tmp_path_factory.mktemp('saved')), steps=2, width=4)
     return Path(launch.train(cfg).work_dir) / 'iter_1.pth'
 
@@ -237,7 +237,8 @@ OLD = {
     'backbone.layer4.1.bn2.running_var': [0.45661083, 25.22126961, 1.17091882, 0.30074039],
     'queue.vectors': [0.11464897, 0.14455585, -0.14420292, 0.97219586],
 }
-# These are sums of absolute values: of weights and queue, and of the momenta.
+# OLD_SUM is the sum of the absolute values of weights and queue, and OLD_MOMENTA that of the
+# momenta.
 OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663
 
 
@@ -249,7 +250,7 @@ def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
     state = runner.model.state_dict()
     assert runner.iter == 12
     for key, expected in OLD.items():
-        # CPUs round differently.
+        # The tolerances allow for CPUs that round differently.
         assert state[key].flatten()[:4].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5), key
     learnt = [value for key, value in state.items() if value.is_floating_point() and 'running' not in key]
     momenta = [moment['momentum_buffer'] for moment in runner.optim_wrapper.optimizer.state.values()]

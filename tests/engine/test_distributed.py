@@ -50,7 +50,7 @@ def test_slurm_without_scontrol_raises(launched, tmp_path):
 
 @pytest.fixture
 def joined(monkeypatch) -> dict:
-    """Make torch report two GPUs, and return a dict of the arguments with which torch is called."""
+    """Make torch report two GPUs, and return a dict of the arguments of `set_device` and `init_process_group`."""
     arguments = {}
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
@@ -61,7 +61,9 @@ def joined(monkeypatch) -> dict:
 
 
 def test_process_selects_its_gpu_before_joining(launched, joined):
-    """mmengine would join the group only when it builds a runner. Our code divides the batch earlier."""
+    """mmengine would join the group only when it builds a runner. mmairl joins earlier, because it needs the number of
+    processes to divide the batch.
+    """
     launched('pytorch', '1')
     start_processes('pytorch')
     second = torch.device('cuda', 1)
@@ -81,7 +83,7 @@ def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
     assert joined == dict(device=device, device_id=device, backend='nccl')
     assert os.environ['RANK'] == task and os.environ['WORLD_SIZE'] == '8'
     assert os.environ['LOCAL_RANK'] == str(gpus - 1), (
-        'LOCAL_RANK must be the number of the GPU, because mmengine uses it'
+        'LOCAL_RANK, by which mmengine selects a GPU, is not the index of this GPU'
     )
 
 
@@ -106,7 +108,7 @@ def test_more_processes_than_gpus_raise(monkeypatch, launched, joined, gpus):
 def test_channels_last_gradients_fit_their_buckets(recwarn):
     """If gradients had other strides than their buckets, DDP would warn and copy each of them.
 
-    1 x 1 kernels are the difficult case.
+    1 x 1 kernels are the difficult case, because their strides fit both memory layouts.
     """
     dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -1,4 +1,4 @@
-"""Measures of health equal closed forms and loops. Values outside their ranges come with advice."""
+"""The health measures of a run equal closed forms and loops. A value outside its range comes with advice."""
 
 from math import inf, isnan, nan
 from typing import ClassVar
@@ -63,7 +63,7 @@ def test_similarities_to_the_queue():
     assert health.similarities(q, k, queue) == dict(positive=1, negative=0, hardest_negative=0.5, contrast=1)
     for rows, negatives in ((q[:1], None), (q, torch.zeros(0, 4))):
         assert health.similarities(rows, rows, negatives) == dict(positive=1), (
-            'without a negative, only the positive similarity exists'
+            'negatives are measured although there are none'
         )
 
 

@@ -1,4 +1,7 @@
-"""Training that is counted in iterations, with samplers of every kind. Configs of `data_variation` resume inside an epoch."""
+"""Training that is counted in iterations, with several kinds of samplers.
+
+Configs of `data_variation` resume inside an epoch.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -67,7 +70,7 @@ def test_infinite_sampler_works_with_workers(tmp_path):
 
 
 class Given(Sampler):
-    """Yield these indices, and report this length. If the indices are an iterator, only the first epoch yields indices."""
+    """Yield `indices`, and report `length`. If `indices` is an iterator, only the first epoch yields indices."""
 
     def __init__(self, indices: Iterable[int], length: int) -> None:
         self.indices, self.length = indices, length

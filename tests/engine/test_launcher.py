@@ -1,4 +1,4 @@
-"""A signal to the launcher or to one process reaches all processes. They save, and the launcher exits with 75."""
+"""A signal to the launcher or to one process reaches all processes. They save, and the launcher exits with status 75."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""A training step on a simulated GPU: it moves little memory, launches few kernels, and copies batches in advance."""
+"""Training steps on a simulated GPU move little memory and launch few kernels."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -62,8 +62,9 @@ def eight():
 
 @pytest.mark.slow
 def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
-    """The step is that of MoCo v2+ with ResNet-50, 128 images, bfloat16 and channels last. It begins with uint8 views
-    and ends with the update of the queue.
+    """The first of eight processes takes a step of MoCo v2+ with ResNet-50, 128 images, bfloat16 and channels last.
+
+    The step begins with uint8 views and ends with the update of the queue.
     """
     seen, size = Kernels(), Size(depth=50, image=224, batch=128, features=2048, hidden=4096, queue=65_536)
     monkeypatch.setattr(sync_norm, 'CPUKernels', SimpleNamespace(**fused_kernels(seen)))
@@ -73,7 +74,7 @@ def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device='cpu')
         wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', dtype='bfloat16', optimizer=SGD))
-        # On a GPU, the wrapper does not wait for the gradients.
+        # On a GPU, the wrapper does not wait for the check of the gradients.
         wrapper._waits = False
         check_gradients, check = wrapper._check_gradients, Kernels()
         monkeypatch.setattr(wrapper, '_check_gradients', lambda: check.run(check_gradients))

@@ -88,7 +88,8 @@ def roll_queue(checkpoint: dict) -> None:
     vectors.copy_(vectors.roll(1, 0))
 
 
-# After each change of the checkpoint, `differences_of` must report only the key of this dict.
+# Each key is the only difference that `differences_of` may report after the change of the
+# checkpoint.
 TAMPERING = {
     'state_dict.backbone.conv1.weight': flip_a_bit,
     'state_dict.teacher.backbone.conv1.weight': copy_student,

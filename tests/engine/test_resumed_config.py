@@ -58,7 +58,7 @@ def test_changed_hyperparameters_apply_and_are_logged(interrupted, tmp_path):
     checkpoint = load_checkpoint(interrupted)
     del checkpoint['param_schedulers'], checkpoint['message_hub']
     without, _ = resumed(interrupted, tmp_path, checkpoint=checkpoint)
-    assert rate(without) == rate(before), 'a checkpoint without schedules must get those of the config'
+    assert rate(without) == rate(before), 'a run whose checkpoint has no schedules does not use those of the config'
 
 
 def test_longer_schedule_equals_a_long_run(interrupted, tmp_path):

@@ -46,13 +46,13 @@ def test_explicit_number_of_threads_wins(explicit, expected, monkeypatch):
 
 def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
     folders = [str(tmp_path / name) for name in 'ab']
-    # Without a name in the config, our runner must give the runs different names, even if both start
-    # in the same second.
+    # Without a name in the config, mmairl's runner must give the runs different names, even if both
+    # start in the same second.
     toy = dict(width=8, experiment_name=None)
     first, again = (weights(run.train(toy_config(work_dir=folder, **toy))) for folder in folders)
     assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)
     runner = run.train(toy_config(width=8, experiment_name='mine', **{'randomness.seed': 4}))
-    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'a name from the config must be kept'
+    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'the name from the config was not kept'
     other = weights(runner)
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not torch.equal(first['backbone.conv1.weight'], other['backbone.conv1.weight'])
@@ -281,7 +281,9 @@ def test_second_run_in_a_work_dir_raises(tmp_path):
         held.kill()
         held.wait()
     with run.locked(str(tmp_path)):
-        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run must release the lock'
+        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), (
+            'the lock file does not contain the id of this process'
+        )
     (tmp_path / '.lock').rename(tmp_path / 'own')
     (tmp_path / '.lock').symlink_to(tmp_path / 'own')
     with raises_code('cannot-write', 'Too many levels'), run.locked(str(tmp_path)):

@@ -176,7 +176,7 @@ def test_float32_stays_where_it_matters_under_bfloat16(network):
     log = model.train_step(dict(inputs=views(torch.float32), data_samples={}), wrapper)
     model.teacher.follow(model, 0.9)
     model.queue.enqueue(unit(model.keys[0]))
-    assert seen == dict(features=torch.bfloat16), 'autocast must be active in the backbone'
+    assert seen == dict(features=torch.bfloat16), 'autocast is not active in the backbone'
     floats = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
     floats = [log['loss'], *(tensor for tensor in floats if tensor.is_floating_point())]
     floats += [w.grad for w in model.parameters() if w.grad is not None]
@@ -211,7 +211,7 @@ def test_fast_sets_the_keys_of_each_part():
     assert cfg.model.data_preprocessor.channels_last
     assert 'fused' not in with_fast('byol_lars_r50_200e.py', fused=True).optim_wrapper.optimizer
     cfg = with_fast('mocov2plus_r50_200e.py', {'optim_wrapper.dtype': 'float16'}, precision='bfloat16')
-    assert cfg.optim_wrapper.dtype == 'float16', 'keys of the config must take precedence'
+    assert cfg.optim_wrapper.dtype == 'float16', 'fast.precision replaced the dtype of the config'
 
 
 @pytest.mark.parametrize(

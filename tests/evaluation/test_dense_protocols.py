@@ -1,6 +1,4 @@
-"""The protocols `segment` and `depth_probe`: scores equal loops in float64, and probes find what features are known to
-contain.
-"""
+"""The protocols `segment` and `depth_probe`: scores equal loops in float64, and heads learn to find bright squares."""
 
 import math
 import tracemalloc
@@ -305,7 +303,7 @@ def test_shipped_dense_configs_read_public_layouts(tmp_path, name):
     assert image.shape == (3, 4, 6)
     first = target[0, :3].tolist()
     if name == 'ade20k_segment_r50':
-        assert first == [IGNORED, 0, 1], '0 must mark pixels without a label'
+        assert first == [IGNORED, 0, 1], 'pixels with the value 0 are not ignored'
     elif 'depth' in name:
         assert first == pytest.approx([0, 0.001, 0.002])
     else:

@@ -93,7 +93,7 @@ def test_results_of_other_settings_have_own_files(config_file, checkpoint, tmp_p
 class Mislabelled(DATASETS.get('Leaking')):
     """Images of noise, of which the first ten are also training images.
 
-    The first three of these have another label than the original.
+    The labels of the first three images differ from the labels of the same images in the training set.
     """
 
     def __init__(self, views: list | None = None) -> None:

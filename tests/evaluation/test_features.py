@@ -1,4 +1,7 @@
-"""Feature extraction and the feature store. Stored files are complete and reused, and several processes write a file once."""
+"""Feature extraction and the feature store.
+
+Stored files are complete and reused, and a second run waits for a file that the first run writes.
+"""
 
 import platform
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +66,7 @@ def test_bfloat16_features_are_close_to_float32(cfg, tmp_path):
     for cfg.evaluation.precision in ('float32', 'bfloat16'):
         scores.append(evaluate(cfg, 'knn', 'random', settings=settings_for('knn', ks=(3,), cache=tmp_path)).scores)
     assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, (
-        'each precision must have its own stored features'
+        'the scores differ, or both precisions share stored features'
     )
     cfg.evaluation.precision = 'int8'
     with raises_code('unknown-precision'):
@@ -98,11 +101,11 @@ def test_unreadable_images_have_no_row_and_are_listed(tmp_path, monkeypatch):
         (tmp_path / 'images' / name).write_bytes(b'')
     dataset, readable = ImageFolder(tmp_path / 'images', views=VIEW), [0, 1, 2, 3, 5, 7, 8, 9]
     results = [extract(backbone, dataset, HOW), stored(tmp_path / 'k.npy', backbone, dataset, HOW)]
-    monkeypatch.setattr(feature_store, '_fill', lambda *_: pytest.fail('extracted again'))
+    monkeypatch.setattr(feature_store, '_fill', lambda *_: pytest.fail('the features were extracted again'))
     for one in (*results, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
         assert one.unreadable == (4, 6)
         assert torch.equal(one.x, whole.x[readable]) and torch.equal(one.y, whole.y[readable])
-    assert backbone[1].num_batches_tracked == 0, 'batch norm must keep its running statistics'
+    assert backbone[1].num_batches_tracked == 0, 'the extraction changed the statistics of batch norm'
 
 
 def test_interrupted_extraction_leaves_no_file(tmp_path, monkeypatch):
@@ -137,7 +140,7 @@ def test_damaged_file_and_failed_lock_are_errors(tmp_path):
 def test_second_run_waits_for_the_first_extraction(tmp_path, monkeypatch):
     path, waits = tmp_path / 'key.npy', Event()
     monkeypatch.setattr(feature_store, 'print_log', lambda *_, **__: waits.set())
-    monkeypatch.setattr(feature_store, '_fill', lambda *_: pytest.fail('extracted twice'))
+    monkeypatch.setattr(feature_store, '_fill', lambda *_: pytest.fail('the features were extracted twice'))
     with ThreadPoolExecutor(1) as pool:
         with FileLock(tmp_path / '.key.npy.lock'):
             second = pool.submit(stored, path, None, Noise(), HOW)

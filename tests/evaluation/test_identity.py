@@ -65,7 +65,7 @@ def test_data_identity_follows_selected_images_only(folder, tmp_path, monkeypatc
     for same in (folder, './images', tmp_path / 'copy'):
         assert data_identity(described(same)) == base
     other = [[dict(type='Resize', size=18), dict(type='CenterCrop', size=16)]]
-    assert data_identity({**described(folder), 'views': other}) == base, "views must not be part of the data's identity"
+    assert data_identity({**described(folder), 'views': other}) == base, 'the identity of the data depends on the views'
     seen = [key_of(base)]
     changes = [
         lambda: swap_pixels(folder / 'a/3.bmp'),
@@ -239,9 +239,7 @@ def test_absent_data_match_and_unreadable_data_do_not(folder, tmp_path):
     folder.rename(tmp_path / 'elsewhere')
     assert difference(base, data_identity(data)) == difference(dict(a=base), dict(a=data_identity(data))) == ''
     other = {**data, 'dataset': described(folder, max_pixels=9)}
-    assert 'max_pixels' in difference(base, data_identity(other)), (
-        'settings must be compared even if the images are missing'
-    )
+    assert 'max_pixels' in difference(base, data_identity(other)), 'settings are not compared if the images are missing'
     # An empty folder may be the mount point of a disk that is not mounted.
     folder.mkdir()
     assert difference(base, data_identity(data)) == ''

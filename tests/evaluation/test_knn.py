@@ -9,7 +9,7 @@ from mmairl.evaluation.features import Features
 
 @pytest.mark.parametrize('scale, offset', [(1, 0), (1e-40, 0), (1e-25, 0), (1e37, 0), (1, 1e4)])
 def test_accuracy_equals_scikit_learns(digits, scale, offset):
-    """The cases include norms whose squares overflow, and cosines that are equal in float32."""
+    """The cases include norms whose squares underflow or overflow, and cosines that are equal in float32."""
     train, test = (Features(scale * (part.x + offset), part.y) for part in digits)
     # scikit-learn would treat rows with a small norm as zero, so it gets the unscaled features.
     x, x_test = (part.x.double().numpy() / scale for part in (train, test))
@@ -47,3 +47,7 @@ def test_k_above_the_count_uses_all_images(digits):
     right, expected = (knn.knn_right(*digits, ks=[20, k]) for k in (5000, 1200))
     assert list(right) == list(expected) == [20, 1200]
     assert all(right[k].equal(expected[k]) for k in right)
+
+
+def test_first_k_stays_first_above_the_count(digits):
+    assert list(knn.knn_right(*digits, ks=[5000, 20])) == [len(digits[0].x), 20]

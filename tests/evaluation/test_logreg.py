@@ -47,7 +47,7 @@ def test_each_strength_reaches_scikit_learns_minimum(digits, kind):
             frequency = torch.bincount(train.y).double() / len(train.y)
             torch.testing.assert_close(fitted.weight[:, -1].softmax(0), frequency, atol=1e-5, rtol=0)
             assert kind == 'equal' or not scores(train.x, fitted.weight).argmax(1).any(), (
-                'the largest class must be predicted for all images'
+                'the largest class is not predicted for all images'
             )
 
 
@@ -93,7 +93,7 @@ def test_strength_is_chosen_on_held_out_images(digits, standardise):
     assert probe.scores['top-1'] == pytest.approx(100 * reference.score(x_test, test.y), abs=1e-9)
     other = logistic_regression(train, Features(test.x, test.y.flip(0)), strengths=QUICK, standardise=standardise)
     assert (probe.strength, probe.held_out) == (other.strength, other.held_out), (
-        'test labels must not affect the choice'
+        'the choice depends on the labels of test images'
     )
 
 
@@ -134,7 +134,7 @@ def test_class_without_training_image_is_never_chosen(digits):
 
 
 def test_separable_images_are_solved_at_every_strength():
-    """With weak penalties, all probabilities approach 0 or 1, and the curvature of the bias vanishes."""
+    """With weak penalties, all probabilities approach 0 or 1, and the curvature of the loss along the bias vanishes."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(30) % 2
     objective = Objective(torch.randn(30, 300, generator=generator) + 2.0 * y[:, None], y, 2)

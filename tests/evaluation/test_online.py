@@ -171,9 +171,9 @@ def test_groups_are_only_required_of_labeled_images(tmp_path):
     dataset = type('Partly', (), dict(labels=labels, name=staticmethod(str), __len__=lambda _: 40))()
     held = OnlineProbeHook(2, held_out=0.3).hold_out(dataset, dict(csv=str(table), column='patient'))
     assert 0 < held.sum() <= 8
-    assert not held[1::2].any(), 'unlabeled images must not be held out'
+    assert not held[1::2].any(), 'unlabeled images are held out'
     pairs = held[::2].view(10, 2)
-    assert pairs[:, 0].equal(pairs[:, 1]), 'no patient may be in both parts'
+    assert pairs[:, 0].equal(pairs[:, 1]), 'a patient is in both parts'
 
 
 def test_measuring_on_test_images_is_reported(toy_config, tmp_path, monkeypatch):

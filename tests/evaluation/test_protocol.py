@@ -37,7 +37,9 @@ def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint
     assert record['details'].pop('confusion')['classes'] == ['dark', 'mid', 'bright']
     assert 100 * right.mean() == pytest.approx(next(iter(record['scores'].values()))) and len(right) == 30
     assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64, 'temperature': 0.07}
-    monkeypatch.setattr('mmairl.evaluation.feature_store._fill', lambda *_: pytest.fail('extracted again'))
+    monkeypatch.setattr(
+        'mmairl.evaluation.feature_store._fill', lambda *_: pytest.fail('the features were extracted again')
+    )
     tool('svm', config_file, checkpoint, '--part', 'teacher', '--low-shot')
     tool('logreg', config_file, checkpoint, '--part', 'teacher')
     (checkpoint.parent / 'file').write_text('')
@@ -46,7 +48,7 @@ def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint
         tool('knn', config_file, checkpoint, '--part', 'teacher', '--out', checkpoint.parent / 'file/a.json')
     printed = capsys.readouterr()
     assert 'cannot be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, (
-        'scores must be printed before the error'
+        'the scores were not printed before the error'
     )
     names = {path.stem for path in checkpoint.parent.glob('*.json')}
     assert names == {'epoch_3_teacher_knn', 'epoch_3_teacher_svm', 'epoch_3_teacher_logreg'}
@@ -60,7 +62,7 @@ def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkp
     out = checkpoint.parent / 'epoch_3_student_knn.json'
     for more in ([], [], ['--remeasure']):
         tool('knn', config_file, checkpoint, '--k', 3, *more)
-    assert len(filled) == 4, 'features of training and test images must be extracted twice'
+    assert len(filled) == 4, 'the features of training and test images were not extracted exactly twice'
     record = json.loads(out.read_text())
     stored = {**record, 'scores': {'k-NN, k = 3': -1.0}}
     # Results of an earlier version of the protocol have another digest of its source.

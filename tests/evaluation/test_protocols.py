@@ -1,4 +1,4 @@
-"""Tests for every registered protocol, and for one that is not in the package (`class_means.py`).
+"""Tests of every protocol for labeled images, and of one that is not in the package (`class_means.py`).
 
 Two processes also run this file as a script. Their scores must equal those of one process.
 """
@@ -118,13 +118,13 @@ def measured(tmp_path_factory, run_processes) -> Path:
 @pytest.mark.parametrize('name', NAMES)
 def test_two_processes_score_as_one(measured, name):
     one, two = (json.loads((measured / f'{processes}.json').read_text())[name] for processes in ('one', 'two'))
-    assert all(one.values()), 'scores of 0 could be equal by chance'
+    assert all(one.values()), 'a score is 0, so two processes could have the same score by chance'
     assert two == pytest.approx(one, abs=1e-3)
 
 
 def test_two_processes_extract_the_same_features(measured):
     stored = sorted((measured / 'one_features').glob('*.npy'))
-    assert len(stored) == 2, 'all protocols must share the features of training and test images'
+    assert len(stored) == 2, 'the protocols do not share the features of training and test images'
     for path in stored:
         np.testing.assert_allclose(np.load(path), np.load(measured / 'two_features' / path.name), atol=1e-5)
 
@@ -240,7 +240,7 @@ def test_protocol_from_outside_has_a_cost_in_studies():
     require_known(['ncm'])
     cfg = load_config('mmairl::evaluation/shapes_r18.py')
     hours = task_hours(cfg, ['ncm', 'knn'], read_scale('demo'))
-    assert hours['ncm'] > 0 and hours['knn'] == 0, 'only the first task must count the time to extract features'
+    assert hours['ncm'] > 0 and hours['knn'] == 0, 'the time to extract features is not counted in the first task only'
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_landmarks_are_read_in_their_public_layout(oxford):
     queries, images = (Landmarks(oxford, split) for split in ('query', 'test'))
     assert [path.decode() for path in queries.files] == ['images/a.jpg', 'images/c.jpg']
     assert images.labels.T.tolist() == [[1, 1, 0, -1, 0], [0, 0, 1, 0, 1]], (
-        'the rows must be the images a, b, c, e and d'
+        'the labels are not those of the images a, b, c, e and d in this order'
     )
     (oxford / 'groundtruth/two_good.txt').unlink()
     with raises_code('unreadable-set'):

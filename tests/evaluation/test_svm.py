@@ -75,7 +75,7 @@ def test_scores_equal_scikit_learn_without_difficult(kinds):
     assert result.accuracy is None
 
     counted = svm(Features(train.x, train.y.clamp(min=0)), test, GRID)
-    assert counted.map != result.map, 'difficult images must not be negatives in training'
+    assert counted.map != result.map, 'difficult images are negatives in training'
 
 
 def test_single_labels_become_one_versus_rest(digits, logged):
@@ -114,7 +114,7 @@ def test_draw_has_k_positives_and_19_k_negatives():
     labels = torch.tensor([1] * 10 + [0] * 100 + [-1] * 50)
     rows = draw_shots(labels, (1, 2, 4, 8), 19, (0, 0, 0))
     counts = [((labels[some] == 1).sum().item(), (labels[some] == 0).sum().item()) for some in rows]
-    assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'the last sample must have all negatives'
+    assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'a sample has wrong numbers of images'
     for small, large in pairwise(rows):
         assert set(small) < set(large) and len(set(large)) == len(large)
     assert not np.array_equal(rows[0], draw_shots(labels, (1,), 19, (0, 1, 0))[0])

@@ -82,7 +82,7 @@ def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, small_recipe, che
     runner = training_protocol.train(composed)
     assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
     assert len(runner.train_dataloader) == an_epoch, (
-        'the loader must be as long as an epoch, because its length determines the decay of batch norm'
+        'the loader is not as long as an epoch, although its length determines the decay of batch norm'
     )
     teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
     moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()
@@ -112,7 +112,7 @@ def test_folder_belongs_to_one_evaluation(cfg, settings, tmp_path, checkpoint, m
     refused(r'weights \(\w{16} vs. \w{16}\)')
     torch.save(saved, checkpoint)
     scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
-    monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('trained'))
+    monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('the network was trained again'))
     monkeypatch.chdir(tmp_path)
     again = LinearEvaluation(recipe='./recipe.py', workers=1, work_dir=folder)
     assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
@@ -128,9 +128,9 @@ def test_finished_run_is_replaced_by_remeasure(cfg, settings, tmp_path, checkpoi
     (tmp_path / 'a/identity.json').write_text(json.dumps({k: v for k, v in identity.items() if k != 'sources'}))
     result = evaluate(cfg, 'linear', checkpoint, settings=settings)
     assert result.scores == {'linear, top-1': -1.0} and not is_verified(result.identity), (
-        'a result of an earlier version must be read and marked as unverified'
+        'a result of an earlier version is not read, or not marked as unverified'
     )
-    monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('trained'))
+    monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('the network was trained again'))
     other = {**identity, 'sources': {**identity['sources'], 'protocol': '0123'}}
     (tmp_path / 'a/identity.json').write_text(json.dumps(other))
     with raises_code('other-result', match=r'sources.protocol \(0123 vs.'):

@@ -85,7 +85,7 @@ def features(network: Callable[[Tensor], object], images: Tensor = IMAGES) -> Te
 def assert_same_features(
     path: object, network: Callable, images: Tensor = IMAGES, tolerance: float = 1e-5, **how: object
 ) -> None:
-    """Check that the backbone read from a file computes the same features as the network that was written to it."""
+    """Check that the backbone read from a file computes the same features as the network that was written to the file."""
     expected = features(network, images)
     features_of_file = features(build(read_backbone(path, **how)), images)
     assert (features_of_file - expected).abs().max() <= tolerance * expected.abs().max() and expected.std() > 0.01

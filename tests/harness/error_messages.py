@@ -14,7 +14,7 @@ NO_CODE = 'no code'
 
 
 def error_classes(trees: dict[str, ast.Module]) -> set[str]:
-    """Return UserError and its subclasses."""
+    """Return the names of UserError and its subclasses."""
     parents: dict[str, set[str]] = {}
     for tree in trees.values():
         for node in ast.walk(tree):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / 'build' / 'test-all'
-# Each portion should take about this number of seconds in one worker.
+# Each portion should take about this number of seconds, with WORKERS workers.
 PORTION = 300
 UNKNOWN = 20  # A file without a measured duration is assumed to take this number of seconds
 LIMIT = 900  # A single test is stopped after this number of seconds

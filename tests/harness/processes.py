@@ -18,19 +18,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT = 600  # The unit is seconds
+# A rank is killed after this number of seconds.
+LIMIT = 600
 
 
 def wait_for(
     condition: Callable[[], object], seconds: float = 120, what: str = '', progress: Callable[[], object] = bool
 ) -> None:
-    """Wait until `condition` is true. Fail if `progress` stays the same for this number of seconds."""
+    """Wait until `condition` is true. After every `seconds`, fail if `progress()` is false or unchanged."""
     seen = None
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             now = progress()
-            assert now and now != seen, f'waited in vain {what}'
+            assert now and now != seen, f'no progress while waiting {what}'
             seen = now
             deadline = time.monotonic() + seconds
         time.sleep(0.05)

@@ -21,7 +21,8 @@ from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # Tests import this name from here
 from projects.faults.small_run import VIEW as VIEW
 
-# A resume could miss random numbers that a run draws in data workers, in the preprocessor, or in ShuffleBN.
+# Runs draw random numbers in data workers, in the preprocessor, and in ShuffleBN. A resumed run
+# must draw the same numbers.
 CASES = {
     'workers': dict(name='mocov2plus_r50_200e.py', workers=2),
     'no_queue': dict(name='byol_r50_200e.py', workers=1),
@@ -32,12 +33,12 @@ CASES = {
 
 
 class LeftInTheMiddle(Exception):
-    """Stop a run in the middle, as an error would."""
+    """`LeaveAt` raises this error to stop a run in the middle."""
 
 
 @HOOKS.register_module(force=True)
 class LeaveAt(Hook):
-    """Interrupt the run after this iteration, as an error would."""
+    """Stop the run after this iteration, as an error would."""
 
     priority = 'LOWEST'
 
@@ -51,7 +52,7 @@ class LeaveAt(Hook):
 
 @HOOKS.register_module(force=True)
 class SignalAt(Hook):
-    """Before this iteration, send two signals to this process and its data workers, as a scheduler may do."""
+    """Before this iteration, send a signal twice to this process and its data workers, as a scheduler may do."""
 
     def __init__(self, iteration: int, number: int, rank: int = 0) -> None:
         self.iteration, self.number, self.rank = iteration, number, rank

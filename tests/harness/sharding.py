@@ -124,7 +124,10 @@ def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: 
 
 
 def outcome(runner: Runner) -> dict:
-    """Return the content of a run's last checkpoint, and its losses."""
+    """Return parts of a run's last checkpoint, and its losses, health values, k-NN accuracies and skipped steps.
+
+    Ranks other than 0 return {}.
+    """
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0])
     if get_rank() != 0:
         return {}
@@ -151,8 +154,9 @@ def equal_runs(work_dir: str, suite: str) -> dict[str, dict]:
 def assert_equal(sharded: dict, plain: dict) -> None:
     """Check that a run under a strategy equals the run under DDP.
 
-    Weights, queue and optimizer must agree to 1e-6. Losses are sums over images, so only their relative error is limited.
-    The norms per stage, and the teacher's distance, must be those of whole layers instead of shards.
+    Weights, queue and optimizer must agree to 1e-6. Losses are sums over images, so only their relative error is
+    limited. Health values, such as the norm of a stage or the teacher's distance, must be those of whole layers instead
+    of shards.
     """
     torch.testing.assert_close(sharded['losses'], plain['losses'], atol=0, rtol=2e-6, equal_nan=True)
     assert sharded['skipped'] == plain['skipped']
@@ -163,7 +167,7 @@ def assert_equal(sharded: dict, plain: dict) -> None:
     weights = plain['state_dict']
     students = [key for key in weights if f'teacher.{key}' in weights]
     moved = max((weights[f'teacher.{key}'] - weights[key]).abs().max() for key in students)
-    assert moved > 1e-4, 'the compared runs must learn something'
+    assert moved > 1e-4, 'the compared runs have learned nothing'
 
 
 def assert_close(tree: object, plain: object) -> None:
@@ -214,7 +218,7 @@ def resumed(work_dir: str, case: str, strategy: str) -> None:
 
 
 def resume_alone(case: str, checkpoint: Path, work_dir: Path, strategy: str | None) -> dict:
-    """Restore a checkpoint in this process alone, and return the checkpoint that it would save."""
+    """Restore a checkpoint in this process alone. Return the checkpoint that this process would save."""
     cfg = config(case, str(work_dir), strategy, 6)
     cfg.merge_from_dict(dict(resume=True, load_from=str(checkpoint)))
     run.complete_config(cfg, 'none')

@@ -1,4 +1,8 @@
-"""Train toy configs for test_processes.py, in one process or in two. Rank 0 saves the results."""
+"""Train toy configs for test_processes.py, in one process or in two, and check batch norm over processes.
+
+As a script with the argument FOLDER, this file saves the results in FOLDER/two.pth. With a second argument, `checks`,
+the script trains nothing.
+"""
 
 import copy
 import sys
@@ -41,7 +45,7 @@ CASES = {
 
 
 def check_shuffle() -> None:
-    """ShuffleBN's permutation assigns each image to exactly one process, and undoing it is exact."""
+    """ShuffleBN's permutation assigns each image to exactly one process, and undoing the permutation is exact."""
     indices = torch.arange(6) + 6 * get_rank()
     dealt, order = shuffle(indices)
     assert gather(dealt).sort().values.equal(torch.arange(6 * get_world_size()))
@@ -74,7 +78,7 @@ def check_sync_bn() -> None:
 def check_views() -> None:
     """Two views in one pass equal two passes of plain batch norm over the images of all processes.
 
-    Each layer needs one exchange instead of two.
+    Each SyncBN layer needs one exchange instead of two.
     """
     torch.manual_seed(3)
     ours, twin = (
@@ -86,7 +90,7 @@ def check_views() -> None:
     shares = images.chunk(get_world_size(), dim=1)[get_rank()]
     with patch('torch.distributed.all_gather_into_tensor', wraps=dist.all_gather_into_tensor) as exchanges:
         outputs = each_view(ours, lambda network, view: network(view), list(shares))
-    assert exchanges.call_count == 2, 'there must be one exchange for each layer'
+    assert exchanges.call_count == 2, 'the two norm layers do not need exactly one exchange each'
     expected = [twin(view) for view in images]
     for one, other in zip(outputs, expected):
         assert_close(one, other.chunk(get_world_size())[get_rank()], atol=1e-12, rtol=1e-12)

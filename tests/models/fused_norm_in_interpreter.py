@@ -15,13 +15,14 @@ from mmairl.models.processes import gather
 from mmairl.signals import stop_processes
 
 SHAPES = {'image': (12, 128, 5, 3), 'rows': (132, 64)}
-# A case has a shape, a number of views, and flags for the residual and the ReLU. A residual is
-# always followed by a ReLU.
+# Each case has a key of `SHAPES`, the number of views, and whether a residual is added and a ReLU
+# applied. Cases with a residual but without a ReLU are left out, because a ReLU follows the
+# addition in every block of a ResNet.
 CASES = [case for case in product(SHAPES, (1, 2), (False, True), (False, True)) if not case[2] or case[3]]
 
 
 def seeded(kind: type, shape: str) -> tuple[torch.nn.Module, Tensor]:
-    """Return a layer with random weights, and three random tensors: the input, the residual and the gradient of the
+    """Return a norm layer with random weights, and a tensor that stacks a random input, residual and gradient of the
     output.
     """
     torch.manual_seed(1)
@@ -42,11 +43,11 @@ def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor
     other.requires_grad_()
     with views_in_batch([layer], views):
         y = FusedBatchNorm.apply(x, layer.weight, layer.bias, other if residual else None, layer, relu)
-    # The gradient is not contiguous in memory.
+    # The kernels must accept a gradient that is not contiguous in memory.
     y.backward(grad.mT.contiguous().mT)
     tensors = {'y': y.detach(), 'x': x.grad, **({'residual': other.grad} if residual else {})}
-    # The batch of a single process lists all rows of the first view, then those of the second. The
-    # gathered rows are sorted in the same way.
+    # The batch of a single process has all rows of the first view, and then all rows of the second
+    # view. The rows that are gathered from several processes are brought into the same order.
     joined = {
         name: gather(value.contiguous()).unflatten(0, (get_world_size(), views, -1)).transpose(0, 1)
         for name, value in tensors.items()

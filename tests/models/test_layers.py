@@ -1,4 +1,4 @@
-"""Outputs of selected layers: the stages of a ResNet, and the blocks of both kinds of ViT."""
+"""Outputs of selected layers: the stages of a ResNet, and the blocks of VisionTransformer and RotaryVisionTransformer."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""Batch norm over parts of a batch, and for each view in a pass.
+"""SplitBN normalizes each part of a batch separately, and `each_view` runs a network so that SyncBN normalizes each view
+separately.
 
 tests/harness/two_processes.py tests ShuffleBN and SyncBN over processes.
 """

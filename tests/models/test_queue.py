@@ -1,4 +1,4 @@
-"""The queue equals a plain list of keys."""
+"""KeyQueue contains the same keys as a plain list."""
 
 import pytest
 import torch

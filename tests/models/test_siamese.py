@@ -1,4 +1,4 @@
-"""The model's modes, the names of its weights, the selection of key views, and gradients."""
+"""Siamese: its modes, the names of its weights, the selection of key views, and gradients."""
 
 from collections.abc import Callable
 
@@ -48,7 +48,7 @@ def test_backbone_has_torchvision_keys_and_is_pooled(build):
     model, images = build().eval(), views()[0]
     keys = {k.removeprefix('backbone.') for k in model.state_dict() if k.startswith('backbone.')}
     assert keys == {k for k in torchvision.models.resnet18().state_dict() if not k.startswith('fc.')}
-    assert model.backbone.layer1[0].bn2.weight.all(), 'no branch of the backbone may start at zero'
+    assert model.backbone.layer1[0].bn2.weight.all(), 'the branch of a residual block starts at zero'
     expected = model.backbone(images)[-1].flatten(2).mean(dim=2)
     torch.testing.assert_close(model(images, mode='tensor'), expected)
 
@@ -60,7 +60,10 @@ def test_teacher_has_no_drop_path():
 
 
 def test_key_views_select_the_keys(build):
-    """With multi-crop views, the teacher sees only the large crops, and each small crop is compared with both of them."""
+    """With multi-crop views, the teacher sees only the two large crops.
+
+    The query of each view is compared with the keys of all large crops, except the key of the same view.
+    """
     model = build(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')})
     images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]
     results = model(images, mode='loss')

@@ -50,9 +50,12 @@ from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.pages.study_page import write_study_page
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
-sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be driven (pip install playwright)')
+sync_api = pytest.importorskip(
+    'playwright.sync_api', reason='playwright, which drives a browser, is not installed (pip install playwright)'
+)
 axe = pytest.importorskip(
-    'axe_playwright_python', reason='nothing checks a browser page (pip install axe-playwright-python)'
+    'axe_playwright_python',
+    reason='axe, which checks pages in a browser, is not installed (pip install axe-playwright-python)',
 )
 # The unit is milliseconds. The limit is high because the machine may be busy.
 TIMEOUT = 600_000
@@ -252,7 +255,8 @@ def open_page(browser):
         context.close()
 
 
-# These kinds contain every part of the other kinds. `make test-all` opens all kinds.
+# Tests with the fixture `kind` open only these kinds in `make test`, and all kinds in `make
+# test-all`.
 QUICK = ('map', 'demo', 'norms')
 
 
@@ -332,7 +336,7 @@ def test_values_of_fifty_lines_are_in_the_window(open_page, tmp_path, width):
     chart.focus()
     page.keyboard.press('ArrowRight')
     boxes = [line.bounding_box() for line in chart.locator('.tip > span').all()]
-    assert len(boxes) == 51, 'the chart must show the step and a line for each run'
+    assert len(boxes) == 51, 'the chart does not show the step and a value for each of the 50 lines'
     for box in boxes:
         assert 0 <= box['x'] <= width - box['width']
         assert 0 <= box['y'] <= 800 - box['height']

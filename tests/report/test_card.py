@@ -1,4 +1,6 @@
-"""The model card: the format of the hub, the settings in the checkpoint, and scores that belong to exactly these weights."""
+"""Test the model card: the format of the hub, the settings in the checkpoint, and scores, which must belong to exactly
+these weights.
+"""
 
 import json
 

@@ -34,7 +34,7 @@ def test_demo_writes_its_page(tmp_path):
     )
     checkpoint = tmp_path / 'epoch_1.pth'
     assert f'next: mmairl evaluate knn mmairl::demo/mocov2plus_shapes.py {checkpoint}\n' in process.stdout
-    # The SVG elements are bars, and still pictures of maps and curves.
+    # The SVG elements are bars (three rows, two scores) and a still picture of each chart.
     assert counts['svg'] == 3 * 2 + page.count('class="curves')
     assert page.count('class="curves') == 2 + 4 + len(CHANGES)
     assert counts['img'] == 8 * 3 + 8 * (1 + 7)  # The images are views and neighbors

@@ -105,7 +105,7 @@ def test_few_labeled_images_have_a_chart(tmp_path):
 
 @pytest.fixture
 def two_scores(tmp_path) -> list:
-    """Return the command that plots two scores of three networks. The scores belong to different data."""
+    """Return the command that plots two scores of three networks. The two scores were measured on different data sets."""
     runs = tmp_path / 'runs'
     for number in range(3):
         subject = f'net{number}'

@@ -80,7 +80,7 @@ def test_page_states_that_the_run_diverged(tmp_path):
     ]
     text = write_health_page(write_scalars(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
     assert states(text) | {'loss': 'bad', 'distance between student and teacher': 'bad'} == states(text)
-    # A browser would draw no chart, since NaN is not valid JSON.
+    # NaN is not valid JSON. With NaN in its data, a browser would draw no chart.
     assert 'NaN' not in ''.join(re.findall('data-chart="([^"]*)"', text))
     assert 'the run has diverged: loss is nan' in text
 

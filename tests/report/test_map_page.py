@@ -1,4 +1,6 @@
-"""The map of images: its numbers equal those of plain loops. Tests also cover its input and its errors."""
+"""Test the map of images: its neighbors equal those of a plain search, and its tiles, colors, inputs and errors are
+correct.
+"""
 
 import base64
 import csv

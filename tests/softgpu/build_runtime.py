@@ -14,8 +14,8 @@ from mmairl import hardware
 HERE = Path(__file__).parent
 SITE = Path(torch.__file__).parents[1]
 HEADERS = [SITE / path for path in ('nvidia/cu13/include', 'triton/backends/nvidia/include', 'nvidia/nccl/include')]
-# Each library has the soname to which torch links, our source, a pattern of its functions, and a pattern of the
-# functions that may do nothing.
+# Each entry has the soname to which torch links, the source of our library (or None), a pattern of
+# the functions that the library must have, and a pattern of those that may do nothing.
 LIBRARIES = (
     ('libcudart.so.13', 'cudart.c', '(?:__)?cuda', ''),
     ('libcuda.so.1', None, 'cu[A-Z]', ''),

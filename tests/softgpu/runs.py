@@ -1,4 +1,4 @@
-"""Cases of the GPU tests. Each runs on a real GPU, on the software GPU, or on the CPU for comparison.
+"""Cases of the GPU tests. A case runs on a real GPU, on the software GPU, or on the CPU for comparison.
 
 Usage: `python runs.py FOLDER CASE...`. The result of a case is saved as FOLDER/CASE.pth. If a case fails, the next one
 still runs.
@@ -286,7 +286,8 @@ def resumed(folder: Path) -> dict:
 
     def run(name: str, hooks: list[dict], **options: object) -> dict:
         cfg = config('mocov2_r50_200e.py', folder / 'run' / name, {**FLOAT16, **options})
-        # RefuseWaits is left out, because saving a checkpoint copies it to the host and may wait.
+        # RefuseWaits is left out, because saving a checkpoint copies tensors to the host and may
+        # wait.
         cfg.custom_hooks = [*cfg.custom_hooks[1:], *hooks]
         return outcome(cfg)
 
@@ -298,7 +299,7 @@ def resumed(folder: Path) -> dict:
 
 
 def evaluated(folder: Path) -> dict:
-    """Return features, k-NN accuracy and logistic regression of an untrained backbone."""
+    """Return the features of an untrained backbone, their k-NN accuracy and logistic regression, and the number of waits."""
     torch.manual_seed(0)
     network = MODELS.build(dict(type='Small'))
     settings = Extraction((0.0,) * 3, (1.0,) * 3, batch_size=16, device=DEVICE)

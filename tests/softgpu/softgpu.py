@@ -59,7 +59,7 @@ launches = 0  # The number of operations on the device so far
 class Numbers(TorchDispatchMode):
     """Compute what the kernels would have computed.
 
-    The CPU's generator draws random numbers, so a run equals one on a CPU.
+    The CPU's generator draws random numbers, so a run equals a run on the CPU.
     """
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -169,7 +169,7 @@ def fill(result: Any, right: Any) -> Any:
 
 
 def on_host(func, args, kwargs):
-    """Run only the CPU's operation. Return its results in its own memory layout."""
+    """Run only the CPU's operation, and keep the memory layout of its results."""
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and leaf.device.type == 'cpu' and leaf.ndim:
             raise RuntimeError(f'Expected all tensors to be on the same device, but got one on the CPU in {func}')
@@ -232,9 +232,10 @@ def as_ours(func, args, kwargs):
 
 KERNELS = ('stats', 'gather_stats_with_counts', 'elemt', 'backward_reduce', 'backward_elemt')
 ON_CUDA_ONLY.update({f'batch_norm_{kernel}': as_ours for kernel in KERNELS})
-# NVML would count GPUs without initializing CUDA, so that a forked process can still initialize it.
-# This replaces NVML.
+# This function replaces NVML, which would count GPUs without initializing CUDA, so that a forked
+# process can still initialize CUDA.
 torch.cuda._device_count_nvml = lambda: int(os.environ.get('SOFTGPU_DEVICES', 1))
-torch.backends.cuda.enable_flash_sdp(False)  # The CPU has no operations that match these
+# The CPU has no operations that match these kinds of attention.
+torch.backends.cuda.enable_flash_sdp(False)
 torch.backends.cuda.enable_mem_efficient_sdp(False)
 torch.backends.cuda.enable_cudnn_sdp(False)

@@ -41,7 +41,10 @@ TWINS = dict(
 
 @pytest.fixture(scope='module')
 def result(tmp_path_factory) -> Callable[..., dict]:
-    """Return the result of a case on a device ('cuda' or 'cpu') with this number of processes. Each case runs once."""
+    """Return a function that returns the result of a case on a device ('cuda' or 'cpu') with this number of processes.
+
+    Each case runs once for each device and number of processes.
+    """
     software = {} if REAL else {'SOFTGPU': str(build_runtime.software_gpu()), 'SOFTGPU_DEVICES': '2'}
     environments = {'cuda': software, 'cpu': {'CUDA_VISIBLE_DEVICES': ''}}
     folders = {device: tmp_path_factory.mktemp(device) for device in environments}
@@ -118,7 +121,7 @@ def test_resumed_run_equals_the_uninterrupted_one(result):
 def test_evaluation_equals_the_cpu(result):
     one, other = dict(result('evaluated')), dict(result('evaluated', 'cpu'))
     torch.testing.assert_close(one.pop('features'), other.pop('features'), rtol=1e-4, atol=1e-5)
-    assert one.pop('waits') <= 2, 'only the copies of mean and std may wait, once each'
+    assert one.pop('waits') <= 2, 'more than the two copies of mean and std wait for the device'
     assert other.pop('waits') == 0
     assert one == other
 
@@ -131,12 +134,12 @@ PLANTED = [
 
 @pytest.mark.parametrize('kind', PLANTED)
 def test_planted_defect_is_found(result, kind):
-    """The defects are: a wait, a number put on the device, a copy from pageable memory, many small kernels, and a race of
-    streams.
+    """The defects are a wait for the device, a host scalar put on the device, a copy from pageable memory, many small
+    kernels, and a race between streams.
     """
     waits = kind in ('wait', 'host_scalar')
     if REAL and not waits:
-        pytest.skip('only the software GPU counts and follows streams')
+        pytest.skip('only the software GPU counts operations and checks streams')
     outcome = result(f'planted_{kind}')
     if waits:
         assert 'called a synchronizing CUDA operation' in outcome['error']

@@ -1,4 +1,6 @@
-"""Helpers for tests of studies: runs without training, rows of a study's record, and a scale whose runs take seconds."""
+"""Helpers for tests of studies: runs that are never trained, rows of a study's record, and a scale whose runs take
+seconds.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +16,7 @@ START = dict(weights='a', shapes='b', order='c')
 
 
 def rows_of(study: str) -> dict[str, Row]:
-    """Return the rows of a built-in study by their names."""
+    """Return the rows of a built-in study as a dictionary, with their names as keys."""
     return {row.name: row for row in read_study(ROOT / f'configs/studies/{study}.yaml').rows}
 
 
@@ -34,7 +36,7 @@ def recorded(name: str, scores: Iterable[float | None], start: dict | None = STA
 
 
 def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
-    """Return the demo's scale with a narrower network and this number of images."""
+    """Return the content of the scale `demo` with narrower networks and with `images` training images."""
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
     del scale['seeds']  # Without `seeds`, the study's own seeds are used
     data = dict(type='Shapes', split='train', count=images, size=24)

@@ -1,4 +1,4 @@
-"""Analyses that a study names. Each adds a part to study.json and a section to the study's page."""
+"""Test analyses that a study lists: each adds a part to study.json and a section to the study's page."""
 
 import sys
 

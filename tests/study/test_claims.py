@@ -1,5 +1,5 @@
-"""Claims about rows of a study: each form can get each of the four verdicts, and invalid claims are errors when a study is
-planned.
+"""Test claims about the rows of a study: each form can get each of the four verdicts, and reading an invalid claim is an
+error.
 """
 
 import json
@@ -26,7 +26,7 @@ RIVAL = '{{form: rival, row: a, numbers: {{linear: 55.0}}, of: Tab. 1, relation:
 TREND = '{{form: trend, over: [{}], shape: {}, scores: [linear]}}'
 GAIN = '{{form: interaction, gain: [a, b], than: [c, d], relation: {}, scores: [linear]}}'
 LARGEST = '{form: largest, pair: [d, c], among: [[b, a], [c, b]], scores: [linear]}'
-# Each form of a claim has means of the rows a, b, c and d that support it, and means that
+# Each form has a claim, means of the rows a, b, c and d that support the claim, and means that
 # contradict it.
 FORMS = {
     'difference': (DIFFERENCE, [60, 50], [50, 60]),
@@ -146,7 +146,7 @@ def test_configs_claim_is_decided_without_runs():
     assert verdict_on(test, {})[0] == 'supported'
     assert verdict_on(test.replace('[model]', '[data]'), {})[0] == 'contradicted'
     assert judged(test, StudyRuns(record({}), 'in1k'))['verdict'] == 'not run', (
-        'without known configs, the claim must not be tested'
+        'the claim is tested although the configs are unknown'
     )
 
 
@@ -287,13 +287,13 @@ def holds_within(part, effect):
 
 @pytest.mark.parametrize('study', every_study(), ids=lambda study: study.name)
 def test_stated_support_agrees_with_printed_numbers(study):
-    """If the paper prints all numbers of a claim, the claim's field `published` must agree with them."""
+    """If the paper prints all numbers of a claim, the claim's field `published` must agree with these numbers."""
     for claim in study.claims:
         held = holds_in_print(claim.test, printed_numbers(study))
         if held is None:
             continue
         expected = ('holds', 'thin', 'partly') if held else ('contradicts', 'partly', 'thin')
-        assert claim.published in expected, claim.name
+        assert claim.published in expected, f'{claim.name}: `published` disagrees with the printed numbers'
 
 
 def test_collapse_concerns_accuracies_only():

@@ -23,7 +23,7 @@ def cfg(tmp_path, monkeypatch) -> Config:
 
 
 def forget_process(monkeypatch) -> None:
-    """Act as a new process, which must not count anything again."""
+    """Clear the counts in memory, as in a new process, and fail the test if anything is counted again."""
     monkeypatch.setattr(module, 'COUNTS', {})
     for name in ('_count_work', '_count_bytes'):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail('the work or the bytes were counted again'))
@@ -63,6 +63,21 @@ def test_damaged_count_is_counted_again(cfg, tmp_path, monkeypatch):
         path.write_text('{')
     monkeypatch.setattr(module, 'COUNTS', {})
     assert checkpoint_bytes(cfg) == expected
+
+
+@pytest.mark.parametrize(
+    'hook, expected',
+    [
+        (dict(interval=2, max_keep_ckpts=3), 3),
+        (dict(interval=2, max_keep_ckpts=-1), 6),
+        (dict(interval=5), 3),
+        (dict(max_keep_ckpts=-1), 1),
+    ],
+)
+def test_plan_counts_all_kept_checkpoints(cfg, hook, expected):
+    assert cfg.train_cfg.max_epochs == 12
+    cfg.default_hooks.checkpoint = hook
+    assert module.kept_checkpoints(cfg) == expected
 
 
 def test_plan_imports_neither_pages_nor_scipy():

@@ -1,4 +1,4 @@
-"""Fork rows: each run branches off from a run of another row (its trunk). Tests cover the whole way from YAML to scores."""
+"""Test fork rows, whose runs branch off from the runs of another row (the trunk), from the YAML file to the scores."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def prepare(folder: Path, rows: list[dict], epochs: float = 0.02, **more: object
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory) -> tuple[PreparedStudy, dict[str, Run]]:
-    """Return the study of forks, and its finished runs by row."""
+    """Return the study of forks, and a dictionary from each row's name to its finished run."""
     register()
     prepared = prepare(tmp_path_factory.mktemp('forks'), ROWS)
     runs = {run.row.name: run for run in prepared.laid_out_runs()}

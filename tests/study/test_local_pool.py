@@ -18,7 +18,7 @@ from mmairl.study.runs import Run
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
-# This run writes its process id when it trains, and saves when it is stopped.
+# This script writes its process id when it trains, and the file `saved` when it receives SIGTERM.
 TRAINS = """
 import os, signal, sys, time
 from mmairl.startup import prepare

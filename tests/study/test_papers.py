@@ -56,7 +56,7 @@ def quick(monkeypatch):
 
 
 def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -> None:
-    """Check that each row that is left out would train exactly like the other row that its message names."""
+    """Check that each row that is left out at a scale would train exactly like the other row in its message."""
     rows = {row.name: row for row in study.rows}
     for sentence in left_out:
         if match := LEFT_OUT.fullmatch(sentence):
@@ -87,11 +87,11 @@ def test_every_study_plans_at_every_scale(quick, path, names):
         require_fair(compared)
         changes = {entry['row']: entry['found'] for entry in compared}
         rows = [row for row in scaled.rows if not row.untrained]
-        assert len(changes) == len(rows) - 1, 'each row except the first must be compared with another row'
+        assert len(changes) == len(rows) - 1, 'a row other than the first is not compared with another row'
         assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row changes nothing'
         added = [kind for kind in scale.floor if kind == 'random' or name != 'in1k']
         assert [row.untrained for row in scaled.rows[len(rows) :]] == added
-        # The width of the projector must fit the features of its backbone.
+        # The projector's width must fit the features of the backbone.
         if name == 'cifar' and path.stem == 'byol_wide':
             MODELS.build(configs['ResNet-50 (4x)'].model)([torch.zeros(2, 3, 32, 32)] * 2, None, mode='loss')
     for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
@@ -101,7 +101,7 @@ def test_every_study_plans_at_every_scale(quick, path, names):
 
 
 def test_published_number_belongs_to_one_model(quick):
-    """Rows that state the same published row must train the same model at full size.
+    """Rows with the same published row must train the same model at the scale in1k.
 
     Published scores of the same model must be equal, also in different tables, unless a note mentions the difference.
     """
@@ -116,7 +116,9 @@ def test_published_number_belongs_to_one_model(quick):
             for column, value in published.row(name if table else key).items():
                 first, other = numbers.setdefault((network, column), (value, name))
                 keys = {key, f'{column} of {key}', other.rpartition('/')[2], f'{column} of {other.rpartition("/")[2]}'}
-                assert value == first or keys & {*notes(name), *notes(other)}, f'{name} has {value}, {other} {first}'
+                assert value == first or keys & {*notes(name), *notes(other)}, (
+                    f'{name} has {value}, but {other} has {first}'
+                )
 
 
 def notes(name: str) -> dict[str, str]:
@@ -130,8 +132,8 @@ def notes(name: str) -> dict[str, str]:
 def test_every_item_of_the_papers_is_covered():
     ready = {path.stem for path in STUDIES}
     for paper, item in ITEMS:
-        assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: not covered'
-        assert set(item.get('studies', ())) <= ready, item['item']
+        assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: no study, command or reason'
+        assert set(item.get('studies', ())) <= ready, f'{item["item"]}: a study does not exist'
         for command in (words for line in item.get('commands', ()) for words in commands(line)):
             check_command(command, set())
     of_papers = {name for _, item in ITEMS for name in item.get('studies', ())}
@@ -191,7 +193,7 @@ def test_uniformity_is_the_mean_over_pairs():
 
 
 def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
-    """Write a scale at which the longest row has 6 epochs. Return its path."""
+    """Write a scale at which the longest row trains for 6 epochs. Return the path of the scale."""
     full = scales.read_scale('in1k')
     longest = max(epochs(scales.resolve(row, full), full.images) for row in study.rows)
     scale = toy_scale(192, epochs=6 / longest, tasks=tasks)
@@ -203,8 +205,8 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
 def first_rows(path: Path, folder: Path) -> Path:
     """Write a copy of a study with only some of the rows, and return its path.
 
-    The copy has the first three rows, one row that uses the weights of another row, the rows of the instruments, and
-    all rows to which these rows refer. A study with a design keeps all rows.
+    The copy has the first three rows, one row that uses the weights of another row, the rows of `study.look`, and all
+    rows to which these rows refer. A study with a design keeps all rows.
     """
     study, described = read_study(path), yaml.safe_load(path.read_text())
     described.pop('unscaled', None)
@@ -228,9 +230,9 @@ def first_rows(path: Path, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize('path', [path for path in STUDIES if path.stem != 'judge_example'], ids=lambda path: path.stem)
 def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_tool):
-    """The runs use synthetic images. Tasks of mmdet and mmseg are left out, because they have their own tests."""
+    """The runs use synthetic images. Tasks of mmdet and mmseg are left out, because other tests cover these tasks."""
     if path.stem == 'byol_wide':
-        pytest.skip('its rows differ in width, which the small scale sets')
+        pytest.skip('its rows differ in width, but the small scale gives all of them one width')
     if path.stem == 'release':
         pytest.skip('its checkpoints are downloaded; test_external.py runs it with stand-ins')
     tasks = list({task.partition('@')[0]: None for task in read_study(path).tasks['in1k'] if is_local(task)})

@@ -1,5 +1,5 @@
-"""Searches: all rows try the same points, the budget limits trials, test images are never used for a choice, and invalid
-input is an error.
+"""Test hyperparameter searches: all rows try the same points, the budget limits trials, test images are never used for a
+choice, and invalid input is an error.
 """
 
 import math
@@ -49,7 +49,7 @@ def test_rows_share_points_relative_to_their_values(tmp_path):
     assert study.seeds == (0, 1)
     for number in study.seeds:
         one, two = (trial_options(study.search, row, configs[row.name], number, 5) for row in study.rows)
-        assert one[0] == two[0] == {}, 'the first trial must be the row as published'
+        assert one[0] == two[0] == {}, 'the first trial changes the published settings'
         for point, other_point in zip(one[1:], two[1:]):
             factor = point[RATE['key']] / rates[0]
             assert 1 / 8 <= factor <= 8
@@ -78,7 +78,9 @@ def test_row_dimension_keeps_the_shared_points(tmp_path):
 def test_budget_is_counted_in_flops(tmp_path):
     declared = dict(declares=['model', 'default_hooks', 'optim_wrapper'])
     costs = flops(resolved(read_study(written(tmp_path, dict(config='mocov2_r50_200e.py'), declared)), 'demo'))
-    assert 1.9 < costs['two'] / costs['one'] < 2.2, 'a loss in both directions must cost about twice as much'
+    assert 1.9 < costs['two'] / costs['one'] < 2.2, (
+        'a loss in both directions does not cost about twice as much as in one'
+    )
     assert trials_for(5, costs) == {'one': 5, 'two': 2}
     assert trials_for(1, costs) == {'one': 1, 'two': 1}
 
@@ -129,7 +131,7 @@ def test_key_with_a_longer_name_is_not_a_part(tmp_path):
 
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
-    """Return a study that was first planned without a search and then with one. No run is trained."""
+    """Plan a study without a search (`earlier`), and then with a search (`runs`). No run is trained."""
     folder = tmp_path_factory.mktemp('searched')
     (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(64, epochs=0.005, tasks=['knn'])))
     register()
@@ -144,7 +146,7 @@ def searched(tmp_path_factory):
 
 @pytest.fixture
 def trained(monkeypatch) -> list[tuple[Path, float, int]]:
-    """Replace training, and return a list of the calls: folder, rate and seed.
+    """Replace training and measuring. Return a list of the trained runs: folder, learning rate and seed.
 
     Trials score 50, 60, 55 and 90, other runs 70.
     """
@@ -181,7 +183,7 @@ def test_trials_keep_published_runs_and_see_no_tests(searched):
     assert [run.seed for run in winners] == [0, 0, 1, 1] and not winners[0].ready
     assert winners[0].needs == tuple(run.folder for run in trials[:4] if run.row.name == 'one')
     lines = [line.split('\t') for line in plain_commands(runs, 1)]
-    assert len({name for name, *_ in lines}) == len(runs), 'each job must have its own name'
+    assert len({name for name, *_ in lines}) == len(runs), 'two jobs have the same name'
     after = {name: needs for name, needs, _ in lines if needs != '-'}
     assert after['one_seed_0'] == 'one_seed_1000_trial_0,one_seed_1000_trial_1'
     assert len(after) == len(winners)
@@ -219,7 +221,7 @@ def test_best_trial_is_retrained_from_a_fresh_seed(searched, trained, monkeypatc
 
 
 def planted_trials(values: dict[str, list], scores: list[float]) -> list[dict]:
-    """Return records of the trials of a finished search of one row. The first trial is the row as published."""
+    """Return records of the trials of a finished search of one row. The first trial has the published settings."""
     base = dict(state='done', seed=FIRST)
     trials = [dict(base, folder='0/0', trial={}, scores=dict(knn=scores[0]))]
     for at, score in enumerate(scores[1:]):
@@ -244,10 +246,10 @@ def test_chosen_trials_are_marked_once_a_search_ended(searched):
     trials = planted_trials({RATE['key']: [own_value(configs['one'], RATE['key'])]}, [60.0, 60.0])
     record = search_record(study, configs, (0,), dict(one=trials, two=trials[:1]))
     assert [trial['chosen'] for trial in record['rows']['one']] == [True, False], (
-        'of two trials with equal scores, only the first must be marked'
+        'of two trials with equal scores, not only the first is marked'
     )
     assert [trial['chosen'] for trial in record['rows']['two']] == [False], (
-        'a search that has not ended must have no chosen trial'
+        'a search that has not ended has a chosen trial'
     )
 
 
@@ -263,7 +265,7 @@ def test_winner_as_published_is_not_trained_twice(searched, trained, tmp_path, m
     write_text(published / 'job.sh', 'job 1')
     write_text(winner / 'job.sh', 'job 2')
     worker.complete_run(winner)
-    assert (winner / 'job.sh').read_text() == 'job 2', 'files of jobs must not be copied'
+    assert (winner / 'job.sh').read_text() == 'job 2', 'the job script of the published run was copied'
     assert winner not in {folder for folder, *_ in trained}
     assert reuse.last_checkpoint(winner).read_bytes()
     record = read_json(winner / 'trained.json', Trained)
@@ -273,7 +275,9 @@ def test_winner_as_published_is_not_trained_twice(searched, trained, tmp_path, m
     (winner / 'trained.json').unlink()
     (published / 'result.json').unlink()
     worker.complete_run(winner)
-    assert winner in {folder for folder, *_ in trained}, 'a winner must be trained if its published run is not finished'
+    assert winner in {folder for folder, *_ in trained}, (
+        'the winner was not trained, although the published run is not finished'
+    )
 
 
 def test_untrained_row_is_in_both_tracks(searched, tmp_path):
@@ -358,7 +362,7 @@ OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'
 
 
 def fail_trial(run: Run, words: str) -> str:
-    """End a trial as if its worker had failed with this last message."""
+    """End a trial as if its worker had failed with the message `words`."""
     work = object.__new__(local_pool.ActiveRun)
     work.run = run
     work.log = run.folder / 'log.txt'
@@ -376,7 +380,7 @@ def test_trial_that_fails_twice_equally_is_the_worst(searched, tmp_path):
         fail_trial(second, words)
     result = RunResult(scores={'knn': 50.0}, labels={'knn': 'k-NN'})
     write_json(first.folder / 'result.json', result)
-    assert settle_failed_trials(prepare_runs(*planned)) == [], 'trials must be repeated if their last two errors differ'
+    assert settle_failed_trials(prepare_runs(*planned)) == [], 'a trial is settled although its last two errors differ'
     fail_trial(second, OUT_OF_MEMORY.format(2.75))
     runs = prepare_runs(*planned)
     assert second.done and OUT_OF_MEMORY.format(2.75) in second.result.diverged
@@ -434,7 +438,7 @@ def test_trials_of_listed_values_do_not_repeat(tmp_path):
     study = read_study(written(tmp_path, search=crossed))
     options = trial_options(study.search, study.rows[0], configs['one'], 0, 5)
     assert len(options) == 5 and all(RATE['key'] in trial for trial in options[1:]), (
-        'values may repeat only at other rates'
+        'a listed value is not repeated at another learning rate'
     )
 
 
@@ -444,14 +448,16 @@ def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
     planned = plan_runs(study, configs, (0,), ('knn',), tmp_path)
     assert each == dict(one=4, two=4)
     assert all(sum(run.row.name == name for run in planned) == 4 for name in each)
-    assert begin(tmp_path / 'a', study, (0, 1), 35, sum(each.values())).most == 4, 'the budget must be 32 runs'
+    assert begin(tmp_path / 'a', study, (0, 1), 35, sum(each.values())).most == 4, (
+        'the plan does not end with 4 seeds (32 runs)'
+    )
     with pytest.raises(UserError, match='--most to at least 16'):
         begin(tmp_path / 'b', study, (0, 1), 12, sum(each.values()))
     assert runs_of_each(replace(study, search=None), configs) == dict(one=1, two=1)
 
 
 def leaking(folder: Path, **changes) -> Scale:
-    """Return a small scale in which parts of the evaluation data are replaced."""
+    """Return a small scale in which `changes` replace parts of the evaluation data."""
     scale = toy_scale(64, epochs=0.005, tasks=['knn'])
     data = scale['replace']['evaluation']
     data |= {part: value(data) if callable(value) else value for part, value in changes.items()}
@@ -479,7 +485,8 @@ def test_search_on_test_images_is_an_error(tmp_path, changes, code):
     for change, task in ((dict(search=SEARCH), 'knn'), (dict(tune=dict(finetune=TUNE)), 'finetune')):
         with raises_code(code):
             at_scale(read_study(written(tmp_path, **change)), scale, [task])
-    # Without a search, the study chooses nothing on these images, so it may use them.
+    # A study without a search chooses nothing on the validation images, so these may be test
+    # images.
     at_scale(read_study(written(tmp_path)), scale, ['knn'])
 
 
@@ -489,7 +496,7 @@ def test_sweep_on_test_images_is_an_error(tmp_path):
     for task in ('linear', 'linear#1', 'logreg'):
         with raises_code('val-is-test'):
             at_scale(study, scale, [task])
-    at_scale(study, scale, ['knn', 'svm'])  # These tasks choose nothing on these images
+    at_scale(study, scale, ['knn', 'svm'])  # k-NN and SVM choose nothing on the validation images
 
 
 def test_trial_compares_its_images_with_test_images(tmp_path, monkeypatch):
@@ -498,7 +505,7 @@ def test_trial_compares_its_images_with_test_images(tmp_path, monkeypatch):
     study = read_study(written(tmp_path, search={**SEARCH, 'budget': 2}))
     study, configs, _ = at_scale(study, scale, ['knn'])
     runs = prepare_runs(study, configs, (0,), ('knn',), tmp_path)
-    monkeypatch.setattr(worker, 'train_row', lambda *_: pytest.fail('it was trained'))
+    monkeypatch.setattr(worker, 'train_row', lambda *_: pytest.fail('the trial was trained'))
     with raises_code('val-in-test'):
         worker.complete_run(next(run for run in runs if run.part == 'trial').folder)
 

@@ -31,7 +31,7 @@ exit $code
 """
 LISTENS = "trap 'echo > saved; sleep 0.5; exit {}' USR1; echo > ready; for i in {{1..600}}; do sleep 0.1; done"
 DEAF = 'echo > ready; exec sleep 60'  # Like torchrun before it starts its workers, this command handles no signal
-# Here, a worker outlives its launcher.
+# In this command, a worker outlives its launcher.
 OUTLIVED = "flock .lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"
 AT_ONCE = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
@@ -39,7 +39,7 @@ ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is req
 
 
 @pytest.mark.parametrize('command, signals, reason, expected', [
-    # This command exits with 1, as torchrun does whatever its workers return.
+    # This command exits with 1, as torchrun does after any failure of its workers.
     (LISTENS.format(1), [USR1], '', GOES_ON),
     (LISTENS.format(0), [USR1], '', (0, '')),  # The signal arrives in the last step of the run
     # SIGTERM comes from `scancel`, or from a preemption after which Slurm itself requeues the job.
@@ -93,7 +93,7 @@ def test_machine_without_slurm_is_an_error(tmp_path, monkeypatch):
 
 
 def test_plain_commands_run_in_a_shell(tmp_path, monkeypatch):
-    """Each line has a run, the runs that must finish before it, and its command."""
+    """Each line has the name of a run, the names of the runs that must finish before it, and its command."""
     monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])
     source, anchor = run_in(tmp_path / 'a b' / 'source'), run_in(tmp_path / 'anchor')
     rescaled = run_in(tmp_path / 'rescaled', (source.folder, anchor.folder))
@@ -113,7 +113,7 @@ def test_state_of_a_run_is_read_from_its_folder(tmp_path):
     assert status(run) == ('not begun', '') and status(needs) == ('waiting', '')
     (run.folder / 'log.txt').write_text('training 12%  loss 3.2  0:10:00 left\n\n')
     assert status(run) == ('stopped', 'training 12%  loss 3.2  0:10:00 left')
-    # The clock of the node is ahead of ours.
+    # Simulate a node whose clock is ahead of the local clock.
     os.utime(run.folder / 'log.txt', (time.time() + 100,) * 2)
     with FileLock(run.folder / '.lock_0'):
         what, output = status(run)

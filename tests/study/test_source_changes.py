@@ -1,6 +1,6 @@
-"""Changes in source code: of modules outside the package and of evaluation protocols.
+"""Test changes in the source code of modules outside the package and of evaluation protocols.
 
-Earlier versions did not record any source code.
+This includes results of earlier versions, which did not record any source code.
 """
 
 import json
@@ -51,7 +51,7 @@ STUDY = dict(
 
 
 class Planned:
-    """A study in a folder. Planted checkpoints take the place of training."""
+    """A study in a folder. Its checkpoints are written by `leave_weights` instead of being trained."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -122,7 +122,7 @@ def test_changed_method_is_trained_again_and_kept(planned):
     assert [run.done for run in (base, trained_run, half)] == [True, False, True]
     assert status(trained_run) == ('stale', 'the source of outside_helper')
     assert unfinished([base, trained_run, half]) == [trained_run, half], (
-        "row 'half' must be unfinished, because it uses weights of row 'own'"
+        "row 'half' is finished, although it uses weights of row 'own'"
     )
     assert describe(trained_run, planned.out)['state'] == 'replaced'
     assert 'own, seed 0: the checkpoint, data, settings or source changed later' in markdown(planned.record())
@@ -183,7 +183,7 @@ def test_scores_are_replaced_by_remeasure(planned):
         path.write_text(json.dumps({**content, 'scores': {'k-NN, k = 20': -1.0}}))
         (run.folder / 'result.json').unlink()
     planned.finish(runs)
-    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score must be used'
+    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score is not used'
     measure_again(planned())
     assert not any(run.result or stored(run) for run in runs)
     planned.finish(runs)
@@ -191,7 +191,9 @@ def test_scores_are_replaced_by_remeasure(planned):
 
 
 def as_earlier(run: Run) -> None:
-    """Rewrite the files of a run as an earlier version wrote them, without sources and the identity of the model."""
+    """Rewrite the files of a run as an earlier version wrote them: without sources, and with the earlier digest of
+    weights.
+    """
     weights = {run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)}
     if run.row.along:
         source = read_backbone(run.folder.parents[1] / 'own/seed_0/iter_4.pth')
@@ -221,10 +223,10 @@ def test_results_of_earlier_versions_are_labeled(planned):
     for run in runs:
         (run.folder / 'result.json').unlink()
         worker.complete_run(run.folder)
-    assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing must be measured again'
+    assert [len(stored(run)) for run in runs] == [1, 1, 1], 'a score was measured again'
     assert not any(is_verified(run.result.identities['knn']) for run in planned())
     (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
-    assert planned(prepare_runs)[1].done, 'a run with an unknown source must count as finished'
+    assert planned(prepare_runs)[1].done, 'a run with an unknown source does not count as finished'
     measure_again(planned())
     planned.finish(planned())
     assert [describe(run, planned.out).get('unverified') for run in planned()] == [None, ['training'], None]

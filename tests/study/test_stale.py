@@ -66,6 +66,7 @@ SCALE_EDITS = dict(
     queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
     lr=dict(SGD=1),    tasks=['logreg'], seeds=[3, 4], floor=['pixels'], name='other',
 )  # fmt: skip
+# Edits of these fields make no score stale. Each key states what the fields affect instead.
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
     'the page': {'analyses', 'figure', 'published', 'group', 'x', 'measured'},
@@ -82,7 +83,7 @@ SAME = {
 def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
     """Return a function that plans a study in a folder where the runs of STUDY are finished.
 
-    Checkpoints are planted instead of trained.
+    Checkpoints are written by `leave_weights` instead of being trained.
     """
     folder, read_config = tmp_path_factory.mktemp('stale'), cache(load_config)
     register()
@@ -155,7 +156,7 @@ def test_replaced_weights_make_dependent_rows_stale(planned):
     after = read_backbone(str(others[2].folder / 'derived.pth')).weights
     assert not torch.equal(before['conv1.weight'], after['conv1.weight'])
     (base.folder / 'iter_8.pth').rename(base.folder / 'gone')
-    assert all(run.done for run in planned()), 'removed weights must count as unchanged'
+    assert all(run.done for run in planned()), 'a run is stale because its weights were removed'
     (base.folder / 'iter_8.pth').write_bytes(b'damaged')
     assert 'unknown: ' in others[1].stale_reason and not base.done
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')

@@ -55,8 +55,8 @@ STUDY = dict(
 )
 
 
-# A row may evaluate a checkpoint from the middle of a run. Instruments compare this checkpoint with
-# the last one.
+# A row may evaluate a checkpoint from the middle of a run. The instruments in LOOK compare this
+# checkpoint with the last one.
 LONGER = dict(config='longer/mocov2plus_r50_300e.py', declares=['train_cfg', 'param_scheduler', 'default_hooks'])
 ALONG = [
     dict(LONGER, name='end', against='SGD'),
@@ -310,7 +310,7 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
         slurm('scontrol', 'requeue', numbers['sgd'])
         ends = {name: slurm.ends(number, 500) for name, number in numbers.items()}
         assert ends == {name: ('COMPLETED', int(name == 'sgd')) for name in numbers} and len(ends) == 3, output
-    assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'the run must have been resumed'
+    assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'the run was not resumed'
     # This pattern leaves out locks and the folders of runs, whose names end in a digit.
     before = {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')}
     assert run([*commands['slurm'], '--status']).stdout.endswith('3 done\n')

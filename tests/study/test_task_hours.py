@@ -30,14 +30,15 @@ def test_linear_task_costs_forward_passes():
 
 
 def test_hours_of_unknown_data_are_unknown():
-    """Data sets other than the scale's have unknown sizes, and so do parts of data sets.
+    """Only the data set of the scale has a known size. Other data sets have none, and neither have parts of data sets.
 
-    The rate of Cityscapes is unknown, too.
+    The training speed on Cityscapes is unknown, too.
     """
     unknown = ('svm@voc2007_r50', 'cityscapes', 'finetune@imagenet_1pct_r50', 'knn@digits_r18')
     tasks, _ = hours('in100', 'knn', *unknown)
     assert tasks['knn'] and not any(tasks[task] for task in unknown)
-    # The plan compares data sets by their folders. Neither Digits nor this scale's Shapes has a folder.
+    # The plan recognizes the scale's data set by its folder. Neither Digits nor Shapes has a
+    # folder, so the hours are unknown.
     tasks, _ = hours('demo', 'knn@digits_r18')
     assert tasks == {'knn@digits_r18': None}
 
@@ -46,7 +47,7 @@ def test_transfer_task_costs_its_steps():
     tasks, _ = hours('in1k', 'voc07', 'coco_c4', 'cityscapes')
     assert tasks['voc07'] == pytest.approx(9000 * 8 * 0.537 / 3600)
     assert tasks['coco_c4'] == pytest.approx(90_000 * 8 * 0.584 / 3600)
-    assert tasks['cityscapes'] is None  # The scale states no rate for this task
+    assert tasks['cityscapes'] is None  # The scale states no `step_seconds` for this task
 
 
 def test_second_process_reads_no_transfer_config(tmp_path, monkeypatch):

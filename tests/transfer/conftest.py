@@ -1,4 +1,4 @@
-"""Fixtures for tests of detection and segmentation. These tests are skipped if mmdet or mmseg is missing."""
+"""Fixtures for the tests of mmairl.transfer. These tests are skipped if mmdet or mmseg is missing."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -18,7 +18,10 @@ SIZES = dict(cityscapes=(64, 32), voc2012=(48, 48), nyuv2=(80, 60))
 
 
 def drawn(generator: np.random.Generator, size: tuple[int, int], ids: list[int]) -> tuple[Image.Image, np.ndarray]:
-    """Return an image and its label map. Each class has a color and an id. The background has the id 0."""
+    """Return an image, and a map with the label of each pixel.
+
+    `ids` are the labels of the kinds of objects in `KINDS`. The background has the label 0.
+    """
     image, _ = scene(generator, size)
     mask = np.zeros(size[::-1], np.uint8)
     for number, (_, colour) in zip(ids, KINDS.values()):
@@ -55,7 +58,7 @@ def write_masks(root: Path) -> None:
 
 
 def write_pretrained(path: Path, depth: int) -> Path:
-    """Write a pre-training checkpoint of a new network with this depth. Return its path."""
+    """Write a pre-training checkpoint of an untrained ResNet with this depth. Return its path."""
     options = {'model.backbone.depth': depth, 'model.projector.in_channels': 512 if depth == 18 else 2048}
     model = MODELS.build(toy.config('mocov2plus_r50_200e.py', str(path.parent), width=64, **options).model)
     student = {key: value for key, value in model.state_dict().items() if key.startswith('backbone.')}
@@ -72,7 +75,7 @@ def overlap(first: Sequence[float], second: Sequence[float], offset: int = 1) ->
 
 
 def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 2) -> Config:
-    """Return a config with fewer pixels, regions and channels. Its run saves no checkpoint."""
+    """Return the config `name` of configs/transfer with fewer pixels, regions and channels. Its run saves no checkpoint."""
     cfg = start_from(load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py')), str(checkpoint))
     task = name.split('_')[0].replace('0712', '').replace('07', '')
     size = SIZES.get(task, (160, 96))

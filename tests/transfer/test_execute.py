@@ -37,8 +37,8 @@ def test_task_names_its_configs_columns_and_data(tmp_path):
     (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
     assert lacking(TASKS['voc07'], tmp_path) == []
     assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
-    # The batch-norm statistics of a rescaled network are outdated, so protocols on frozen features
-    # are left out.
+    # A network that is rescaled by NormRescale has outdated batch-norm statistics, so protocols
+    # that evaluate frozen features are left out.
     assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(chosen(None, rescaled=True))
     with raises_code('rescaled-frozen'):
         chosen('knn,voc07', rescaled=True)
@@ -94,8 +94,10 @@ def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkey
     scores = run_task('voc07', start, depth, place)
     assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
     run_start = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
-    assert run_start.resume and Path(run_start.path).name == 'iter_2.pth', 'an interrupted run must be able to continue'
-    monkeypatch.setattr(transfer_run, '_run', lambda *_: pytest.fail('ran again'))
+    assert run_start.resume and Path(run_start.path).name == 'iter_2.pth', (
+        'the run cannot resume from its last checkpoint'
+    )
+    monkeypatch.setattr(transfer_run, '_run', lambda *_: pytest.fail('the finished task was run again'))
     assert run_task('voc07', start, depth, place) == scores
     next((root / 'VOC2007/Annotations').iterdir()).unlink()
     with raises_code('other-result', match='differs in data'):

@@ -16,8 +16,10 @@ from mmairl.transfer.tasks import TASKS
 # This pattern leaves out configs for synthetic scenes, which have their own tests.
 CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*_r*.py'))
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
-UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` runs all of them
-# The key is the first word of a config's name. The values are the scores that `mmairl transfer` reads.
+# `make test-all` also tests the other configs.
+UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')
+# The keys are the first words of config names, such as voc07. The values are the metrics that
+# `mmairl transfer` reads.
 METRICS = {Path(task.config).name.split('_')[0]: task.scores.values() for task in TASKS.values()}
 # Upper bounds of metrics that can exceed 1.
 MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)
@@ -67,7 +69,7 @@ def cityscapes(runner, name):
 
 
 def voc2012(runner, name):
-    """The head is that of BYOL's paper."""
+    """The head, the strides and the dilations are those of BYOL's paper."""
     head, conv5 = runner.model.decode_head, [block.conv2 for block in runner.model.backbone.layer4]
     assert [(c.conv.kernel_size, c.conv.dilation) for c in head.convs] == [((3, 3), (6, 6))] * 2
     assert (head.conv_seg.kernel_size, head.conv_seg.out_channels) == ((1, 1), 21)

@@ -33,9 +33,10 @@ def measured(samples: list[dict], **options) -> dict[str, float]:
 
 
 def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> float | None:
-    """Return the AP by a plain loop.
+    """Return the AP, computed by a plain loop.
 
-    In the order of scores, each detection claims its best box, which can be claimed only once.
+    In the order of decreasing scores, each detection claims the object with which it overlaps most. A second claim of
+    an object is a false positive.
     """
     count = sum(row[0] == label and not row[2] for truth, _ in images for row in truth)
     if not count:
@@ -94,9 +95,10 @@ def test_ap_equals_a_plain_implementation(seed: int, digits: int) -> None:
 
 
 def test_known_detections_have_their_ap() -> None:
-    """An IoU of 0.8 reaches seven of the ten thresholds.
+    """An IoU of 0.8 reaches seven of the ten IoU thresholds.
 
-    If one of two objects is found, the precision is 1 at six of the eleven recall levels. Without a detection, the AP is 0.
+    If one of two objects is found, the precision is 1 at six of the eleven recall levels. Without any detection, the AP
+    is 0.
     """
     box, other = (0, 0, 9, 9), (20, 20, 39, 39)
     results = measured([sample([(0, box, False)], [(0, (0, 0, 9, 7), 0.9)])])
@@ -107,7 +109,9 @@ def test_known_detections_have_their_ap() -> None:
 
 
 def test_detectron2_rounding_changes_the_ap() -> None:
-    """Rounding exchanges the order of two detections, and lets a third one reach the threshold."""
+    """Rounding makes two scores equal, which changes the order of these detections, and it raises an overlap to the IoU
+    threshold.
+    """
     box = (0, 0, 9, 9)
     truth = [(0, box, False)]
     better_second = [(0, (40, 40, 49, 49), 0.9001), (0, box, 0.90049)]

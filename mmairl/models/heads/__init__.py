@@ -1,4 +1,4 @@
-"""The heads, which compute the loss from the queries and keys of an image's views. Each file has one family of methods."""
+"""The heads, which compute the loss from the queries and keys of an image's views."""
 
 from mmairl.models.heads.base import Head, PairwiseHead, unit
 from mmairl.registry import class_of

@@ -19,8 +19,8 @@ class BarlowTwinsHead(PairwiseHead):
 
     Args:
         weight: Weight of the second sum, the redundancy.
-        scale: Factor of the loss, 0.024 in the released code. LARS cancels this factor in the updates of weight matrices,
-            but not in the updates of biases and norm layers.
+        scale: Factor of the loss, 0.024 in the command that trained the released checkpoint. LARS largely cancels this factor
+            in the updates of weight matrices, but not in the updates of biases and norm layers.
 
     Returns (forward):
         ``loss``; ``invariance``: the first sum; ``redundancy``: the second sum.

@@ -18,7 +18,7 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tup
 
         loss = -log( exp(q·k/t) / (exp(q·k/t) + sum_n exp(q·n/t)) )
 
-    Autocast reduces only the precision of the products of queries and negatives. All other computations use float32 or a
+    Autocast reduces only the precision of the matrix products with the negatives. All other computations use float32 or a
     wider type. The negatives get no gradient, because they are keys of earlier steps.
 
     Args:

@@ -36,8 +36,8 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 class SwAVHead(PrototypeHead):
     """SwAV's loss: the cross entropy between ``softmax(q·c / t)`` and the codes of the other views' keys.
 
-    The loss is averaged over the pairs of views. The prototypes ``c`` are normalized to length 1 before each step. Unlike
-    the released code, which uses a queue for batches of at most 256 images, this head uses no queue.
+    The loss is averaged over the pairs of views. The prototypes ``c`` are normalized to length 1 before each step. Unlike the
+    released code, which uses a queue for batches of 256 images, this head uses no queue.
 
     Args:
         channels: Width of the projections.

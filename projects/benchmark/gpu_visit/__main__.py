@@ -1,11 +1,11 @@
 """Check and measure mmairl on a GPU: python -m projects.benchmark.gpu_visit, or make gpu.
 
-Jobs run in order of priority, each in its own process. Each number is appended to OUT/results.jsonl as soon as it is known,
-so a killed visit loses no finished numbers. OUT/log.txt contains the output of the jobs, and OUT/index.html is a page of the
-results.
+Jobs run in order of priority, each in its own process. Each result is appended to OUT/results.jsonl as soon as it is known,
+so no result is lost if the command is killed. OUT/log.txt contains the output of the jobs, and OUT/index.html is a page of
+the results.
 
 For a target machine without a package index, first download the wheels on another machine and copy them. On the target
-machine, the visit installs the wheels before it runs the jobs:
+machine, the command installs the wheels before it runs the jobs:
 
     python -m projects.benchmark.gpu_visit --prepare wheels --installed freeze.txt   # freeze.txt: the target's `pip freeze`
     python3 -m projects.benchmark.gpu_visit --wheels wheels --out visit              # on the target; at most 560 s
@@ -39,7 +39,7 @@ def parse_args() -> argparse.Namespace:
         '--seconds',
         type=float,
         default=550,
-        help='stop everything after this time, installation included (default: 550)',
+        help='stop all jobs after this many seconds, including the installation of wheels (default: 550)',
     )
     parser.add_argument(
         '--device',
@@ -49,7 +49,10 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--only', nargs='+', metavar='JOB', help='run these jobs (default: all)')
     parser.add_argument(
-        '--after', type=Path, metavar='RESULTS', help='skip jobs that succeeded in RESULTS'
+        '--after',
+        type=Path,
+        metavar='RESULTS',
+        help='skip jobs that have succeeded according to this results.jsonl',
     )
     parser.add_argument(
         '--patience',
@@ -65,11 +68,16 @@ def parse_args() -> argparse.Namespace:
         help='with --prepare: leave out packages in this output of pip freeze',
     )
     parser.add_argument(
-        '--wheels', type=Path, metavar='DIR', help='install these wheels in a scratch folder first'
+        '--wheels',
+        type=Path,
+        metavar='DIR',
+        help='first install the wheels of DIR in a scratch folder',
     )
     parser.add_argument('--list', action='store_true', help='print the jobs and exit')
-    parser.add_argument('--page', action='store_true', help='write the page of OUT and exit')
-    # --job runs a job in this process, without a fork.
+    parser.add_argument(
+        '--page', action='store_true', help='only write OUT/index.html from OUT/results.jsonl'
+    )
+    # Visit.start passes --job if jobs cannot be forked. The job then runs in this process.
     parser.add_argument('--job', help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -95,8 +103,8 @@ def set_up(args: argparse.Namespace) -> None:
         )
         os.environ['SOFTGPU'] = done.stdout.strip()
         import softgpu  # noqa: F401  must precede torch
-    # When mmengine is imported, it looks for GPUs. With NVML, the search does not start CUDA. If CUDA were started in this
-    # process, forked processes could not use it.
+    # When mmengine is imported, it looks for GPUs. This variable makes torch use NVML, so the search does not start CUDA. If
+    # CUDA were started in this process, forked processes could not use it.
     os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'] = '1'
     os.environ['PYTHONUNBUFFERED'] = '1'
     os.environ['PYTHONWARNINGS'] = 'ignore'
@@ -105,10 +113,12 @@ def set_up(args: argparse.Namespace) -> None:
 
 
 def install(wheels: Path, site: Path) -> None:
-    """Install wheels in a new folder. It is renamed once it is complete, so an interrupted installation is never used."""
+    """Install wheels in a temporary folder, and rename it to `site`, so that no interrupted installation is ever used."""
     files = sorted(map(str, wheels.glob('*.whl')))
     if not files:
-        sys.exit(f'gpu_visit: --wheels has no wheels ({str(wheels)!r}); create them by --prepare')
+        sys.exit(
+            f'gpu_visit: --wheels: the folder has no wheels ({str(wheels)!r}); create them with --prepare'
+        )
     SCRATCH.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix='installing-', dir=SCRATCH))
     pip = [sys.executable, '-m', 'pip', 'install', '-q', '--no-index', '--no-deps']

@@ -1,4 +1,4 @@
-"""Jobs that check results on a GPU: single steps, the cases of the GPU tests, and interrupted and resumed runs."""
+"""Jobs that check results on a GPU: single steps, the cases of tests/softgpu/runs.py, resumed runs, the demo and GPU tests."""
 
 import os
 import shutil
@@ -67,7 +67,7 @@ def seconds_of(work: Callable[[], object], repetitions: int = 20) -> float:
 
 
 def probe(context: Context) -> None:
-    """Start CUDA, and measure the limits of the device: memory copies, matrix products and transfers from the host."""
+    """Start CUDA, and measure the speed of memory copies, matrix products and transfers from the host."""
     device = context.device
     if device == 'cuda':
         card = torch.cuda.get_device_properties(0)
@@ -101,7 +101,7 @@ def probe(context: Context) -> None:
 def steps(
     dtype: torch.dtype, device: str, fast: dict, size: Size, method: str, optimizer: str
 ) -> tuple[Tensor, Tensor]:
-    """Return the losses of three steps and the change of the weights, in float64."""
+    """Return the losses of three steps, and how much these steps change the student's weights, as float64 tensors."""
     with float32_precision(fast.get('precision', 'float32')):
         model = siamese(size, method).to(dtype).to(device)
         step = our_step(model, random_batch(size, device), optimizer, **fast)
@@ -122,7 +122,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 def numbers(context: Context) -> None:
-    """Compare three steps in each precision with float64 on the CPU."""
+    """Compare three steps in each precision with the same steps in float64 on the CPU."""
     size = TINY if context.tiny else SMALL
     ways: dict[str, tuple[torch.dtype, str, dict]] = {
         'float64': (torch.float64, context.device, {}),
@@ -150,7 +150,7 @@ def without_software_gpu() -> dict[str, str]:
 
 
 def cpu_cases(context: Context) -> None:
-    """Run the cases of the GPU tests on the CPU, for comparison."""
+    """Run the cases of tests/softgpu/runs.py on the CPU. The jobs that `case` returns compare the device with them."""
     cases = tuple(case for case in (*CASES, *MORE_CASES) if case not in TWINS and case != 'resumed')
     folder = context.scratch / 'cpu'
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,10 @@ def cpu_cases(context: Context) -> None:
 
 
 def case(name: str) -> Callable[[Context], None]:
-    """Return a job that runs a case of the GPU tests on the device and compares it with the CPU."""
+    """Return a job that runs a case of tests/softgpu/runs.py on the device and compares its result with the CPU's result.
+
+    The job of the case `resumed` compares an uninterrupted and a resumed run on the device instead.
+    """
 
     def work(context: Context) -> None:
         folder = context.scratch / 'device'
@@ -230,7 +233,7 @@ class Left(Exception):
 
 @HOOKS.register_module(force=True)
 class LeaveVisitedRun(Hook):
-    """Raise an exception after an iteration, to leave the run as an error would."""
+    """Raise `Left` after this many iterations, to interrupt the run."""
 
     priority = 'LOWEST'
 
@@ -245,7 +248,7 @@ class LeaveVisitedRun(Hook):
 def short_run(
     context: Context, folder: Path, fast: dict, deterministic: bool, leave: bool, resume: bool
 ) -> int:
-    """Train eight steps, or only six to simulate an interruption. A checkpoint is saved every four steps."""
+    """Train eight steps, or only six if `leave`. A checkpoint is saved every four steps."""
     sys.path.insert(0, str(Path.cwd() / 'tests'))
     from harness import toy
 
@@ -275,7 +278,7 @@ def short_run(
 
 
 def resume(context: Context) -> None:
-    """Compare bit by bit two runs with the same seed, and a third run that is interrupted and resumed.
+    """Count the tensors of a run that differ in a second run and in an interrupted and resumed run, all with the same seed.
 
     Each run has its own process.
     """
@@ -315,7 +318,7 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
 
 
 def waits(context: Context) -> None:
-    """Count how often the host waits for the device in a step, and record the most frequent lines of code."""
+    """Count how often the host waits for the device in a step, and record the lines of code that wait most often."""
     size = replace(TINY if context.tiny else ON_GPU, batch=4 if context.tiny else 32)
     for name, fast in (('fast', FAST), ('float16', dict(precision='float16', fused=True))):
         if context.device == 'cpu':
@@ -339,7 +342,7 @@ def waits(context: Context) -> None:
 
 
 def demo(context: Context) -> None:
-    """Run the whole demo, from training to its page."""
+    """Run tools/demo.py, and record its time and its k-NN scores."""
     few = [
         'train_cfg.max_epochs=2',
         'train_dataloader.dataset.count=512',
@@ -365,7 +368,7 @@ def demo(context: Context) -> None:
 
 
 def tests(context: Context) -> None:
-    """Run the GPU tests by pytest. A rehearsal only collects them."""
+    """Run the GPU tests with pytest. A rehearsal only runs the test of the evaluation heads."""
     command = [sys.executable, '-m', 'pytest', '-m', 'gpu', 'tests/softgpu']
     command += ['-p', 'no:cacheprovider', *(['-k', 'heads_equal'] if context.tiny else [])]
     done = subprocess.run(

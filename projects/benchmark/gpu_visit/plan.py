@@ -1,4 +1,4 @@
-"""The jobs of a visit by priority: does mmairl run on this GPU, is it correct, how fast is it, and what limits its speed."""
+"""The jobs of gpu_visit by priority: first whether mmairl runs on this GPU, then whether it is correct, then how fast it is."""
 
 from projects.benchmark.gpu_visit import correctness, throughput
 from projects.benchmark.gpu_visit.correctness import CASES, MORE_CASES, case

@@ -1,4 +1,4 @@
-"""Read the results of a visit (one JSON object per line), and show them as a table in the terminal and as a page."""
+"""Read the results of gpu_visit (one JSON object per line), and show them as a table in the terminal and as a page."""
 
 import json
 import re
@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 NOT_SHOWN = {'seconds', 'job', 'jobs', 'kernels'}
-# Memory traffic of a step in gigabytes per image, for each way to take a step, as `python -m projects.benchmark.traffic`
-# counts it. The number of operations is the same for all ways.
+# Memory traffic of a training step in gigabytes per image, by the names of WAYS in throughput.py. The values are counted by
+# `python -m projects.benchmark.traffic`; tf32 has the traffic of float32. GIGAFLOPS, the number of floating-point operations
+# per image in billions, is the same for all ways.
 GIGABYTES = {'float32': 2.943, 'tf32': 2.943, 'fast': 1.496, 'fused norm': 1.166}
 GIGAFLOPS = 65.2
-REHEARSED = {'cpu', 'software'}  # on these devices, a visit is a rehearsal
+REHEARSED = {'cpu', 'software'}  # on these devices, the jobs run at tiny sizes
 
 
 def read_rows(path: Path) -> list[dict]:
@@ -34,17 +35,17 @@ def format_row(row: dict) -> str:
 
 
 def failures(rows: Sequence[dict]) -> list[dict]:
-    """Return the rows that report an error or the exit status of a job that did not succeed."""
+    """Return the rows that report an error or an exit status other than 0."""
     return [row for row in rows if 'error' in row or row.get('status', 0) != 0]
 
 
 def measured(rows: Sequence[dict]) -> list[dict]:
-    """Return the rows with numbers."""
+    """Return the rows with measured numbers."""
     return [row for row in rows if not {'event', 'error', 'status', 'note'} & row.keys()]
 
 
 def outcomes(rows: Sequence[dict]) -> dict[str, object]:
-    """Return the last exit status of each job, 'unfinished' if it was killed with the visit, or 'not started'."""
+    """Return the last exit status of each job, 'unfinished' if it started and did not end, or 'not started'."""
     statuses: dict[str, object] = {}
     for row in rows:
         for job in row.get('jobs', []):
@@ -81,11 +82,11 @@ def devices_of(rows: Sequence[dict]) -> list[str]:
 
 
 def limit(rows: Sequence[dict], way: str) -> float | None:
-    """Return an upper limit of images per second.
+    """Return the highest possible number of images per second, or None if it cannot be computed.
 
-    A step takes at least the time to copy its bytes, and at least the time to compute its matrix products.
+    A step takes at least the time to copy as many bytes as it moves, and at least the time to compute its matrix products.
     """
-    way = re.sub(r' \d+$', '', way)  # the name of a way ends with its batch size
+    way = re.sub(r' \d+$', '', way)  # 'fast 512' is the way 'fast' with a batch size of 512
     products = way if way in ('float32', 'tf32') else 'bfloat16'
     copies = [
         row['copy_terabytes_per_second'] for row in rows if 'copy_terabytes_per_second' in row
@@ -107,7 +108,7 @@ def print_table(rows: Sequence[dict]) -> None:
 
 
 def write_page(out: Path) -> Path:
-    """Write the page of a folder of results."""
+    """Write the results in `out` as the page index.html."""
     from mmairl.report.page import Page
     from mmairl.report.table import html_table
 
@@ -142,9 +143,9 @@ def write_page(out: Path) -> Path:
 
 
 THROUGHPUT = (
-    'Whole training steps with images in memory. Busy is the time that the kernels of a step take. The limit is an upper bound '
-    'of the speed: a step takes at least the time to copy its bytes, and at least the time to compute its matrix products. '
-    'The job probe measures how fast the device copies and multiplies.'
+    'Whole training steps with images in memory. Busy is the time that the kernels of a step take. The limit is the highest '
+    'possible speed: a step takes at least the time to copy as many bytes as it moves, and at least the time to compute its '
+    'matrix products. The job probe measures how fast the device copies and multiplies.'
 )
 COLUMNS = {
     'images_per_second': 'images/s',

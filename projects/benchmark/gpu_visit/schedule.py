@@ -1,4 +1,7 @@
-"""Run jobs by priority in forked processes with time limits, and record every number as soon as it is known."""
+"""Run jobs by priority in forked processes with time limits, and record every number as soon as it is known.
+
+A visit is one run of the command `python -m projects.benchmark.gpu_visit`.
+"""
 
 import ctypes
 import json
@@ -16,7 +19,7 @@ from pathlib import Path
 
 from projects.benchmark.gpu_visit.results import format_row, print_table, read_rows, write_page
 
-# The next visit reuses these subfolders of the scratch folder.
+# `Visit.run` keeps these files and folders of the scratch folder, so that later visits can reuse them, and deletes all others.
 KEPT = (
     'site',
     'inductor',
@@ -24,7 +27,7 @@ KEPT = (
     'drawn',
 )
 ENDING = 5  # jobs are stopped when this many seconds remain
-LEAST = 12  # no job is started when fewer seconds remain
+LEAST = 12  # no job is started when less than this many seconds remain
 IMPORTS = 30  # extra seconds for a job that is not forked and has to import everything itself
 
 
@@ -176,7 +179,7 @@ class Visit:
         self.running[pid] = job, time.monotonic()
 
     def check_forks(self, probe: Job) -> None:
-        """If CUDA did not start in the first forked job, start this job and all later jobs as new processes instead."""
+        """If CUDA did not start in the forked job `probe`, start this job again and all later jobs as new processes."""
         while self.running:
             self.poll()
         failed = not any(
@@ -185,7 +188,7 @@ class Visit:
         )
         if failed and self.forks:
             self.forks = False
-            self.context.record(note='CUDA does not start in a fork; each job imports for itself')
+            self.context.record(note='CUDA does not start in a fork; each job is a new process')
             self.start(probe)
 
     def poll(self) -> None:
@@ -221,7 +224,7 @@ class Visit:
             print(format_row(json.loads(line)), flush=True)
 
     def finish(self, reason: str) -> int:
-        """Stop all jobs, write the page, and print the table last, because often only the end of a log is kept."""
+        """Stop all jobs, write the page, and print the table last, because often only the end of the output is kept."""
         for pid, (job, start) in self.running.items():
             kill(pid)
             seconds = time.monotonic() - start
@@ -305,7 +308,7 @@ def kill(pid: int) -> None:
 
 
 def import_everything() -> None:
-    """Import what the jobs need, once, before they fork."""
+    """Import the modules that jobs need. `Visit.run` calls this function once, before it forks the jobs."""
     import projects.benchmark.gpu_visit.plan  # noqa: F401  imports what the jobs need
     from mmairl.engine.run import register
 

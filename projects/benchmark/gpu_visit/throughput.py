@@ -62,13 +62,13 @@ def synchronize() -> None:
 
 
 def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
-    """Return a job that times whole steps of MoCo v2+, taken in one of WAYS. If `warm_up`, it only compiles the step."""
+    """Return a job that times training steps of MoCo v2+ with the settings WAYS[name], or only compiles them if `warm_up`."""
 
     def work(context: Context) -> None:
         fast, batch = WAYS[name]
         if context.tiny:
-            # All compiled ways have the same batch size, so that they share their kernels. With a batch of 1, compiled batch
-            # norm fails.
+            # In a rehearsal, all compiled ways have the same batch size, so that they share their kernels. The batch size is
+            # not 1, because compiled batch norm fails for a batch of 1.
             batch = 4 if fast.get('compile') else batch // 64
         if context.choice == 'software' and fast.get('compile'):  # Triton requires a GPU
             fast = dict(fast, compile=dict(backend='aot_eager'))
@@ -85,7 +85,7 @@ def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
 def time_steps(
     context: Context, step: Callable[[], object], images: int, warm_up: bool = False
 ) -> None:
-    """Record speed, host time, memory and the costliest kernels of a step."""
+    """Record speed, host time, memory and the costliest kernels of a step. If `warm_up`, record only the time of four steps."""
     start = time.perf_counter()
     step()
     synchronize()
@@ -119,7 +119,7 @@ def time_steps(
 
 
 def profile(context: Context, step: Callable[[], object]) -> None:
-    """Record the time that the kernels of a step take, and the fraction of each of the costliest kernels."""
+    """Record the time that the kernels of a step take, and the fractions of this time that the costliest kernels take."""
     with torch.profiler.profile() as recorded:
         step()
         synchronize()
@@ -143,8 +143,9 @@ def profile(context: Context, step: Callable[[], object]) -> None:
 def supervised(context: Context) -> None:
     """Time training steps of torchvision's ResNet-50.
 
-    With the same kernels, MoCo v2+ can reach 3/8 of its speed: if a backward pass costs as much as two forward passes, this
-    step costs three forward passes per image, and MoCo v2+ costs eight (two views in the student, two in the teacher).
+    With equally fast kernels, MoCo v2+ can process 3/8 as many images per second as this supervised training. If a backward
+    pass costs as much as two forward passes, supervised training costs three forward passes per image. MoCo v2+ costs eight:
+    for each of two views, three in the student and one in the teacher.
     """
     torch.backends.cudnn.benchmark = True
     batch, side = (4, 64) if context.tiny else (256, 224)
@@ -226,7 +227,7 @@ def draw(context: Context) -> None:
 
 
 def real_run(config: str, workers: int) -> Callable[[Context], None]:
-    """Return a job that trains a config on the drawn files, with the config's data loader."""
+    """Return a job that trains a config on the files of `draw`, with the config's data loader."""
 
     def work(context: Context) -> None:
         cfg = load_config(config)
@@ -240,7 +241,7 @@ def real_run(config: str, workers: int) -> Callable[[Context], None]:
             'default_hooks.checkpoint.interval': 100,
         }
         cfg.merge_from_dict(options)
-        # Merging `fast` would keep the key `compile` of the config, so it is replaced.
+        # `fast` is replaced as a whole, because merging FAST into it would keep the config's key `fast.compile`.
         cfg.fast = FAST
         if context.tiny:
             cfg.model.backbone.update(depth=18)
@@ -302,7 +303,7 @@ def evaluation(context: Context) -> None:
 
 
 def kernels(context: Context) -> None:
-    """Time single operations on the device: batch norm, InfoNCE and views. Record the bytes that they move."""
+    """Time single operations on the device: batch norm with ReLU, InfoNCE and the creation of two views."""
     torch.backends.cudnn.benchmark = True
     shapes = [(512, 256, 56, 56), (512, 512, 28, 28), (512, 1024, 14, 14)]
     for shape in [(4, 8, 6, 6)] if context.tiny else shapes:
@@ -329,7 +330,7 @@ def kernels(context: Context) -> None:
 
 
 def norm_kernels(context: Context, shape: tuple[int, ...]) -> None:
-    """Time batch norm of two views, alone and with ReLU, eager and fused."""
+    """Time batch norm with ReLU on a batch of two views, eager and fused. For the fused kernels, record the memory speed."""
     x = torch.randn(shape, device=context.device, dtype=torch.bfloat16)
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
     grad = torch.randn_like(x)

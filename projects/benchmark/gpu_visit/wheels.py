@@ -29,7 +29,7 @@ def missing_packages(frozen: str = '', python: str = PYTHON) -> list[str]:
 
     Args:
         frozen: The output of `pip freeze` on the target machine. These packages are left out.
-        python: The Python version of the target machine, which decides about conditional requirements.
+        python: The Python version of the target machine. Requirements for other versions are left out.
     """
     lines = frozen.splitlines()
     installed = {family(re.split('[=@ ]', line)[0]) for line in lines if line.strip()}

@@ -1,4 +1,4 @@
-"""Run one of the two processes of a test that compares mmairl's and lightly's step with small crops."""
+"""Run `crops.check_one_step` in one of the processes of test_two_processes_take_lightlys_step_on_crops (test_benchmark.py)."""
 
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.run import register

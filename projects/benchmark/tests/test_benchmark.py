@@ -1,4 +1,4 @@
-"""Test the arithmetic of the benchmark, and that both sides of every suite run and compute the same."""
+"""Test the benchmark's arithmetic, and that the suites run and find differences between mmairl and other libraries."""
 
 import dataclasses
 import sys
@@ -36,9 +36,13 @@ def test_sides_alternate_and_ratio_is_of_medians(monkeypatch):
         Case('a', 'b', lambda: ran.append('A'), lambda: ran.append('B'), **work), rounds=3
     )
     assert ''.join(ran) == 'AB' + 'ABABAB'
-    assert (row.ours, row.peer, row.ratio) == (2, 4, 2)  # medians of the times 1, 2, 3 and 4, 8, 1
+    assert (row.ours, row.peer, row.ratio) == (
+        2,
+        4,
+        2,
+    )  # medians of 1, 2, 3 s (A) and of 4, 8, 1 s (B)
     assert (row.ours_spread, row.peer_spread, row.images_per_second) == (2, 7, 5)
-    # The shortest possible time is max(30 / 60, 2 / 10) s, and the measured time is 2 s.
+    # The shortest possible time is max(30 / 60, 2 / 10) = 0.5 s, and the measured time of A is 2 s.
     assert Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'
 
 
@@ -68,7 +72,7 @@ def test_the_check_sees_a_different_step(monkeypatch):
     step.same_step(ours, theirs)
     with pytest.raises(AssertionError):
         step.same_step({**ours, 'loss': ours['loss'] + 1e-5}, theirs)
-    with pytest.raises(AssertionError, match='first layers move differently'):
+    with pytest.raises(AssertionError, match='first layer differently'):
         step.same_step({**ours, 'first': (1 + 1e-3) * ours['first']}, theirs)
 
 
@@ -93,7 +97,7 @@ def test_two_processes_take_lightlys_step_on_crops(run_processes, monkeypatch, c
 
 
 def test_fast_step_is_what_its_keys_say():
-    """As in a run of a config, the step uses fused SGD, and images have the memory layout of the weights."""
+    """With `fused=True`, our_step uses torch's fused SGD. With `channels_last=True`, the backbone gets channels-last images."""
     layouts = []
     model = step.siamese(step.TINY, 'mocov2plus')
     model.backbone.register_forward_pre_hook(
@@ -110,7 +114,7 @@ def test_fast_step_is_what_its_keys_say():
 
 
 def test_suites_choose_kernels_like_a_run(monkeypatch):
-    """As in a run of a config, cuDNN chooses the fastest kernels; otherwise, the times would not be those of a real run."""
+    """As mmairl's configs do, `main` sets cudnn.benchmark, so that the suites time the kernels that training uses."""
     monkeypatch.setattr('sys.argv', ['benchmark', '--suite', 'teacher', '--quick', '--rounds', '1'])
     monkeypatch.setattr('projects.benchmark.__main__.compare_with_peers', lambda args: None)
     monkeypatch.setattr(torch.backends.cudnn, 'benchmark', False)
@@ -119,13 +123,13 @@ def test_suites_choose_kernels_like_a_run(monkeypatch):
 
 
 def test_fused_norm_keeps_traffic_below_300_gigabytes():
-    """The bytes are those of a step of MoCo v2+ on ResNet-50 with 256 images. Without `fused_norm`, they are 384 GB."""
+    """A step of MoCo v2+ on ResNet-50 with 256 images moves at most 300 GB of memory. Without `fused_norm`, it moves 383 GB."""
     size = dataclasses.replace(step.ON_GPU, batch=256)
     counted = traffic.count_step(traffic.WAYS['fused norm'], size)
     assert counted.bytes.total() <= 300e9
-    assert counted.bytes['cat'] < 2e9, 'a copy joins the gradients of both views'
+    assert counted.bytes['cat'] < 2e9, 'torch.cat copies the gradients of the two views'
     assert counted.launches.total() < 3200
-    # The page of a GPU visit computes its speed limits from this value.
+    # gpu_visit/results.py computes the highest possible speeds from GIGABYTES and GIGAFLOPS.
     gigabytes = counted.bytes.total() / 256e9
     assert gigabytes == pytest.approx(results.GIGABYTES['fused norm'], rel=0.01)
     assert counted.flops.total() / 256e9 == pytest.approx(results.GIGAFLOPS, rel=0.01)

@@ -1,4 +1,4 @@
-"""Test that the controls for `segment` change the features of cells (positions of a feature map) as documented."""
+"""Test the functions of dense_controls.py that replace the features of cells (positions of a feature map)."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from projects.benchmark.dense_controls import averaged, changed_cells, exchanged
 
 
 class Pixels:
-    """Stand in for CellFeatures. The features are every eighth pixel of an image."""
+    """Replace CellFeatures: the features are every eighth pixel of the images."""
 
     protocol = settings_for('segment', scenes(0))
 

@@ -1,7 +1,7 @@
-"""Test that the endpoints of the `explain` studies take the same steps as the code of the library or of mmairl, in float64.
+"""Test the studies explain_lightly and explain_sololearn, which attribute differences between two implementations of BYOL.
 
-The rows of these studies lead from mmairl's BYOL to the BYOL of another library. The endpoints are the first and the last
-row.
+Each factor of a study has level 0 (mmairl's setting) or level 1 (the setting of the other library), and each row combines
+levels of all factors. The row with only level 1 must take the same steps as the code of the other library, in float64.
 """
 
 import copy
@@ -31,8 +31,10 @@ from projects.benchmark.step import copy_weights, quiet, training_loop
 
 STUDIES = {'lightly': 'explain_lightly', 'solo': 'explain_sololearn'}
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-# The rates rise, because a constant rate would not show whether it acts inside or outside of the momentum.
+# The learning rates rise, because with a constant rate it makes no difference whether the rate is applied inside or outside of
+# the momentum buffer. TAU is the momentum of the teacher.
 RATES, TAU = (0.1, 0.2, 0.3), 0.9
+# For each step: the loss, and the changes of the first and the last weight of the backbone.
 Moves = list[dict[str, Tensor]]
 
 
@@ -42,7 +44,7 @@ def study(name: str) -> Study:
 
 
 def end(name: str, level: int) -> str:
-    """Return an endpoint of the study: the row with all levels of mmairl, or the row with all levels of the library."""
+    """Return the name of the row in which all factors have this level."""
     return next(row for row, levels in study(name).design.rows.items() if set(levels) == {level})
 
 
@@ -61,7 +63,10 @@ def batch() -> dict:
 
 @quiet()
 def network(name: str, level: int) -> tuple[BaseModel, dict]:
-    """Return the network and the optimizer of an endpoint at the size of the demo. The test supplies the views."""
+    """Return the network and the optimizer config of the row `end(name, level)` at the scale demo.
+
+    The network does not create views, because `batch` returns finished views.
+    """
     cfg = config(name, level)
     cfg.model.data_preprocessor.pop('views')
     torch.manual_seed(0)
@@ -72,7 +77,7 @@ def network(name: str, level: int) -> tuple[BaseModel, dict]:
 
 @quiet()
 def our_moves(name: str, level: int) -> Moves:
-    """Return how much mmairl's code changes the weights in the first steps of an endpoint."""
+    """Return the loss and the weight changes of each step of mmairl's code with the config of the row `end(name, level)`."""
     model, optimizer = network(name, level)
     wrapper = build_optim_wrapper(model, optimizer)
     step = training_loop(model, wrapper, batch(), [MomentumHook(TAU)])
@@ -80,6 +85,7 @@ def our_moves(name: str, level: int) -> Moves:
 
 
 def walk(step: Callable, groups: list[dict]) -> Iterator[dict[str, Tensor]]:
+    """Take a step with each learning rate of RATES, and yield its loss and weight changes."""
     for rate in RATES:
         for group in groups:
             group['lr'] = rate
@@ -99,7 +105,10 @@ def moves_of_lightly() -> Moves:
 
 
 def moves_of_solo_learn() -> Moves:
-    """Return how much solo-learn's code changes the weights, with gradients accumulated over four parts of a batch."""
+    """Return the loss and the weight changes of each step of solo-learn's code.
+
+    solo-learn's code accumulates gradients over four parts of the batch, so batch norm normalizes a quarter of the batch.
+    """
     try:
         from projects.judge import sololearn_byol
     except ModuleNotFoundError as error:
@@ -107,7 +116,8 @@ def moves_of_solo_learn() -> Moves:
 
     ours, optimizer = network('solo', 1)
     for norm in [module for module in ours.backbone.modules() if hasattr(module, 'replicas')]:
-        norm.replicas = 1  # plain batch norm, because each part of the batch passes alone
+        # mmairl's SplitBN would normalize quarters of each of the four parts. With one replica, it is plain batch norm.
+        norm.replicas = 1
     theirs = sololearn_byol.SoloBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
     for online, own in ((theirs.projector, ours.projector), (theirs.predictor, ours.predictor)):
         for place in (0, 3):
@@ -133,7 +143,7 @@ def moves_of_solo_learn() -> Moves:
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
-    """Return the largest difference between our changes and the library's, relative to the library's change."""
+    """Return the largest relative difference between the weight changes of mmairl and of the library."""
     pairs = [
         (one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')
     ]
@@ -183,7 +193,7 @@ def test_rows_differ_in_their_factors_only(name):
     assert design.factors == tuple(
         factor for factor in study(name).design.factors if factor != 'precision'
     )
-    # In two rows, the endpoints, all factors have the same level.
+    # In exactly two rows, all factors have the same level.
     assert (
         design.resolution == 4
         and [len(set(levels)) for levels in design.rows.values()].count(1) == 2
@@ -193,7 +203,7 @@ def test_rows_differ_in_their_factors_only(name):
 
 @pytest.mark.parametrize('name', list(STUDIES))
 def test_planted_gap_is_attributed_to_its_factors(name):
-    """The scores of the study's rows are invented: two effects are planted, with a spread of half a point."""
+    """The scores are invented: two factors change them by -4 and 2.5 points, and noise has a standard deviation of 0.5."""
     design, draw = study(name).design, np.random.default_rng(0)
     planted = {'rate and momentum buffer': -4.0, 'blur of the second view': 2.5}
     spread = draw.normal(0, 0.5, (len(design.rows), 3))

@@ -1,4 +1,4 @@
-"""Test the GPU visit: priorities, limits, kills, wheels and the page."""
+"""Test projects.benchmark.gpu_visit: the choice and time limits of jobs, killed commands, wheels and the results page."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from projects.benchmark.gpu_visit.schedule import Context, Job, Visit, choose, f
 from projects.benchmark.gpu_visit.wheels import missing_packages
 
 ROOT = Path(__file__).parents[3]
-# A program that visits with three jobs: one records numbers, one fails, and one hangs and has a child process.
+# This program runs three jobs: `works` records numbers, `fails` raises an error, and `hangs` sleeps and has a child process.
 SCRIPT = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -125,7 +125,7 @@ def test_limit_is_the_slower_of_copies_and_products():
     assert limit(rows, 'fast') == pytest.approx(1000)
     assert limit(rows, 'compile') is None
     assert limit([*rows, dict(job='visit', device='cpu')], 'fast') is None, (
-        'a rehearsal has no limit, because its sizes are tiny'
+        'a speed limit is shown for a rehearsal at tiny sizes'
     )
 
 
@@ -138,7 +138,7 @@ def test_cut_off_line_loses_no_other(tmp_path):
 
 
 def test_needed_jobs_run_again():
-    """A second visit may run on a new machine, which lacks the files of the first visit."""
+    """The job 'draw' runs again for 'run', because the files that it wrote may be missing on a new machine."""
     jobs = [Job('draw', print, 1), Job('run', print, 1, needs='draw'), Job('other', print, 1)]
 
     def names(done: set[str], only: list[str] | None = None) -> list[str]:
@@ -208,7 +208,9 @@ def test_wheels_leave_out_what_the_machine_has():
         'addict',
         'lightly',
     }
-    assert 'opencv-python' not in names, 'the installed headless package contains the same module'
+    assert 'opencv-python' not in names, (
+        'opencv-python is downloaded although the headless package is installed'
+    )
     assert not any(
         name.startswith(('torch', 'nvidia', 'triton', 'rich', 'scipy')) for name in names
     )
@@ -223,7 +225,8 @@ def test_wheels_are_those_of_the_machines_python(monkeypatch, python, name):
     assert names & {'older', 'newer'} == {name}
 
 
-# For each job: the name of its rehearsal, which takes at most ten minutes. Jobs that are not listed belong to 'steps'.
+# For each job: the group with which test_every_job_runs_at_tiny_size_on_a_cpu runs it. A group takes at most ten minutes. Jobs
+# that are not listed belong to the group 'steps'.
 REHEARSALS = {
     **{job.name: 'compile' for job in PLAN if {'compile', 'graphs'} & set(job.name.split())},
     **{job.name: 'cases' for job in PLAN if job.name.startswith('case ')},
@@ -237,7 +240,8 @@ def rehearse(out: Path, device: str, jobs: list[str]) -> set[str]:
     """Run jobs at tiny sizes, and return those that succeeded."""
     command = [sys.executable, '-m', 'projects.benchmark.gpu_visit', '--device', device]
     settings = ['--patience', '20', '--seconds', '3000', '--out', str(out), '--only', *jobs]
-    with tempfile.TemporaryDirectory() as scratch:  # sockets require a short path
+    # Sockets require a short path, and the path of pytest's temporary folder can be too long.
+    with tempfile.TemporaryDirectory() as scratch:
         environment = {**os.environ, 'TMPDIR': scratch}
         process = subprocess.run(
             [*command, *settings], cwd=ROOT, env=environment, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""Test that the variants of the collapse table are the rows of BYOL's Table 5b."""
+"""Test that VARIANTS of collapse.py and the configs of BYOL's Table 5b have the same combinations of settings."""
 
 from mmairl.config import load_config
 from projects.byol_variants.collapse import ROOT, VARIANTS

@@ -1,4 +1,4 @@
-"""Read checkpoints that other packages write. Features must be equal, and nothing in a file may be executed.
+"""Test that mmairl reads checkpoints of other packages: features are equal, and no code in a file is executed.
 
 A test is skipped if its package is not installed. The tests have passed with lightly 1.6.0, solo-learn 1.0.2,
 stable-pretraining 0.1.8, Lightning 2.6.6, transformers 5.23.0 and timm 1.0.31.
@@ -33,7 +33,7 @@ def assert_same(file: Path, theirs: nn.Module, part: str = 'student') -> None:
 
 
 def written(lightning: ModuleType, module: nn.Module, file: Path, steps: int = 0) -> Path:
-    """Train a module for some steps by Lightning's Trainer, and save a checkpoint."""
+    """Train a module for `steps` steps with Lightning's Trainer, and save a checkpoint."""
     how = dict(
         accelerator='cpu',
         logger=False,
@@ -52,14 +52,14 @@ def written(lightning: ModuleType, module: nn.Module, file: Path, steps: int = 0
 
 
 def moved(module: nn.Module, *parts: nn.Module) -> nn.Module:
-    """Change the batch-norm statistics of a module, so that no two parts have the same."""
+    """Pass different images through the parts of a module, so that no two parts have equal batch-norm statistics."""
     for number, part in enumerate(parts):
         part.train()(IMAGES + number)
     return module
 
 
 def lightlys_byol(lightning: ModuleType, sequential: bool) -> nn.Module:
-    """BYOL with the names of lightly's benchmark or of its examples. In the examples, the backbone is a Sequential."""
+    """Return BYOL with the weight names of lightly's benchmark or, if `sequential`, of lightly's examples."""
     modules = package('lightly.models.modules')
     loss = package('lightly.loss').NegativeCosineSimilarity()
     update = package('lightly.models.utils').update_momentum
@@ -126,7 +126,7 @@ def test_features_of_lightlys_byol_are_equal(sequential, teacher, tmp_path):
 
 def test_features_of_solo_learns_byol_are_equal(tmp_path, monkeypatch):
     lightning = package('pytorch_lightning')
-    # Lightning 2 cannot import this module, of which solo-learn uses only a schedule.
+    # solo-learn imports a schedule from pl_bolts, which does not work with Lightning 2. The test needs no schedule.
     bolts = ModuleType('pl_bolts.optimizers.lr_scheduler')
     bolts.LinearWarmupCosineAnnealingLR = None
     for name in ('pl_bolts', 'pl_bolts.optimizers', bolts.__name__):
@@ -163,7 +163,7 @@ def test_settings_of_omegaconf_are_left_out(tmp_path):
     lightning, omegaconf = package('pytorch_lightning'), package('omegaconf')
 
     class BYOL(lightning.LightningModule):
-        """A checkpoint with the names of solo-learn's main branch, which has not been released."""
+        """A model with the weight names of solo-learn's main branch, which has not been released."""
 
         def __init__(self, cfg: object) -> None:
             super().__init__()
@@ -215,12 +215,12 @@ def test_features_of_hugging_face_resnets_are_equal(kind, depths, layer_type, tm
 
 
 def hugging_face_models() -> Iterator[tuple[str, str, dict]]:
-    """Yield the name of a family of models, the name of a head, and settings."""
+    """Yield a family of models, a head (the two together are a class of transformers), and options of the config."""
     for head in ('Model', 'ForImageClassification'):
         # DINO's networks use this epsilon, while Hugging Face's default is 1e-12.
         yield 'ViT', head, dict(layer_norm_eps=1e-6, intermediate_size=256)
         yield 'Dinov2', head, {}
-        yield 'Dinov2', head, dict(use_swiglu_ffn=True)  # settings that only the giant DINOv2 uses
+        yield 'Dinov2', head, dict(use_swiglu_ffn=True)  # only the giant DINOv2 uses SwiGLU
         yield 'Dinov2WithRegisters', head, {}
     dinov3 = dict(patch_size=16, num_register_tokens=4, intermediate_size=256)
     yield 'DINOv3ViT', 'Model', dict(**dinov3, use_gated_mlp=False, hidden_act='gelu')

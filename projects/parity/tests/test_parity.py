@@ -1,4 +1,4 @@
-"""Test that the comparisons run with installed libraries and report missing libraries."""
+"""Test that mmairl's results equal those of installed libraries, and that missing libraries are reported."""
 
 import importlib.util
 
@@ -17,7 +17,7 @@ def test_missing_library_is_reported_in_its_row(monkeypatch):
 @pytest.mark.parametrize('package', compare.PACKAGES)
 def test_libraries_equal_ours_except_named_factors(package):
     pytest.importorskip(package, reason=f'{package} is not installed')
-    # In these computations, the libraries differ from mmairl by definition.
+    # In these computations, the libraries' definitions differ from mmairl's, so their results may differ.
     different = ('warm-up', 'momentum over a run')
     rows = [row for row in compare.rows() if row[0] == compare.PACKAGES[package]]
     assert rows and all(

@@ -1,4 +1,4 @@
-"""Test that curves of finished runs are stored unchanged, with few points."""
+"""Test that points of the curves of finished runs are stored, and that they replace stored curves of the same scale."""
 
 import json
 from itertools import pairwise

@@ -13,8 +13,8 @@ from harness.errors import raises_code
 from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
 
-moto = pytest.importorskip('moto.server', reason='pip install "moto[server]" s3fs')
-s3fs = pytest.importorskip('s3fs', reason='pip install s3fs')
+moto = pytest.importorskip('moto.server', reason='moto is not installed (pip install "moto[server]" s3fs)')
+s3fs = pytest.importorskip('s3fs', reason='s3fs is not installed (pip install s3fs)')
 import boto3  # noqa: E402
 
 # A late answer of the server comes after this number of seconds.
@@ -23,7 +23,7 @@ SECRETS = 'verysecret', 'AKIAPUBLIC'
 
 
 class Faults:
-    """Delay the next answers of the server, or replace them with errors.
+    """An application that delays the next `left` answers of the server, or replaces them with errors.
 
     Errors of the kind 'silent' have no body, like S3's answers to HEAD.
     """
@@ -64,7 +64,7 @@ URL = 's3://images/train-{0..2}.tar'
 
 @pytest.fixture
 def storage(server, own_cache, clock, monkeypatch):
-    """Yield a bucket with three shards, a client of it, and the faults of its server."""
+    """Create a bucket with three shards. Yield an S3 client and the faults of the server."""
     served, url = server
     monkeypatch.setenv('AWS_ENDPOINT_URL', url)
     monkeypatch.setenv('AWS_ACCESS_KEY_ID', 'AKIAPUBLIC')

@@ -17,7 +17,9 @@ from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
 from mmairl.errors import UserError
 
-pytest.importorskip('aiohttp', reason='fsspec reads web servers by aiohttp (pip install aiohttp)')
+pytest.importorskip(
+    'aiohttp', reason='aiohttp, with which fsspec reads web servers, is not installed (pip install aiohttp)'
+)
 pytestmark = pytest.mark.usefixtures('own_cache', 'clock')
 
 
@@ -203,7 +205,7 @@ def test_temporary_http_fault_is_retried(fault, folder, site, clock):
     data = Shards(f'{site.url}{folder}/a.tar')
     site.answers = [fault] * 12
     assert int(data.raw(1)[0, 0, 0]) == 200
-    assert [pause for pause in clock.slept if pause > 0.1], 'retries must pause'
+    assert [pause for pause in clock.slept if pause > 0.1], 'the retries do not pause'
     site.answers = [fault] * 1000
     began = clock.now
     with raises_code('no-answer', str(fault) if isinstance(fault, int) else None) as raised:

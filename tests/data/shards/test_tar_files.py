@@ -138,7 +138,7 @@ def test_invalid_sample_is_an_error(code, match, members, tmp_path):
 
 
 def with_size(field: bytes) -> bytes:
-    """Return an archive whose first header states this size.
+    """Return an archive whose first header states the size `field`.
 
     A negative size could send the reader back to the same header.
     """
@@ -175,7 +175,7 @@ def test_extended_header_costs_linear_time(text, tmp_path):
     began = time.process_time()
     with suppress(UserError):
         Shards(path)
-    assert time.process_time() - began < 20, 'reading must take linear time; quadratic time would be minutes'
+    assert time.process_time() - began < 20, 'reading does not take linear time (quadratic time would be minutes)'
 
 
 @pytest.mark.parametrize('kind', [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])

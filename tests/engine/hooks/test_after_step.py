@@ -24,14 +24,16 @@ def momenta_of(runner) -> list[float]:
 
 
 def test_accumulation_moves_teacher_and_queue_once(toy_config):
-    """Two iterations are one optimizer step. The keys of both iterations are enqueued, in order."""
+    """Two iterations are one optimizer step, so four iterations are two steps.
+
+    The keys of all iterations are enqueued, in order.
+    """
     cfg = toy_config(width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2})
     cfg.model.symmetric = False
     run.share_batch(cfg, 1)
     assert cfg.train_dataloader.batch_size == 8
     runner = run.build_runner(cfg)
     moved = momenta_of(runner)
-    # Four iterations are two optimizer steps.
     assert moved == pytest.approx([0.995, 1.0])
     queue = runner.model.queue
     assert queue.position == (4 * 8) % 24
@@ -40,9 +42,9 @@ def test_accumulation_moves_teacher_and_queue_once(toy_config):
 
 @pytest.mark.parametrize('first_step', [1, 0])
 def test_momentum_at_first_middle_and_last_step(toy_config, first_step):
-    """The momentum follows m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2.
+    """The momentum of step k of K = 3 steps is m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2.
 
-    With `first_step` 1, k is 1, 2, 3 = K; with 0, it is 0, 1, 2.
+    The steps are counted from `first_step`, so k is 1, 2, 3 or 0, 1, 2.
     """
     options = {'default_hooks.momentum.base': 0.96, 'default_hooks.momentum.first_step': first_step}
     cfg = toy_config(width=8, steps=3, **options)

@@ -1,4 +1,4 @@
-"""Steps with non-finite values change nothing and are recorded. Unreadable images are counted over all processes."""
+"""Steps with non-finite values are skipped and recorded. Unreadable images are counted over all processes."""
 
 import json
 from pathlib import Path
@@ -89,13 +89,16 @@ def test_non_finite_gradients_are_skipped_and_counted(toy_config, name, on_gpu, 
     (model, momenta), (next_model, next_momenta) = states[:2]
     assert (resuming.differing(model, next_model, 'model') == []) != on_gpu
     assert (resuming.differing(momenta, next_momenta, 'momenta') == []) == (fused or not on_gpu), (
-        'the momenta must stay unchanged on a CPU and in a fused step, and change otherwise'
+        'the momenta changed on a CPU or in a fused step, or stayed equal in an unfused step on a GPU'
     )
     assert noted(runner)['iteration'] == 2 and noted(runner)['indices'] == list(range(8, 16))
 
 
 def test_skipped_step_is_recorded_with_its_images(toy_config):
-    """Weights, statistics, queue and momentum stay as they were before the skipped step, and are finite at the end."""
+    """A skipped step changes no weights, statistics, queue or momenta.
+
+    The next step changes the weights, and they stay finite.
+    """
     runner, states = trained(toy_config, dict(type='Spoil', iterations=[2]))
     assert resuming.differing(states[0], states[1], 'state') == []
     assert resuming.differing(states[1][0], states[2][0], 'model') != []
@@ -143,7 +146,7 @@ for folder in sys.argv[1:]:
         hook.after_train(runner)
     except UserError as error:
         print(f'rank {dist.get_rank()}: {error}', flush=True)
-    batches._shutdown_workers()  # the garbage collector would wait 5 s for each
+    batches._shutdown_workers()  # the garbage collector would wait 5 s for each worker
 dist.destroy_process_group()
 """
 

@@ -1,4 +1,4 @@
-"""The health hook measures what its documentation states, and does not change training."""
+"""HealthHook measures what its documentation states, and does not change training."""
 
 import logging
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ def test_gradient_norms_exclude_the_loss_scale(scale, fused):
         assert metrics[f'update_ratio_{name}'] == pytest.approx((change.norm() / before[name].norm()).item())
     assert metrics['gradient_norm'] == pytest.approx(torch.cat(list(gradients.values())).norm().item())
     assert metrics['update_ratio'] == max(metrics[f'update_ratio_{name}'] for name in parts)
-    assert not any('fc' in name for name in metrics), 'frozen parts must not be reported'
+    assert not any('fc' in name for name in metrics), 'the frozen layer fc is reported'
 
 
 CASES = {
@@ -67,7 +67,7 @@ CASES = {
 
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 def test_hooks_leave_training_bitwise_equal(toy_config, tmp_path, case):
-    """Weights, teacher, statistics, queue and random state all stay equal."""
+    """Weights, teacher, statistics, queue and random state equal those of a run without the hooks."""
     options = dict(case, steps=4, width=8, **{'default_hooks.checkpoint': None})
     plain = {'default_hooks.health': None, 'default_hooks.non_finite': None}
     _, without, random_state = trained(toy_config(**options, **plain, work_dir=str(tmp_path / 'a')))

@@ -1,4 +1,7 @@
-"""Batch norm in fine-tuning: its decay follows from the length of an epoch, and precise statistics are means over batches."""
+"""EpochBatchNormHook derives the decay of batch norm from the length of an epoch.
+
+PreciseBNHook sets statistics to means over batches.
+"""
 
 from types import SimpleNamespace
 

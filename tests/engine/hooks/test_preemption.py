@@ -1,4 +1,4 @@
-"""A signal makes a run save a checkpoint and exit with 75. test_resume.py tests runs of two processes."""
+"""A signal makes a run save a checkpoint and exit with status 75. test_resume.py tests runs of two processes."""
 
 import multiprocessing
 import os
@@ -40,7 +40,7 @@ def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys):
     workers.
     """
     monkeypatch.setattr('mmairl.errors.stop_processes', lambda: os.kill(os.getpid(), signal.SIGTERM))
-    early = Listener(lambda number: pytest.fail('a second signal must not end the clean-up'))
+    early = Listener(lambda number: pytest.fail('a signal interrupted the clean-up'))
     signalled = [dict(type='SignalAt', iteration=2, number=signal.SIGINT)]
     cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signalled, **{'optim_wrapper.accumulative_counts': 3})
     with pytest.raises(SystemExit) as exit_error:
@@ -54,7 +54,9 @@ def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys):
 
 
 def test_signal_during_a_save_keeps_both_checkpoints(toy_config, monkeypatch):
-    """The signal arrives in the thread that writes, after it has written the data and before it renames the file."""
+    """The signal arrives in the thread that writes iter_1.pth, after it has written the data and before it renames the
+    file.
+    """
     first = iter([True])
 
     def fsync(file: int, plain=os.fsync) -> None:

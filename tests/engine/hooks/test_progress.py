@@ -36,7 +36,7 @@ def test_tensors_are_read_together_on_demand(monkeypatch):
     copies = []
     to_list = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, 'tolist', lambda self: copies.append(len(self)) or to_list(self))
-    monkeypatch.setattr(torch.Tensor, 'item', lambda self: pytest.fail('waited for one value'))
+    monkeypatch.setattr(torch.Tensor, 'item', lambda self: pytest.fail('the run waited for a single value'))
     history = DeviceHistory()
     for step in range(20):
         history.update(torch.tensor(float(step)))

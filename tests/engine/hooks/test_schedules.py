@@ -1,4 +1,4 @@
-"""Schedules that change numbers in a model: their formulas, their values in a run, and unknown paths to numbers."""
+"""ScheduleHook changes numbers of a model during training: formulas, values in a run, and errors for unknown numbers."""
 
 import math
 

@@ -1,4 +1,7 @@
-"""LARS's update equals the rule in plain Python, and only the right parameters have an adapted learning rate."""
+"""LARS's update equals the papers' rule in plain Python.
+
+By default, biases and parameters of norms have no adapted learning rate.
+"""
 
 import copy
 import math
@@ -30,7 +33,10 @@ def tensors(seed: int) -> list[Tensor]:
 def scalar_lars(
     w: list[float], grads: list[list[float]], lrs: list[float], adapt: bool, inside: bool = True
 ) -> list[float]:
-    """Apply the papers' formula to the values of one tensor, as Python floats, for a sequence of gradients."""
+    """Apply the papers' formula to one tensor, given as a list of Python floats, for a sequence of gradients.
+
+    Return its final values.
+    """
     mu, wd, eta = HYPER['momentum'], HYPER['weight_decay'] if adapt else 0.0, HYPER['eta']
     v = [0.0] * len(w)
     for g, lr in zip(grads, lrs):
@@ -43,7 +49,7 @@ def scalar_lars(
 
 
 def steps(optimizer: LARS, params: list[nn.Parameter], seed: int, count: int = 20, first: int = 0) -> None:
-    """Take steps with a changing learning rate. The seed determines the gradients."""
+    """Take steps with a changing learning rate and random gradients. The gradients depend on `seed` and on the step."""
     for step in range(first, first + count):
         for group in optimizer.param_groups:
             group['lr'] = warm_up_then_cosine(step)

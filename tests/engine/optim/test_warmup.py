@@ -1,4 +1,4 @@
-"""At every step, the learning rate of mmengine's schedulers and of ours equals the papers' formula."""
+"""At every step of the schedule sgd_200e.py, the learning rate equals the formula of a linear warm-up and a cosine decay."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The optimizer wrapper with LARS on a CPU: precision, accumulation, clipping and resume."""
+"""AutocastOptimWrapper on a CPU: precision, accumulation, clipping and resume."""
 
 import copy
 from types import SimpleNamespace
@@ -16,7 +16,10 @@ from mmairl.engine.optim.lars import LARS
 
 
 def network() -> nn.Module:
-    """Return a linear layer, a norm and a linear layer, so that LARS has both of its parameter groups."""
+    """Return a linear layer, a norm and a linear layer.
+
+    LARS then has a group of adapted weights and a group of other parameters.
+    """
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
 
@@ -81,7 +84,9 @@ def test_gradient_norm_is_logged_without_a_wait():
 
 
 def test_step_skipped_by_the_scaler_moves_nothing():
-    """The scaler skips a step for a non-finite image, and for a finite loss whose scaled gradients overflow."""
+    """The scaler skips a step if images have infinite values, and also if the loss is finite but its scaled gradients
+    overflow.
+    """
     model = network()
     wrapper = wrap(model, dtype='float16')
     for scale, batch, finite in ((16.0, torch.full((4, 6), float('inf')), False), (3e38, batches(1)[0], True)):

@@ -46,7 +46,7 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
 @needs_deepspeed
 @pytest.mark.parametrize('case,strategy', sharding.EQUAL['deepspeed'])
 def test_five_steps_equal_those_of_ddp(two, case, strategy):
-    """The cases include accumulation, clipping (vit, float16), skipped steps and mixed precision."""
+    """The cases include accumulation, gradient clipping, skipped steps and mixed precision."""
     outcomes, _ = two
     sharding.assert_equal(outcomes[f'{case}/{strategy}'], outcomes[f'{case}/None'])
 

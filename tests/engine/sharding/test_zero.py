@@ -41,7 +41,9 @@ def test_overflow_in_one_process_skips_step_in_both(two):
 @pytest.mark.slow
 def test_stage_1_exchanges_gradients_once_per_step(two):
     once, each_batch = two[0]['exchanges']
-    assert 0 < 5 * once == 3 * each_batch, 'stage 1 must exchange once per step (3), and stage 2 once per batch (5)'
+    assert 0 < 5 * once == 3 * each_batch, (
+        'the exchanges of stages 1 and 2 are not in the ratio of 3 steps to 5 batches'
+    )
 
 
 @pytest.mark.slow
@@ -49,7 +51,7 @@ def test_resumed_run_equals_uninterrupted_run(two):
     whole, interrupted = (two[1] / part / 'iter_6.pth' for part in ('whole', 'interrupted'))
     resuming.assert_the_same_run(whole, interrupted)
     names = sorted(path.name for path in interrupted.parent.glob('*.pth'))
-    assert names == ['iter_4.pth', 'iter_6.pth'], 'max_keep_ckpts'
+    assert names == ['iter_4.pth', 'iter_6.pth'], 'max_keep_ckpts=2 is not respected'
 
 
 @pytest.mark.slow

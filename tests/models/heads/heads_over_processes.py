@@ -1,4 +1,7 @@
-"""Script that computes loss and gradients of heads on a batch shared by several processes. Rank 0 saves the results."""
+"""Script that computes the loss and the gradients of each head on a batch shared by several processes.
+
+Rank 0 saves the results.
+"""
 
 import sys
 
@@ -27,14 +30,16 @@ HEADS = {
 
 
 def step(name: str) -> dict[str, torch.Tensor]:
-    """Return the mean loss over all processes, the gradients of rows and weights, and the buffers of the head."""
+    """Return the mean loss over all processes, the gradients of the queries and of the head's weights, and the buffers of
+    the head.
+    """
     torch.manual_seed(3)
     head = HEADS[name]().double()
     views = torch.randn(4, ROWS, WIDTH, dtype=torch.float64)
     share = views.unflatten(1, (get_world_size(), -1))[:, get_rank()]
     q = {view: share[view].clone().requires_grad_() for view in (0, 1)}
-    # The seeds differ between processes, yet LeJEPA must use the slices of the first process in all
-    # of them.
+    # LeJEPAHead samples random slices. Although each process has its own seed here, all processes
+    # must use the slices of the first process.
     torch.manual_seed(5 + get_rank())
     loss = head(q, {view: share[2 + view] for view in (0, 1)}, None)['loss']
     loss.backward()

@@ -8,7 +8,7 @@ from mmairl.config import load_config
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[3] / 'configs/byol_variants'
-# Table 5b states, for each config, whether it has a predictor and a target network, and its beta.
+# For each config: whether it has a predictor and a target network, and its beta, as in Table 5b.
 TABLE_5B = {
     'byol': (True, True, 0),
     'predictor_target_beta1': (True, True, 1),
@@ -19,7 +19,8 @@ TABLE_5B = {
     'mean_teacher': (False, True, 0),
     'neither_beta0': (False, False, 0),
 }
-# Table 5a states, for each config, the initial momentum of the teacher and its schedule.
+# For each config: the initial momentum of the teacher, and the schedule of the momentum, as in
+# Table 5a.
 TABLE_5A = {
     'target_fixed': (1.0, 'constant'),
     'target_ema0999': (0.999, 'cosine'),
@@ -29,7 +30,10 @@ TABLE_5A = {
 
 
 def test_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
-    """In the last row of Table 5a, the teacher is a copy of the student in each step. A stopped gradient does the same."""
+    """In the last row of Table 5a, the teacher is a copy of the student in each step.
+
+    The loss and the gradients must equal those of a student whose keys have no gradient.
+    """
     averaged, stopped = (
         MODELS.build(toy_config(f'byol_variants/{name}_r50_300e.py', width=8).model).double()
         for name in ('byol', 'predictor_beta0')

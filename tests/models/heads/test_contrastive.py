@@ -1,4 +1,4 @@
-"""The contrastive heads: their accuracy, required inputs, and InfoNCE(alpha, beta), which equals BYOL's Eq. 6."""
+"""ContrastiveHead's accuracy and required queue, and InfoNCEHead, whose loss equals Eq. 6 of BYOL's paper."""
 
 import math
 
@@ -21,7 +21,10 @@ def test_instance_accuracy_counts_closest_positives():
 
 
 def printed(query: Tensor, same: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:
-    """Return Eq. 6 as printed, in loops over images. The printed expression is to be maximized."""
+    """Compute Equation 6 of BYOL's paper as it is printed, with loops over images.
+
+    The paper maximizes this value, so the loss is its negative.
+    """
     count, attraction, repulsion = len(query), 0.0, 0.0
     for i in range(count):
         attraction = attraction + query[i] @ other[i]

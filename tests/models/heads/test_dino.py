@@ -1,4 +1,4 @@
-"""DINO's loss and center equal loops over the formula."""
+"""DINOHead's loss and center equal a direct computation of DINO's formulas."""
 
 import torch
 from harness.losses import assert_same, rows

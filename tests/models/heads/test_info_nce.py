@@ -1,4 +1,6 @@
-"""InfoNCE in chunks equals the loss of concatenated logits, with the stated precision and memory."""
+"""`info_nce` computes logits in chunks of negatives, but its loss and gradients equal those of one concatenated matrix of
+logits.
+"""
 
 import pytest
 import torch
@@ -24,7 +26,9 @@ def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) ->
 @pytest.mark.parametrize('chunk', [1, 12, 2**21])
 @pytest.mark.parametrize('count', [0, 1, 11])
 def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, dtype, tolerance):
-    """A chunk has one negative, three negatives (11 is not a multiple of 3), or all negatives."""
+    """With 4 queries, the values of `chunk` give chunks of one negative, of three negatives (11 is not a multiple of 3),
+    or of all negatives.
+    """
     monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
@@ -47,27 +51,29 @@ def test_autocast_narrows_only_the_products():
         loss, _ = info_nce(q, k, narrow, 0.2)
         loss.sum().backward()
     assert loss.dtype == q.grad.dtype == torch.float32
-    assert seen.cast == negatives.numel(), 'negatives must be cast exactly once'
+    assert seen.cast == negatives.numel(), 'the negatives are not cast exactly once'
     assert seen.products == {dtype} and seen.widest * 4 <= module.CHUNK < negatives.shape[0] * 4
-    assert max(sizes) == 4 * 8, 'autograd may keep at most one mean for each query'
+    assert max(sizes) == 4 * 8, 'autograd keeps more than one vector for each query'
     exact = q.detach().double().requires_grad_()
     expected = concatenated(exact, k.double(), negatives, 0.2)
     expected.sum().backward()
-    # This is the rounding error of one logit: a product of two unit vectors, divided by 0.2.
+    # A logit is a product of two unit vectors, divided by the temperature 0.2. This is its rounding
+    # error in bfloat16.
     rounding = torch.finfo(dtype).eps / 0.2
     torch.testing.assert_close(loss.double(), expected, atol=rounding, rtol=0)
     torch.testing.assert_close(q.grad.double(), exact.grad, atol=2 * rounding, rtol=0)
 
 
 class Seen(TorchDispatchMode):
-    """Record the dtypes of matrix products, the width of the widest matrix with four rows, and the number of converted
-    elements.
+    """Record the dtypes of matrix products, the width of the widest matrix with four rows, and the number of elements that
+    are converted to another dtype.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.products, self.widest = set(), 0
-        self.cast = 0  # Only elements of negatives are counted
+        # Only tensors with more than four rows are counted, so these are the negatives.
+        self.cast = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))

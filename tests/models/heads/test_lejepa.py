@@ -1,4 +1,4 @@
-"""LeJEPA's loss equals loops over slices and points."""
+"""LeJEPAHead's loss equals a computation with loops over slices and over the points of the integral."""
 
 import torch
 from harness.losses import assert_same, rows

@@ -1,4 +1,6 @@
-"""Configs of further methods follow their released recipes, and short runs collapse only without the method's remedy."""
+"""The configs of configs/methods follow the released recipes, and short runs collapse only if a method's remedy for
+collapse is removed.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +24,8 @@ CONFIGS = Path(__file__).parents[3] / 'configs/methods'
 
 # The released code has these values. In order: learning rate per 256 images, weight decay, epochs,
 # batch size, epochs of warm-up, final fraction of the learning rate, hidden widths of projector and
-# predictor, whether each of these ends with a norm, and the number of views per crop.
+# predictor, whether projector and predictor end with a norm, and the number of views for each kind
+# of crop (size, smallest and largest scale).
 RECIPES = {
     'simsiam_r50_100e': (0.05, 1e-4, 100, 512, 0, 0, (2048, 512), (True, False), {(224, 0.2, 1.0): 2}),
     'barlow_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
@@ -69,13 +72,14 @@ def test_recipe_equals_the_released_one(name):
 
 
 def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[nn.Module, Tensor]:
-    """Train with 8 steps per epoch. Return the model, and a batch of unseen images with training views."""
+    """Train with 8 steps per epoch. Return the model, and the first training view of 256 unseen images."""
     cfg = load_config(str(CONFIGS / f'{name}_shapes.py'), options)
     cfg.model.backbone.update(stem_channels=8, base_channels=8)
     cfg.model.projector.in_channels = 64
     cfg.train_dataloader.dataset.count = 512
     cfg.total_batch_size = 64
-    # With batches of 64, VICReg and Barlow Twins would diverge at their full learning rates.
+    # The configs have learning rates for larger batches, with which VICReg and Barlow Twins would
+    # diverge. This option scales the learning rate to batches of 64.
     cfg.auto_scale_lr.enable = True
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]
@@ -88,9 +92,9 @@ def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[
 
 
 def rank(model: nn.Module, images: Tensor) -> float:
-    """Return the rank of the projections.
+    """Return the rank of the centered projections.
 
-    Their standard deviations stay at 1 even after a collapse, because the last layer is a norm.
+    The standard deviations would not show a collapse of SimSiam, because its projector ends with a norm.
     """
     z = project(model, images)
     return rankme(z - z.mean(dim=0))
@@ -103,7 +107,7 @@ def deviation(model: nn.Module, images: Tensor) -> float:
 def information(model: nn.Module, images: Tensor) -> float:
     """Return the mutual information of images and prototypes, in nats.
 
-    It is 0 if one prototype always wins, or if none ever does.
+    It is 0 if all images have the same distribution over prototypes, for example if one prototype always wins.
     """
     head = model.head
     share = F.softmax((project(model.teacher, images) - head.centre) / head.key_temperature, dim=1)

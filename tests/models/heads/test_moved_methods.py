@@ -1,4 +1,4 @@
-"""Stored configs may use the old names of modules and folders, from before the heads moved into the package."""
+"""Heads and their configs were once in `projects/`. Stored configs may still use these old names of modules and folders."""
 
 import pytest
 

@@ -9,7 +9,7 @@ from mmairl.models.heads import OptimalLinearHead, RegressionHead
 
 @pytest.mark.parametrize('weight', [1.0, 0.25])
 def test_regression_is_distance_of_unit_vectors(weight):
-    """With a weight of 0.25, the sum of both directions is SimSiam's loss plus 1."""
+    """With a weight of 0.25, RegressionHead's loss is SimSiam's loss plus 1."""
     (q, p), (k, j) = ([3 * torch.randn(4, 6, dtype=torch.float64) for _ in range(2)] for _ in range(2))
     loss = RegressionHead(weight)({0: q, 1: p}, {0: k, 1: j}, None)['loss']
     distances = [(F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum() / 4 for a, b in ((q, j), (p, k))]
@@ -20,7 +20,6 @@ def test_regression_is_distance_of_unit_vectors(weight):
 
 
 def test_rows_are_normalized_in_float32():
-    """In bfloat16, the norm of a row of 4 096 ones would be wrong."""
     q = torch.ones(2, 4096, dtype=torch.bfloat16)
     results = RegressionHead()({0: q}, {1: q}, None)
     assert results['loss'].dtype == torch.float32 and abs(results['loss']) < 1e-5

@@ -69,14 +69,18 @@ def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **cha
 
 
 def scored(name: str, place: int, level: float, on: str | None = None, **changes: Any) -> Record:
-    """Return a row of three seeds whose scores are close to `level`."""
+    """Return a row of three seeds. Its k-NN scores are close to `level`, its linear scores are close to `level` + 4."""
     noise = NOISE[place % 3]
     runs = [run(s, f'runs/{place}', **{'k-nn': level + n, 'linear': level + 4 - n}) for s, n in enumerate(noise)]
     return row(name, runs, on, **changes)
 
 
 def steps(*steps: tuple[str, float, float], seeds: int = 5, **changes: Any) -> Record:
-    """Return a chain of rows. Each step has a name, an effect, and the spread of the effect over seeds."""
+    """Return the record of a study in which each row builds on the previous one.
+
+    Each of the `steps` has the name of a row, its effect on the k-NN score, and the standard deviation of this effect
+    over seeds.
+    """
     draw = np.random.default_rng(0)
     scores = 40 + draw.normal(0, 2, seeds)
     rows = []
@@ -119,14 +123,14 @@ def one_seed() -> Record:
 
 
 def confounded() -> Record:
-    """The largest effect is that of a row that also differs in an undeclared setting."""
+    """Return a study whose largest effect is that of a row with an undeclared change."""
     record = steps(('base', 0, 0), ('+ predictor', 12.0, 0.9), ('+ symmetric loss', 3.0, 0.6), ('+ crop', 0.2, 0.3))
     record['fairness']['before'][0]['undeclared'] = ['optim_wrapper.optimizer.lr']
     return record
 
 
 def collapsed() -> Record:
-    """Two runs of a row have collapsed, and the next row builds on this row."""
+    """Return a study in which two runs of a row have collapsed, and the next row builds on this row."""
     record = steps(('base', 0, 0), ('BYOL loss', -1.0, 1.0), ('+ large batch', 8.6, 1.0), ('+ crop', 2.0, 0.4))
     for one in record['rows'][1]['runs'][:2]:
         one['scores']['k-nn'] = 5.0
@@ -134,7 +138,7 @@ def collapsed() -> Record:
 
 
 def unfinished() -> Record:
-    """Some runs have failed, are running, or have not started."""
+    """Return a study of which some runs have failed, are running, or have not started."""
     record = steps(('base', 0, 0), ('+ predictor', 6.0, 0.5), ('+ symmetric loss', 2.0, 0.8))
     last = record['rows'][-1]['runs']
     last[4] = dict(seed=4, state='failed', error='the loss became NaN at step 310', folder='runs/2/seed_4')
@@ -150,7 +154,7 @@ def sequential() -> Record:
 
 
 def costly() -> Record:
-    """A ladder with published scores and costs. The symmetric loss doubles the compute."""
+    """Return a study with published scores and with the cost of each row. The symmetric loss doubles the compute."""
     record = steps(
         ('MoCo v2', 0, 0),
         ('+ SyncBN', 0.6, 1.5),
@@ -169,7 +173,7 @@ def costly() -> Record:
 
 
 def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int = 4) -> Record:
-    """A full factorial of two factors. `effects` contains the effect of each factor, and the interaction."""
+    """Return a full factorial study of two factors. `effects` contains the effect of each factor, and the interaction."""
     draw = np.random.default_rng(1)
     rows = []
     for first in (0, 1):
@@ -188,7 +192,7 @@ def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int
 
 
 def external() -> Record:
-    """Checkpoints of other authors, who do not state all factors."""
+    """Return a study of two rows of external checkpoints. The authors of one row do not state all factors."""
     record = steps(('ours', 0, 0), ('theirs', 3.0, 0.4), seeds=3)
     for one in record['rows']:
         one['given'] = True
@@ -197,7 +201,7 @@ def external() -> Record:
 
 
 def ladder() -> Record:
-    """Four rows of three seeds. One run is missing, and one has failed."""
+    """Return a study with four rows of three seeds. One run is missing, and one has failed."""
     names = ('mocov2', 'plus_syncbn', 'plus_symmetric_loss', 'plus_complex_augmentation')
     levels = (66.1, 66.4, 72.6, 72.1)
     rows = [scored(n, i, levels[i], names[i - 1] if i else None, published=PUBLISHED[n]) for i, n in enumerate(names)]
@@ -218,7 +222,7 @@ def ladder() -> Record:
 
 
 def drawn_as_lines() -> Record:
-    """Two frameworks, each pre-trained for several numbers of epochs."""
+    """Return a study of two methods, each pre-trained for 100, 300 and 1 000 epochs."""
     rows = []
     for group in ('MoCo v2+', 'BYOL'):
         for place, x in enumerate((100, 300, 1000)):
@@ -229,7 +233,11 @@ def drawn_as_lines() -> Record:
 
 
 def tiny(**values: tuple[float, ...]) -> Record:
-    """A study of one metric with the given scores, in which each row builds on the previous one."""
+    """Return a study of k-NN scores. The name of each argument is that of a row, and its values are the scores of the
+    row's seeds.
+
+    Each row builds on the previous one.
+    """
     rows = []
     for name, line in values.items():
         runs = [run(s, **{'k-nn': v}) for s, v in enumerate(line)]
@@ -245,7 +253,10 @@ def effect(name: str, verdict: str, estimate: float | None, half: float | None =
 
 
 def crossed() -> Record:
-    """The record of `ladder` with the effects of a factorial design, as `mmairl.study.statistics.attribution` writes them."""
+    """Return the record of `ladder` with the effects of a factorial design.
+
+    Some verdicts are words of an earlier version.
+    """
     effects = [
         effect('predictor', 'equivalent', 0.2, 0.5),
         effect('momentum <ascending>', 'differs', 8.0, 2.0, ('−predictor × symmetric loss',)),
@@ -277,9 +288,10 @@ def crossed() -> Record:
 
 
 def rescaled() -> Record:
-    """The rows SGD and LARS consist of winners of searches. Two further rows rescale the weights of LARS.
+    """Return a study in which the runs of SGD and LARS are the best trials of searches, and two rows rescale the weights
+    of LARS.
 
-    The record has search curves of many rows, and verdicts as an earlier version wrote them.
+    The record has search curves of many rows. Its verdicts are words of an earlier version.
     """
     record = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     sources = (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)
@@ -287,7 +299,8 @@ def rescaled() -> Record:
         row['untrained'] = None
         for one in row['runs']:
             one['made'] = origin
-    # This winner is a copy of the published run, so its training took no time.
+    # This best trial has the published settings. Its run is a copy of the published run, so its
+    # training took no time.
     record['rows'][1]['runs'][1]['seconds'] = 0.0
     for comparison in record['comparisons']['k-nn']:
         comparison.update(verdict='runs collapsed: no verdict by the mean', share=0.4)
@@ -315,7 +328,7 @@ def trial(search: int, number: int, rate: float, score: float | None, diverged: 
 
 
 def tuned() -> Record:
-    """Winners of two searches with equal budgets. One winner is better."""
+    """Return a study whose runs are the best trials of two searches with equal budgets. LARS is better than SGD."""
     record = steps(('SGD', 0, 0), ('LARS', 9.0, 0.5), seeds=3)
     trials = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0) | dict(chosen=True)]
     for one in record['rows']:
@@ -326,9 +339,10 @@ def tuned() -> Record:
 
 
 def forked() -> Record:
-    """A row (the trunk) and two rows whose runs branch off from its runs halfway.
+    """Return a study of a row (the trunk) and two rows whose runs branch off halfway from the runs of the trunk.
 
-    One of the two changes the weight decay by a negligible amount (an A/A test), the other one changes the temperature.
+    One of these two rows changes the weight decay by a negligible amount (an A/A test), the other one changes the
+    temperature.
     """
     record = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
     for one, decay, temperature in zip(record['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):

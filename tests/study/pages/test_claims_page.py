@@ -17,7 +17,10 @@ SEEDS = 8
 
 
 def finished_ladder(folder, gain):
-    """Write the record of the study 'ladder' at a scale named 'half'. Each row is better than the previous one by `gain`."""
+    """Write the record of the study `ladder` at a scale named 'half'.
+
+    Each row scores `gain` points more than the previous one.
+    """
     study = next(entry.study for entry in claim_entries(folder) if entry.study.name == 'ladder')
     rows = []
     for place, row in enumerate(study.rows):
@@ -33,7 +36,7 @@ def test_page_has_every_claim_and_every_reason(tmp_path):
     page = write_claims_page(tmp_path, tmp_path / 'claims.html').read_text()
     entries = list(claim_entries(tmp_path))
     assert all(entry.study.name in page and not entry.measured for entry in entries)
-    assert f'{len(entries)} claims, none of them tested yet.' in page
+    assert f'{len(entries)} claims, none tested yet.' in page
     assert all(paper.title in page for paper in shared_claims().papers.values())
     assert page.count('<li>“') == len(shared_claims().untested)
 

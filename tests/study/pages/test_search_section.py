@@ -1,4 +1,6 @@
-"""The section on searches in a study's page: published and tuned rows, the chosen trials, and trials that diverged."""
+"""Test the section on hyperparameter searches in a study's page: published and tuned rows, chosen trials, and diverged
+trials.
+"""
 
 import math
 

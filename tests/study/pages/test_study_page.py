@@ -24,6 +24,7 @@ from study.pages.planted import (
     tiny,
 )
 
+from mmairl.study.pages.findings import Finding
 from mmairl.study.pages.study_page import write_figures, write_study_page
 from mmairl.study.pages.study_tables import columns, latex, markdown, row_problems, table_lines
 from mmairl.study.pages.words import BLANK, duration
@@ -31,7 +32,7 @@ from mmairl.study.pages.words import BLANK, duration
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    """Return two studies, each with its page."""
+    """Return the records of two studies, each with the text of its page."""
     folder = tmp_path_factory.mktemp('pages')
     records = [make() for make in (ladder, drawn_as_lines)]
     return [
@@ -46,7 +47,10 @@ def page(tmp_path):
 
 @pytest.fixture(scope='module')
 def planted_page(tmp_path_factory):
-    """Return a function that takes a function of planted.py and returns the page of its study. Each page is written once."""
+    """Return a function that writes the page of a study once and returns its text.
+
+    The argument of the function is another function, which returns the record of the study.
+    """
     folder = tmp_path_factory.mktemp('planted')
     return cache(lambda make: write_study_page(make(), folder / 'index.html').read_text())
 
@@ -73,7 +77,7 @@ def numbers(text: str) -> list[str]:
 def test_cells_are_means_and_sample_deviations():
     one, two = (line.cells[0] for line in table_lines(tiny(a=(70.0, 72.0, 74.0), b=(80.0, 81.0))))
     assert (one.value, one.spread, one.n, one.change) == ('72.0', '± 2.0', 3, '')
-    # With a denominator of n - 1, the deviation of 80 and 81 is sqrt(0.5).
+    # With a denominator of n - 1, the standard deviation of 80 and 81 is sqrt(0.5).
     assert (two.value, two.spread, two.n, two.change) == ('80.5', '± 0.7', 2, '+8.5 higher')
     # Values around 1 are shown with three decimals.
     one, two = (line.cells[0] for line in table_lines(tiny(a=(-1.52, -1.54), b=(-2.95, -2.95))))
@@ -231,8 +235,13 @@ def test_collapsed_comparison_has_no_effect_size(page):
 
 def test_published_effect_of_another_scale_is_labeled(page):
     text = text_of(section(page(costly()), 'effects'))
-    assert '◇ published: VOC07 AP50, a different score and scale: compare the signs, not the sizes' in text
+    assert '◇ published: VOC07 AP50, a different score or scale: compare the signs, not the sizes' in text
     assert '+8.2 +7.0 to +9.4 higher compute × 2 +0.4 same sign' in text
+
+
+def test_published_effect_is_not_compared_with_counts_of_collapses():
+    stored = dict(verdict='differs in how many runs collapse', share=0.01, estimate=3.0, margin=1.0)
+    assert Finding('+ large batch', 'base', stored, published=2.0).agreement == ''
 
 
 @pytest.mark.parametrize(
@@ -303,7 +312,8 @@ def test_hostile_names_stay_text_in_latex():
     assert not re.search(r'(?<!\\)[#]', text)
     assert len(re.findall(r'(?<!\\)\$', text)) % 2 == 0
     counts = {len(re.findall(r'(?<!\\)&', line)) for line in body_rows(text)}
-    # The columns are name, factor, and both a number and a difference for each score.
+    # There are twelve columns: name and factor, and for each of five scores, a number and a
+    # difference.
     assert counts == {1 + 2 * 5}
 
 
@@ -312,8 +322,8 @@ def test_latex_uses_booktabs_and_no_name_breaks_it():
     for rule in (r'\toprule', r'\midrule', r'\bottomrule', r'\cmidrule(lr){3-6}', r'\cmidrule(lr){7-12}'):
         assert text.count(rule) == 1, rule
     assert r'\multicolumn{4}{c}{measured} & \multicolumn{6}{c}{published}' in text
-    # LaTeX would read a bracket as an argument of the line break. Markdown would read a plus as a
-    # nested list.
+    # LaTeX would read a bracket at the start of a line as an argument of the line break. Markdown
+    # would read a plus sign at the start as a nested list.
     assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
 
@@ -340,6 +350,14 @@ def test_design_is_described_in_methods(planted_page):
     assert 'The design consists of a half-fraction of resolution III.' in text
     assert '23 runs are finished. They are compared within seeds (seeds are blocks).' in text
     assert 'Excluded from the effects because all other runs of the same row collapsed: a, seed 1.' in text
+
+
+def test_methods_state_whether_a_design_is_paired(page):
+    record = crossed()
+    assert 'Methods paired by seed' in text_of(section(page(record), 'methods'))
+    for effects in record['attribution'].values():
+        effects['blocks'] = False
+    assert 'Methods not all comparisons are paired by seed' in text_of(section(page(record), 'methods'))
 
 
 def costed() -> dict:

@@ -1,5 +1,5 @@
-"""Attribution of effects to factors: exact for planted functions, equal to a published example, with correct error rates
-in simulations.
+"""Test the attribution of effects to factors: it is exact for planted scores, agrees with a published example, and has
+correct error rates in simulations.
 """
 
 import math
@@ -81,17 +81,17 @@ def test_fraction_equals_the_whole_without_triples():
 
 
 def test_published_factorial_has_the_published_effects():
-    """The data are those of the pilot plant of Box, Hunter and Hunter (1978), section 10.2: 2 x 2 x 2 rows, two runs each.
+    """Compare with the pilot plant of Box, Hunter and Hunter (1978), section 10.2, which has 2 x 2 x 2 rows of two runs.
 
-    The standard error is 1.4.
+    The standard error of each effect is 1.4.
     """
-    # Temperature, which comes first, changes fastest.
+    # In this order of rows, the first factor (temperature) changes fastest.
     order = [(c, b, a) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
     runs = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), (79, 81)]
     result = attribute(study(order, runs, start=None), 'knn', 1.0)
     assert estimates(result['effects']) == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
     assert result['spread'] ** 2 == pytest.approx(8) and not result['blocks']
-    # For two runs in each of eight rows, the degrees of freedom are at most 1.5.
+    # With eight rows of two runs, the limit of the degrees of freedom is 1.5.
     half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)
     first = result['effects'][0]
     assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
@@ -109,7 +109,7 @@ def test_unequal_seeds_give_least_squares_estimates():
 
 
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
-    """Return a model fitted to a design, scores of 4000 simulated studies as an array (study, run), and the design."""
+    """Return the linear model of a design, the scores of 4000 simulated studies as an array (study, run), and the design."""
     design = Design(**study(rows, [[0.0]] * len(rows))['design'])
     runs = [(name, seed) for name in design.rows for seed in range(seeds)]
     draw = np.random.default_rng(seeds)

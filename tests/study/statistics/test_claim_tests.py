@@ -1,4 +1,6 @@
-"""Tests of claims agree with comparisons of rows and with least squares, and have the stated error rates in simulations."""
+"""Test statistical tests of claims: they agree with comparisons of rows and with least squares, and have the stated error
+rates in simulations.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from mmairl.study.statistics.claim_tests import (
 from mmairl.study.statistics.compare_rows import paired, unpaired
 
 STUDIES = 1500
-# The simulated rate may exceed 5 % by three of its standard errors.
+# A simulated error rate may exceed 5 % by three of its standard errors.
 LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / STUDIES)
 RANDOM = np.random.default_rng
 
@@ -45,7 +47,9 @@ def row_contrast(values, weights, blocks):
 
 
 def false_verdicts(simulate, rule):
-    """Return the fraction of simulated studies that get a verdict although their means lie on the boundary of the claim."""
+    """Return the fraction of simulated studies whose claim gets a verdict, although the true means are on the claim's
+    boundary.
+    """
     random = RANDOM(1)
     return np.mean([family_verdicts([rule(simulate(random))])[0] != INCONCLUSIVE for _ in range(STUDIES)])
 

@@ -1,4 +1,6 @@
-"""Comparisons of rows: error rates, coverage and power in simulations, and verdicts on planted scores."""
+"""Test comparisons of rows (configurations of a study): error rates, coverage and power in simulations, and verdicts on
+planted scores.
+"""
 
 import math
 
@@ -22,7 +24,7 @@ STUDIES, ROWS = 4000, 7
 
 
 def ladders(seeds: int, seed_effect: float, spread: np.ndarray | float = 1.0, steps: np.ndarray | float = 0.0):
-    """Return scores (study, row, seed) of simulated ladders. Each row is `steps` better than the previous one."""
+    """Return scores (study, row, seed) of simulated studies in which each row is `steps` better than the previous one."""
     draw = np.random.default_rng(seeds)
     noise = draw.normal(size=(STUDIES, ROWS, seeds)) * np.broadcast_to(spread, ROWS)[:, None]
     rows = np.cumsum(np.broadcast_to(steps, ROWS))[:, None]
@@ -36,7 +38,10 @@ def standard_error(share: float) -> float:
 @pytest.mark.parametrize('seeds', [2, 3, 5, 10])
 @pytest.mark.parametrize('test', [paired, unpaired])
 def test_intervals_cover_the_effect_in_95_percent(test, seeds):
-    """Paired intervals have exact coverage, also with seed effects. Unpaired intervals cover at least as often."""
+    """Paired intervals have a coverage of exactly 95 %, also with seed effects.
+
+    Unpaired intervals cover at least as often.
+    """
     scores = ladders(seeds, 3.0 if test is paired else 0.0, steps=2.0)
     estimate, error, freedom = (values[:, 0] for values in test(scores[:, 1:], scores[:, :-1]))
     covered = (abs(estimate - 2.0) <= stats.t.ppf(0.975, freedom) * error).mean()
@@ -48,7 +53,7 @@ def test_intervals_cover_the_effect_in_95_percent(test, seeds):
 def test_planted_effect_is_found_with_stated_power(seeds, effect):
     """Only one of six comparisons has an effect.
 
-    `power` is the power of the first step of Holm's correction. The later steps can only increase it.
+    `power` is the power of the first step of Holm's correction. The later steps can only increase the power.
     """
     scores = ladders(seeds, 3.0, steps=np.array([0, 0, 0, effect, 0, 0, 0]))
     words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
@@ -58,7 +63,8 @@ def test_planted_effect_is_found_with_stated_power(seeds, effect):
 
 def test_equal_rows_are_equivalent_marginal_ones_not():
     equal, apart = ladders(10, 3.0, spread=0.2), ladders(10, 3.0, spread=0.2, steps=1.0)
-    # The verdict 'differs' takes precedence over 'equivalent'. With more noise, 'differs' is rare.
+    # In `apart`, most verdicts are 'differs', which takes precedence over 'equivalent'. In `noisy`,
+    # 'differs' is rare, so it cannot hide a wrong 'equivalent'.
     noisy = ladders(10, 3.0, spread=1.0, steps=1.0)
     for scores, test in (
         (equal, lambda share: share > 0.95),
@@ -75,13 +81,13 @@ def test_t_tests_equal_those_of_scipy():
     for ours, theirs in ((paired, stats.ttest_rel(one, two)), (unpaired, stats.ttest_ind(one, two, equal_var=False))):
         estimate, error, freedom = ours(one, two)
         assert estimate / error == pytest.approx(theirs.statistic) and freedom == 4
-    # By hand, Holm's correction (1979) gives 0.01 x 4, then 0.02 x 3, 0.03 x 2 and 0.04 x 1. No
-    # value is smaller than the one before it.
+    # By hand, Holm's correction (1979) gives 0.01 x 4, 0.02 x 3, 0.03 x 2 and 0.04 x 1. The last value
+    # is raised to the value before it.
     assert holm(np.array([0.03, 0.01, 0.04, 0.02])) == pytest.approx([0.06, 0.04, 0.06, 0.06])
 
 
 def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
-    """Return a study with these scores, in which each row builds on the previous one."""
+    """Return a study in which each row builds on the previous one. The lists contain the scores of the rows."""
     names = [f'row {number}' for number in range(len(rows))]
     return dict(rows=[recorded(*row, on=on) for *row, on in zip(names, rows, starts, [None, *names])])
 

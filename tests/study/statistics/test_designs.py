@@ -1,4 +1,6 @@
-"""Fractional designs: fractions equal the published ones, and effects that a fraction cannot separate are named."""
+"""Test fractional factorial designs: fractions equal the published ones, and effects that a fraction cannot separate are
+named.
+"""
 
 from itertools import combinations, product
 

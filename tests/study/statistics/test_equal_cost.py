@@ -1,4 +1,4 @@
-"""The cost of rows: FLOPs, and scores at equal cost, compared with calculations by hand."""
+"""Compare the FLOPs of rows, and scores at equal cost, with calculations by hand."""
 
 import json
 from types import SimpleNamespace
@@ -38,8 +38,8 @@ def test_flops_are_those_counted_by_hand():
     first, second, linear = (2 * count for count in (16 * 11 * 27, 4 * 22 * 99, 22 * 5))
     student, teacher = 2 * first + 3 * second + 3 * linear, first + second + linear
     assert flops_per_image(network(True, None)) == 2 * student + 2 * teacher
-    # The loss has one direction and 20 negatives. They add a product of 5 x 20 in the forward pass, and
-    # another one for the gradient of the query.
+    # The loss has one direction and 20 negatives. These negatives add a product of 5 x 20 in the
+    # forward pass, and another one for the gradient of the query.
     assert flops_per_image(network(False, 20)) == student + teacher + 2 * 2 * 5 * 20
     sizeless = network(True, None)
     sizeless.train_dataloader.dataset.dataset.views = [[dict(type='RandomFlip', p=0.5)]] * 2
@@ -65,7 +65,10 @@ def row(name: str, on: str | None, flops: int, images: int, scores: list[float],
 
 
 def test_equal_cost_interpolates_between_checkpoints():
-    """The dear run costs 2 400 and was also measured at costs of 600 and 1 200. The cheap run costs 900."""
+    """A run of `dear` costs 2 400 FLOPs. Its checkpoints after 600 and 1 200 FLOPs (`quarter`, `half`) were also measured.
+
+    A run of `cheap` costs 900 FLOPs.
+    """
     part = dict(of='dear', along=True)
     rows = [
         row('cheap', None, 9, 100, [50.0, 52.0, 57.0]),
@@ -78,24 +81,26 @@ def test_equal_cost_interpolates_between_checkpoints():
             one['device_seconds'] = 0.0
     study = dict(rows=rows)
     (entry,) = at_equal_cost(study, 'knn')
-    # The variances of 50, 53, 56 and of 50, 52, 57 are 9 and 13.
+    # At 900 FLOPs, the interpolated scores of `dear` are 50, 53 and 56, with a variance of 9. The
+    # scores of `cheap` have a variance of 13.
     half = t.ppf(0.975, 2) * ((9 + 13) / 3) ** 0.5
     assert (entry['row'], entry['on'], entry['flops']) == ('dear', 'cheap', 900) and entry['ratio'] == 2400 / 900
     assert entry['scores'] == [53.0, 53.0] and entry['estimate'] == 0
     assert [entry['low'], entry['high']] == pytest.approx([-half, half])
-    # These runs count as collapsed, since raw pixels score as much.
+    # With these scores, the two runs count as collapsed, since k-NN on raw pixels (`floor`) scores
+    # as much.
     for one in (rows[0]['runs'][2], rows[1]['runs'][0]):
         one['scores']['knn'] = 10.0
     floor = row('pixels', None, None, 0, [10.0], untrained='pixels')
     learned = at_equal_cost(dict(rows=[*rows, floor]), 'knn')[0]
     assert learned['scores'] == [(44 + 62 + 42 + 70) / 4, 51.0]
-    # Two of the three runs are copies of other runs, so their training took no time.
+    # Two of the three runs of `dear` are copies of other runs, so their training took no time.
     for seconds, one in zip((11.0, 0.0, 0.0), rows[1]['runs']):
         one['device_seconds'] = seconds
     spent = costs(study)
     assert spent['dear']['device_seconds'] == 11
     assert spent['quarter'] == dict(images=50, flops=600, device_seconds=11 / 4)
-    # Without the checkpoint that costs less than the cheap run, there is no estimate.
+    # Without `quarter`, no checkpoint of `dear` costs less than `cheap`, so there is no estimate.
     rows.pop(2)
     assert 'estimate' not in at_equal_cost(study, 'knn')[0]
     # Rows of equal cost have no entry.
@@ -132,7 +137,8 @@ def test_planned_hours_follow_the_work_of_the_network():
     works = [work_per_image(cfg) for cfg in (large, small)]
     by_flops, by_bytes = works[0].flops / works[1].flops, works[0].bytes / works[1].bytes
     ratio = cost(large, scale).hours / cost(small, scale).hours
-    # Per FLOP, ResNet-101 moves more bytes than ResNet-18.
+    # ResNet-101 moves more bytes per FLOP than ResNet-18. The ratio of hours is therefore between
+    # the ratios of FLOPs and of bytes.
     assert 3 < by_flops < ratio < by_bytes < 10
     plus = cost(resolve(Row('', 'mocov2plus_r50_200e.py'), scale), scale)
     assert plus.hours == pytest.approx(200 * scale.images / scale.rate / 3600)

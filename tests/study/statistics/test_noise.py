@@ -13,9 +13,9 @@ from mmairl.study.task_names import is_local
 
 
 def test_error_by_images_equals_the_bootstrap():
-    """A thousand resamples have an error of about 2.2 %.
+    """The standard deviation of 1 000 resampled means has a relative error of about 2.2 %.
 
-    For paired scores, the error of the difference is smaller than for independent ones.
+    For paired scores, the error of the difference is smaller than for independent scores.
     """
     generator = np.random.default_rng(0)
     hard = generator.random(400)
@@ -27,9 +27,9 @@ def test_error_by_images_equals_the_bootstrap():
 
 
 def test_seed_and_classifier_spread_are_separated():
-    """400 models deviate by 3, and the four classifiers of a model by 2.
+    """The scores have a standard deviation of 3 between 400 models, and of 2 between the four classifiers of a model.
 
-    The means over four classifiers therefore deviate by sqrt(9 + 4 / 4).
+    The means over four classifiers therefore have a standard deviation of sqrt(9 + 4 / 4).
     """
     generator = np.random.default_rng(1)
     probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))

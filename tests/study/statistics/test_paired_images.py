@@ -54,7 +54,7 @@ def p_value(losses, gains):
 
 
 def rejections(gain):
-    """Return the fraction of simulated pairs for which the verdict is a difference."""
+    """Return the fraction of simulated pairs of checkpoints that differ with p <= 0.05."""
     return np.mean([p_value(*counts) <= 0.05 for counts in zip(*discordant(gain, PAIRS))])
 
 
@@ -65,7 +65,7 @@ def test_equal_checkpoints_rarely_differ():
 def test_power_is_close_to_the_paired_optimum():
     """The optimal test knows the probabilities of discordant images.
 
-    The exact test is discrete, so its power is a few points lower.
+    The power of the exact test may be up to 4 points lower, because its p-values are discrete.
     """
     losses, gains = (counts.sum() / (300 * PAIRS) for counts in discordant(0.1, PAIRS))
     mean = gains - losses

@@ -29,7 +29,7 @@ def test_planned_spread_is_that_of_two_runs():
 
 
 def test_planned_runs_find_the_effect_with_80_percent():
-    """The plan starts from 2 seeds. One seed fewer than planned has too little power.
+    """Plan runs after 2 seeds. With one seed fewer than planned, the power is too low.
 
     The plan counts only the first step of Holm's correction, and the later steps can only increase the power.
     """

@@ -21,7 +21,10 @@ COUNT, STEPS = 4000, 6
 
 
 def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: float = 0.0) -> np.ndarray:
-    """Return the verdicts of a plan on simulated ladders (study, step). Each row is `steps` better than the previous one."""
+    """Return verdicts (study, step) of a sequential plan on simulated studies.
+
+    Each row is `steps` better than the previous one.
+    """
     draw = np.random.default_rng(plan.most)
     scores = draw.normal(size=(COUNT, STEPS + 1, plan.most)) + np.cumsum([0, *steps])[:, None]
     scores += seed_effect * draw.normal(size=(COUNT, 1, plan.most))

@@ -1,4 +1,4 @@
-"""The expected score of the best trial equals an enumeration of all choices of trials."""
+"""The expected score of the best trial equals the mean over all choices of trials."""
 
 from itertools import combinations
 
