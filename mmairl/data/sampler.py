@@ -15,7 +15,7 @@ from mmairl.registry import DATA_SAMPLERS
 
 # An order maps positions in an epoch to indices of images.
 Order = Callable[[np.ndarray], np.ndarray]
-BLOCK = 2**14  # the order is computed for this many images at once, which takes 3 ms
+BLOCK = 2**14  # the order is computed for this many images at once, which takes milliseconds
 TORCH_COUNT = 2**24  # torch permutes at most this many images, which takes 128 MB of memory
 ROUNDS = 8  # number of rounds of the Feistel network in keyed_permutation
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
