@@ -40,8 +40,9 @@ class ResumableSampler(Sampler):
         shuffle: Whether to permute the images.
         seed: The seed from which the orders of all epochs are derived. Default: a random seed that all processes share.
         order: 'images' permutes all images. 'shards' permutes the shards, and then the images within groups of `window`
-            shards, so that only a few shards are read at a time. Set 'shards' for remote storage and Parquet files.
-        window: How many shards are read at a time if `order` is 'shards'.
+            shards, so that only a few shards are read at a time. For Parquet files, row groups are permuted instead of
+            shards. Set 'shards' for remote storage and Parquet files.
+        window: How many shards (or row groups) are read at a time if `order` is 'shards'.
 
     Raises:
         UserError: If `order` is unknown, or if it is 'shards' and the data set does not consist of shards.
