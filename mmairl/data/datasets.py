@@ -46,7 +46,7 @@ def build_views(views: Views | None) -> list[Pipeline]:
     If `views` is None, return a single empty pipeline, so that images stay unchanged. A step of a pipeline is the config of a
     registered transform, or a transform or function of another library.
     """
-    # OpenCV's thread pool does not work in a forked data worker. A worker has only one core, so it needs no threads.
+    # OpenCV's thread pool does not work in a forked data worker. The workers run in parallel, so they need no threads.
     cv2.setNumThreads(0)
     lists = expand_named_views(views) or [[]]
     return [[build_step(step) for step in steps] for steps in lists]
@@ -124,9 +124,9 @@ class ViewDataset(Dataset):
         depth = self.depth or image.dtype
         if (len(image), image.dtype) != (self.channels, depth):
             raise UserError(
-                f'{self.name(index)}: the image has {len(image)} channels of {dtype_name(image.dtype)} (the shape of a NumPy '
-                f'array is read as H x W x C), but the data set has channels={self.channels} of {dtype_name(depth)}; set '
-                'channels to the number that all images have, convert this image, or remove it from the data set',
+                f'{self.name(index)}: the image has {len(image)} channels of {dtype_name(image.dtype)}, but the data set has '
+                f'channels={self.channels} of {dtype_name(depth)}; set channels to the number that all images have, convert '
+                'this image, or remove it from the data set (in a .npy file, the channels must be the last dimension)',
                 code='mixed-images',
             )
         return image
@@ -180,7 +180,7 @@ class ViewDataset(Dataset):
 
 
 def innermost_dataset(dataset: Dataset) -> Dataset:
-    """Unwrap a data set: return the data set inside all wrappers that select or relabel its images."""
+    """Return the data set inside all wrappers, such as ImageSubset and TrainingImages."""
     while hasattr(dataset, 'dataset'):
         dataset = dataset.dataset
     return dataset
@@ -198,7 +198,8 @@ class FileDataset(ViewDataset):
         files: The paths of the files, relative to the root.
         labels: The label of each file, in the same order.
         views: As in `ViewDataset`.
-        max_unreadable: Training stops if more than this fraction of the files is unreadable.
+        max_unreadable: Training stops if more than this fraction of the files, and more than 10 files, are unreadable.
+            With 0, it stops at the first unreadable file.
         max_pixels: Images with more pixels than this count as unreadable.
         channels: As in `ViewDataset`.
     """
@@ -244,13 +245,14 @@ class ImageFolder(FileDataset):
     Args:
         root: The folder that contains the class folders.
         views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
-        max_unreadable: Training stops if more than this fraction of the images is unreadable.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10 images, are unreadable.
+            With 0, it stops at the first unreadable image.
         max_pixels: Images with more pixels than this count as unreadable.
         channels: Number of channels in the image files. If set, the values are read as stored, without conversion.
             Default: convert every image to 8-bit RGB.
 
     Raises:
-        UserError: If the folder does not exist or has no image.
+        UserError: If the folder does not exist, cannot be listed or has no image.
 
     Example:
         >>> ImageFolder('data/imagenet/val', views=[[dict(type='CenterCrop', size=224)]])  # doctest: +SKIP

@@ -111,7 +111,10 @@ class Reason(IntEnum):
 
 
 class UnreadableImage(UserError):
-    """An image file cannot be decoded. Training uses another image in its place. Evaluation skips the image and reports it."""
+    """An error for an image file that cannot be read or decoded.
+
+    Training uses another image in its place. Evaluation skips the image and reports it.
+    """
 
     def __init__(self, reason: Reason | str, name: str = 'an image') -> None:
         # `reason` can also be the text of an error, because torch recreates the error of a data worker from its text.
@@ -214,7 +217,7 @@ def require_plausible_size(pixels: int, data: bytes, least: int = PLAUSIBLE_PIXE
 
 
 def require_few_scans(data: bytes, pixels: int) -> None:
-    """Raise if a JPEG has so many scans that decoding would take minutes."""
+    """Raise if a JPEG has so many scans that decoding would take more than a few seconds."""
     if data.count(START_OF_SCAN) > max(ORDINARY_SCANS, MAX_SCANNED_PIXELS // max(pixels, 1)):
         raise UnreadableImage(Reason.SCANS)
 

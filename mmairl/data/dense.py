@@ -133,7 +133,7 @@ class MMSegImages(DenseDataset):
 class Scenes(DenseDataset):
     """Synthetic scenes with up to 5 geometric shapes each. The classes are the background and the 12 kinds of shapes.
 
-    The depth of a shape is inversely proportional to its radius. Image i depends only on (seed, i).
+    The depth of a shape is inversely proportional to its radius. Image i is the same for every `count`.
 
     Args:
         count: Number of images.

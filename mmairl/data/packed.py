@@ -38,7 +38,7 @@ OVERHEAD = 4 * tarfile.BLOCKSIZE
 class Smaller:
     """Downscales images so that their shorter side has `short_side` pixels, and encodes them as JPEG.
 
-    The files of smaller images stay unchanged.
+    The files of images that are not larger stay unchanged.
     """
 
     short_side: int
@@ -88,18 +88,19 @@ def pack(
 ) -> Iterator[tuple[str, str | None]]:
     """Write the images of a data set into shards.
 
-    Unreadable images are left out. For each image, yield its name and why it is unreadable (None if it is stored).
+    Unreadable images are left out. For each image that this run reads, yield its name and why it is unreadable (None if the
+    image is stored).
 
     Args:
         dataset: Images in files or shards.
         out: Path of the archive, such as OUT.tar. If `size` is set, the archives are OUT-000000.tar, OUT-000001.tar, ...
         workers: Number of processes that read and decode images.
-        size: Largest size of a shard in bytes. Default: write a single archive.
+        size: Approximate limit on the size of a shard in bytes. Default: write a single archive.
         smaller: How to downscale images. Default: keep their size.
 
     Raises:
         UserError: If more images are unreadable than the data set allows, if the single archive already exists, or if a
-            shard exists that does not come from an earlier run with the same images and settings.
+            shard exists that does not come from an earlier run with the same image names, classes and `smaller`.
     """
     about = dict(
         classes=dataset.classes,
@@ -184,8 +185,7 @@ def shard_path(out: Path, size: int | None, number: int) -> Path:
 def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
     """Return how many shards an earlier run completed, how many images it read for them, and how many it left out.
 
-    Raise if a shard exists that does not come from a run with the same images and settings. If `size` is None, raise if the
-    archive exists.
+    Raise if a shard exists whose notes do not contain `about`. If `size` is None, raise if the archive exists.
     """
     number = 0
     done = dict(done=0, left_out=0)

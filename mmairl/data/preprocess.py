@@ -141,7 +141,7 @@ def require_channels(
     """Raise if the mean, the first convolution or a transform does not support the channels or the values of the images."""
     images = innermost_dataset(dataset)
     if not isinstance(images, ViewDataset):
-        # Data sets of other libraries do not state their channels, so they are not checked.
+        # Only a ViewDataset states its channels, so other data sets are not checked.
         return
     channels = images.channels
     if mean is not None and len(mean) != channels:

@@ -1,6 +1,6 @@
 """Public labeled data sets. The class of a data set defines its splits, its file layout and how its lists of images are read.
 
-To add a data set, write a class in this file and a config in configs/evaluation.
+To add a data set, write a class in this file, list the class in mmairl/registry.py, and write a config in configs/evaluation.
 """
 
 import csv
@@ -36,8 +36,9 @@ SPLITS = ('train', 'val', 'train+val', 'test')
 def rows_of_split(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
     """Return the sorted indices of the images of a split, for a data set whose authors list no validation images.
 
-    If `split` is 'test', return all of the `count` test images. The other splits are sampled from `count` training images.
-    If `held_out` is (n_val, n_total), the fraction n_val / n_total of these images belongs to 'val', and the rest to 'train'.
+    If `split` is 'test', `count` is the number of test images, and all are returned. Otherwise, `count` is the number of
+    training images. 'train+val' has all of them, 'val' has a random sample, and 'train' has the rest. If `held_out` is
+    (n_val, n_total), the sample is the fraction n_val / n_total of the training images.
     """
     if split == 'test':
         return torch.arange(count)
@@ -66,7 +67,8 @@ class Published:
         The files appear below `root` when the download is complete. Existing files are never replaced.
 
         Raises:
-            UserError: If torchvision cannot download the data set, if the download fails or if the disk is full.
+            UserError: If torchvision cannot download the data set, if the download fails, if the disk is full, or if a
+                downloaded file or folder already exists below `root`.
         """
         if cls.is_readable(root, split):
             return
@@ -122,7 +124,7 @@ class Published:
             # The text of a RuntimeError of torchvision is dropped, because it only explains how to download the data set.
             cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {error})'
             fetch = (
-                ', or download them by `mmairl evaluate ... --download`' if self.downloads else ''
+                ', run `mmairl evaluate ... --download` to download them' if self.downloads else ''
             )
             raise UserError(
                 f'{name}: cannot be read from {Path(root).resolve()}{cause}; expected layout: {self.layout}. Put the files '
@@ -155,18 +157,19 @@ def download_missing(config: Any) -> None:
 
 
 class ListedDataset(Published, FileDataset):
-    """Base class of public data sets of image files, for which the authors publish a list of files per part.
+    """Base class of public data sets of image files. Most authors publish a list of the files of each part.
 
     The parts are 'train', 'val' and 'test'. A subclass sets `lists` to a function that returns a part as a data set of
     torchvision, or it defines `listing`. If the authors list no validation images, these are sampled from the training
-    images, and `held_out` sets their number. Published results also use a random sample. Only its size is known (BYOL's
+    images, and `held_out` sets their fraction. Published results also use a random sample. Only its size is known (BYOL's
     appendix), and our sample has the same size.
 
     Args:
         root: The folder that contains the files.
         split: One of `splits`.
         views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
-        max_unreadable: Training stops if more than this fraction of the images is unreadable.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10 images, are unreadable.
+            With 0, it stops at the first unreadable image.
         seed: Seed for sampling the validation images.
 
     Raises:
@@ -512,7 +515,7 @@ class CIFAR100(CIFAR10):
 class STL10(Published, ViewDataset):
     """Photographs of 10 classes at 96 x 96 pixels: 5 000 training, 8 000 test and 100 000 unlabeled images.
 
-    The files are mapped into memory that all processes share. torchvision would load 2.8 GB into each process.
+    The images are mapped into memory that all processes share. torchvision would load 2.8 GB into each process.
 
     Args:
         root: The folder that contains the files.
@@ -557,7 +560,8 @@ class Landmarks(Published, FileDataset):
         root: The folder with the images in `images/` and the text files of the queries in `groundtruth/`.
         split: 'query' or 'test'.
         views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
-        max_unreadable: Training stops if more than this fraction of the images is unreadable.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10 images, are unreadable.
+            With 0, it stops at the first unreadable image.
     """
 
     splits = ('query', 'test')

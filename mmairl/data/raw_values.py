@@ -1,4 +1,4 @@
-"""Decoding of image files to their stored values, without conversion or scaling, for data sets with `channels` set."""
+"""Decoding of image files to their stored values, without scaling or conversion to RGB, for data sets with `channels` set."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -28,14 +28,15 @@ PNG = b'\x89PNG\r\n\x1a\n'
 DEPTH = 24  # offset of the bit depth in a PNG file
 COLOR_TYPE = 25  # offset of the color type in a PNG file
 RGB_TYPES = (2, 6)  # PNG's color types for RGB without and with transparency
-# In these modes, Pillow does not change the stored values.
+GRAY_ALPHA = 4  # PNG's color type for gray with transparency
+# In these modes, Pillow does not change the stored values, except that it scales gray values of 2 or 4 bits to 8 bits.
 MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')
 
 
 def decode_stored(data: bytes, max_pixels: int) -> Tensor:
     """Decode the content of an image file to its stored values: uint8, uint16 or float32, channels first.
 
-    If a TIFF has several pages, each page is a channel. Otherwise, its pixels have one sample per channel.
+    If a TIFF has several pages, each page is a channel. Otherwise, each sample of a pixel is a channel.
     """
     if data.startswith(NPY):
         read = from_npy
@@ -86,7 +87,7 @@ def from_npy(data: bytes, max_pixels: int) -> np.ndarray:
 
 
 def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
-    """Read the first image of a TIFF with tifffile.
+    """Read the first series of a TIFF, which contains one page or several pages of the same shape, with tifffile.
 
     Pillow and OpenCV are not used, because they support at most four channels and read some files incorrectly.
     """
@@ -126,10 +127,16 @@ def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
     """Read a JPEG, a PNG or another file that Pillow supports, rotated as its EXIF data states."""
     with open_image(data, max_pixels) as image:
         turn_upright(image)
-        if data.startswith(PNG) and data[DEPTH] == 16 and data[COLOR_TYPE] in RGB_TYPES:
-            # Pillow keeps only 8 of the 16 bits. OpenCV keeps all bits, but its channels are in the order blue, green, red.
+        if (
+            data.startswith(PNG)
+            and data[DEPTH] == 16
+            and data[COLOR_TYPE] in (*RGB_TYPES, GRAY_ALPHA)
+        ):
+            # Pillow keeps only 8 of the 16 bits. OpenCV keeps all bits, but its channels are in the order blue, green, red,
+            # transparency. If the image is gray, the first three channels are equal.
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-            return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
+            is_gray = data[COLOR_TYPE] == GRAY_ALPHA
+            return pixels[:, :, [0, 3] if is_gray else [2, 1, 0, 3][: pixels.shape[2]]]
         if image.mode not in MODES:
             raise UnreadableImage(Reason.NO_ARRAY)
         return np.array(image)

@@ -40,7 +40,7 @@ class ResumableSampler(Sampler):
         shuffle: Whether to permute the images.
         seed: The seed from which the orders of all epochs are derived. Default: a random seed that all processes share.
         order: 'images' permutes all images. 'shards' permutes the shards, and then the images within groups of `window`
-            shards, so that only a few shards are read at a time. Remote storage requires 'shards'.
+            shards, so that only a few shards are read at a time. Set 'shards' for remote storage and Parquet files.
         window: How many shards are read at a time if `order` is 'shards'.
 
     Raises:

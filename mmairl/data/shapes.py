@@ -37,7 +37,7 @@ CHUNK = 256
 class Shapes(ViewDataset):
     """Synthetic images, each with many copies of one kind of shape. The kind is the class of the image.
 
-    Image i depends only on (seed, split, i). The classes alternate: image i has class i modulo the number of classes.
+    Image i is the same for every `count`. The classes alternate: image i has class i modulo the number of classes.
 
     Args:
         split: 'train' or 'val'.

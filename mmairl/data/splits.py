@@ -28,10 +28,10 @@ from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 HELD_OUT = 0.2  # default fraction of the images to hold out
 HASH = 64  # number of bits of a hash
 BITS = 4  # the hashes of two images that look alike differ in at most this many bits
-# If two images look alike, their thumbnails differ by at most ALIKE in gray and by at most COLORS in color, in units of the
-# standard deviation of the training set's thumbnails. COLORS lies between two measured differences in color: JPEG compression
-# with quality 20 changes images with 32 x 32 pixels by up to 0.27, and drawings that differ only in color differ by at least
-# 0.71.
+# If two images look alike, their thumbnails differ by less than ALIKE in gray and by less than COLORS in color, in units of the
+# standard deviation of the training set's gray or color thumbnails. COLORS lies between two measured differences in color: JPEG
+# compression with quality 20 changes images with 32 x 32 pixels by up to 0.27, and drawings that differ only in color differ by
+# at least 0.71.
 ALIKE = 0.1
 COLORS = 0.4
 BLOCK = 128  # this many test images are compared with all training images at once
@@ -146,7 +146,7 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
             - A function, or dict(function='module.function'). The function takes a name and returns its group.
 
     Raises:
-        UserError: If an image has no group.
+        UserError: If `groups` is invalid, or if an image has no group.
 
     Example:
         >>> groups_of(['p07/a.png', 'p07/b.png', 'p08/a.png'], r'(p\d+)/')
@@ -217,7 +217,8 @@ def split_by_class(
     """Split images into two sides. Return the indices of the images to fit on, and the indices of the held-out images.
 
     A fraction of every class is held out, but at least one image per class. If an image can have several labels, a fraction of
-    all images is held out instead. If `groups` is set, all images of a group are on the same side.
+    all images is held out instead. If `groups` is set, all images of a group are on the same side, and the fractions are
+    approximate.
     """
     generator = torch.Generator().manual_seed(seed)
     if groups is not None:
@@ -248,8 +249,8 @@ def _split_by_group(
     """Split images so that all images of a group are on the same side. Return the indices as `split_by_class` does.
 
     The groups are visited in random order. A group is held out if this brings the held-out fractions of its classes
-    closer to `fraction`. Then, for each class without held-out images, one group is held out. scikit-learn's
-    StratifiedGroupKFold is not used, because it can leave a class with few groups on only one side.
+    closer to `fraction`. Then, unless an image can have several labels, one group is held out for each class without held-out
+    images. scikit-learn's StratifiedGroupKFold is not used, because it can leave a class with few groups on only one side.
     """
     names, inverse = np.unique(groups, return_inverse=True)
     numbers = torch.from_numpy(inverse)
@@ -265,7 +266,10 @@ def _split_by_group(
     held = torch.zeros(len(names), dtype=torch.bool)
 
     def hold(group: int) -> bool:
-        """Hold out a group, unless one of its classes would have no group left to fit on. Return whether it is held out."""
+        """Hold out a group, unless this would leave a class without a group to fit on. Return whether the group is held out.
+
+        If an image can have several labels, the group is always held out.
+        """
         if one_label and (fit_groups[has_class[group]] <= 1).any():
             return False
         held[group] = True
@@ -298,8 +302,8 @@ def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, in
 
     No neural network is used. Two images look alike if three conditions hold: their gray difference hashes differ in at
     most BITS of 64 bits, the mean absolute difference of their gray thumbnails is below ALIKE, and the root-mean-square
-    difference of their color thumbnails, after subtracting gray, is below COLORS. The last two differences are measured in
-    standard deviations of the training set's thumbnails.
+    difference of their color thumbnails, after subtracting gray, is below COLORS. The units of the last two limits are the
+    standard deviations of the training set's gray and color thumbnails.
     """
     bank = _thumbnails(train, workers)
     queries = _thumbnails(test, workers)

@@ -114,8 +114,8 @@ class LongTailed(ImageSubset):
             if not 0 < count <= len(images):
                 raise UserError(
                     f'LongTailed.imbalance={imbalance}: {count} images of class {name} would be selected '
-                    f'(from the imbalance and the {largest} images of class {self.classes[0]}), but this number must be at '
-                    f'least 1 and at most {len(images)}; set another imbalance or another data set',
+                    f'(class {self.classes[0]} has {largest} images), but this number must be at least 1 and at most '
+                    f'{len(images)}; set another imbalance or another data set',
                     code='bad-imbalance',
                 )
             drawn.append(images[torch.randperm(len(images), generator=generator)[:count]])

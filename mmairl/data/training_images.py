@@ -17,7 +17,9 @@ from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 
-ALWAYS_ALLOWED = 10  # a data set of any size may have this many unreadable images
+ALWAYS_ALLOWED = (
+    10  # unless max_unreadable is 0, a data set of any size may have this many unreadable images
+)
 WORKERS = 1024  # rows of the tally, one per data worker; if there are more workers than rows, some workers share a row
 
 

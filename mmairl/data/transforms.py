@@ -34,7 +34,8 @@ class Augmentation:
         p: Probability that an image is changed.
 
     Attributes:
-        clips: Whether the result is clipped to [0, 1]. If so, training on images with values outside this range is an error.
+        clips: Whether the change is defined only for values in [0, 1], for example because it clips the result. If so, training
+            on images with values outside this range is an error.
         rgb_alone: Whether the change is defined for RGB images only.
     """
 
@@ -56,7 +57,7 @@ class Augmentation:
         return (255 * self.exact(image, params)).round().byte()
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        """Change a float BCHW batch with values in [0, 1]. Each image has its own parameters."""
+        """Change a float BCHW batch. Each image has its own parameters."""
         raise NotImplementedError
 
     def exact(self, image: Tensor, params: Params) -> Tensor:
@@ -249,7 +250,7 @@ class RandomFlip(Augmentation):
 
 @TRANSFORMS.register_module()
 class RandomTurn(Augmentation):
-    """Apply a random one of the eight rotations and reflections of a square. Images in batches must be square.
+    """Apply a random one of the eight rotations and reflections of a square. The images of a batch must be square.
 
     Args:
         p: Probability of the change.
@@ -261,6 +262,9 @@ class RandomTurn(Augmentation):
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         return turned(image, int(params['turn'][0])).contiguous()
+
+    def exact(self, image: Tensor, params: Params) -> Tensor:
+        return self.single(to_unit(image), params)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         for turn in range(1, 8):  # turn 0 leaves an image unchanged
@@ -459,8 +463,13 @@ class ReleaseColorJitter(ColorJitter):
     """A variant of `ColorJitter` from BYOL's released code.
 
     Brightness is not multiplied: a number that is uniform in [-brightness, brightness] is added to all values. The contrast
-    of each channel is changed relative to the mean of that channel.
+    of each channel is changed relative to the mean of that channel. Only RGB images are supported.
     """
+
+    rgb_alone = True
+
+    def only_rgb(self) -> str:
+        return Augmentation.only_rgb(self)
 
     def draw(self, count: int, height: int, width: int) -> Params:
         params = super().draw(count, height, width)
@@ -576,7 +585,9 @@ MAX_SIGMAS = 5.5
 
 @TRANSFORMS.register_module()
 class GaussianBlur(Augmentation):
-    """Blur an image with a Gaussian kernel. Its standard deviation is random, and its length is a tenth of the image's side.
+    """Blur an image with a Gaussian kernel of random standard deviation.
+
+    The kernel is about a tenth as long as the shorter side of the image.
 
     Args:
         p: Probability of the change.

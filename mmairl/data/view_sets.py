@@ -44,5 +44,5 @@ def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) 
 
 
 def expand_named_views(views: Any) -> Any:
-    """If `views` is a name in view_sets.yaml, return the views of this name. Otherwise, return `views` unchanged."""
+    """If `views` is a string, return the views of this name in view_sets.yaml. Otherwise, return `views` unchanged."""
     return named_views(views) if isinstance(views, str) else views

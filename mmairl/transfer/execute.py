@@ -65,7 +65,7 @@ def write_start(
 ) -> tuple[Path, int]:
     """Write the backbone of a checkpoint to a file from which tasks start. Return the file and the depth of the ResNet.
 
-    If `anchor` is set, the weights are rescaled by NormRescale with this checkpoint as the anchor.
+    If `anchor` is set, NormRescale rescales the weights to the norms of the weights in the checkpoint `anchor`.
 
     Raises:
         UserError: If `work_dir` contains tasks of other weights. Nothing is written in this case.

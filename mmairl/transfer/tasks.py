@@ -17,11 +17,11 @@ class Task:
 
     Attributes:
         config: Name of the config. It can contain a placeholder for the depth of the ResNet.
-        scores: The columns of the results table, and for each column the name of its score in the task's output.
+        scores: Dictionary from the task's columns in the results table to the names of the scores in the task's output.
         data: Paths that must exist. The tuple is empty if the config generates its data.
         depths: The depths of ResNets for which there are configs. The tuple is empty if one config supports all depths.
         protocol: Name of the protocol of `mmairl evaluate`. None if the task is in tasks.yaml.
-        platform: The package that runs the task, mmdet or mmseg.
+        platform: The package that runs a task in tasks.yaml, mmdet or mmseg.
         factor: The factor that converts a score in the task's output to a percentage.
         plain: The columns that are not multiplied by `factor`, such as errors in meters.
     """
@@ -82,7 +82,7 @@ def task_config(name: str, depth: int) -> Path:
 def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     """Return the names of the requested tasks. By default, return the names in DEFAULT. Raise if the request is invalid.
 
-    `rescaled` states that NormRescale changed the weights. Their batch statistics are then outdated until the network is
+    `rescaled` states that NormRescale changed the weights of the network. Its batch statistics are then outdated until it is
     trained, so protocols that freeze the network are left out by default, and requesting them is an error.
     """
     names = (requested or DEFAULT).split(',')
@@ -102,8 +102,8 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     frozen = [name for name in names if TASKS[name].protocol] if rescaled else []
     if frozen and requested:
         raise UserError(
-            f'--tasks: {", ".join(frozen)} would evaluate a rescaled network with outdated batch statistics; leave out '
-            f'{", ".join(frozen)}',
+            f'--tasks: {", ".join(frozen)} would freeze the network, but NormRescale has made its batch statistics outdated; '
+            f'leave out {", ".join(frozen)}',
             code='rescaled-frozen',
         )
     return [name for name in names if name not in frozen]

@@ -16,14 +16,14 @@ class VOCDetectionMetric(VOCMetric):
     VOC2007's average precision has 11 points and ignores boxes that are marked as difficult. The published numbers come from
     detectron2's VOC evaluator, which combines this definition with COCO's IoU thresholds. pycocotools is not used, because
     its 101-point AP yields other numbers for the same detections. mmdet's `eval_map` is not used, because it has one
-    threshold per call, sorts equal scores in arbitrary order and starts processes that may not end. Scores are fractions, as
-    in mmdet.
+    threshold per call, sorts detections of equal confidence in arbitrary order and starts processes that may not end. The
+    metrics are fractions, as in mmdet.
 
     Args:
         collect_device: Device on which the results of all processes are gathered. Default: 'cpu'.
-        prefix: Prefix of the names of the scores.
-        detectron2_rounding: Whether to round scores to 0.001 and boxes to 0.1 pixels, as detectron2 does. Rounding changes
-            AP by up to 0.5 points. Default: False.
+        prefix: Prefix of the names of the metrics. Default: 'pascal_voc'.
+        detectron2_rounding: Whether to round the confidence of each detection to 0.001 and its box to 0.1 pixels, as
+            detectron2 does. Rounding changes AP by up to 0.5 points. Default: False.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ def _rounded(rows: np.ndarray) -> np.ndarray:
 
 
 def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | None:
-    """Return the AP of a class at each IoU threshold, or None if the images show no object of this class."""
+    """Return the AP of a class at each IoU threshold, or None if all objects of this class are difficult or there are none."""
     objects = 0
     scores = [np.zeros(0)]
     outcomes = [np.zeros((0, len(THRESHOLDS)))]
@@ -86,8 +86,9 @@ def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | N
 def match(detections: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
     """Match the detections in an image to the boxes of true objects.
 
-    Return the outcome of each detection at each IoU threshold. Detections must be sorted by score. The outcome is 1 if the
-    detection is the first match of a box, 0 if it matches a difficult box and is therefore ignored, and -1 otherwise.
+    Return the outcome of each detection at each IoU threshold. Detections must be in descending order of confidence. The
+    outcome is 1 if the detection is the first match of a box, 0 if it matches a difficult box and is therefore ignored, and -1
+    otherwise.
     """
     outcome = np.full((len(detections), len(THRESHOLDS)), -1)
     truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)

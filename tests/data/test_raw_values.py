@@ -2,7 +2,9 @@
 
 import io
 import itertools
+import struct
 import sys
+import zlib
 from collections.abc import Callable
 
 import cv2
@@ -141,6 +143,17 @@ def test_stored_values_are_packed_exactly(folder):
         UnlabelledFolder(folder)
 
 
+def test_gray_png_with_alpha_keeps_16_bits():
+    pixels = noise(6, 9, 2)
+    header = struct.pack('>IIBBBBB', 9, 6, 16, 4, 0, 0, 0)
+    rows = zlib.compress(b''.join(b'\0' + row.astype('>u2').tobytes() for row in pixels))
+    chunks = [(b'IHDR', header), (b'IDAT', rows), (b'IEND', b'')]
+    file = b'\x89PNG\r\n\x1a\n' + b''.join(
+        struct.pack('>I', len(text)) + kind + text + struct.pack('>I', zlib.crc32(kind + text)) for kind, text in chunks
+    )
+    assert same(read(file), pixels)
+
+
 def test_file_with_other_channels_or_depth_is_named(folder):
     uses = [lambda data: data[6], lambda data: list(pack(data, folder.parent / 'out.tar')), channel_statistics]
     odd = {
@@ -150,7 +163,7 @@ def test_file_with_other_channels_or_depth_is_named(folder):
     }
     for (stored, pixels), use in itertools.product(odd.items(), uses):
         (folder / 'b/9.npy').write_bytes(npy(pixels))
-        with raises_code('mixed-images', f'b/9.npy: the image has {stored} .*channels=5 of 16 bits'):
+        with raises_code('mixed-images', f'b/9.npy: the image has {stored}, .*channels=5 of 16 bits'):
             use(ImageFolder(folder, channels=5))
     with raises_code('mixed-images', 'a/2.npy: the image has 5 channels .*channels=4'):
         ImageFolder(folder, channels=4)
@@ -220,6 +233,7 @@ def test_rgb_changes_of_other_channels_are_an_error():
             self.value_range = reach
 
     mean, wide = [0.5] * 5, Five(reach=(-0.5, 3.0))
+    release = {**jitter, 'type': 'ReleaseColorJitter', 'hue': 0.0}
     fine = build_views([[{**jitter, 'hue': 0}, dict(type='RandomGrayscale', p=0)], [{**jitter, 'p': 0}]])
     require_channels(Five(), mean, torch.nn.Conv2d(5, 1, 1), fine)
     require_channels(wide, mean, None, build_views([[dict(type='GaussianBlur', p=1.0), {**jitter, 'p': 0}]]))
@@ -227,6 +241,7 @@ def test_rgb_changes_of_other_channels_are_an_error():
         ('views-channels', 'hue of ColorJitter [^;]*; RandomGrayscale', (Five(), None, None, views)),
         ('statistics-channels', '5 channels, .* 3 numbers', (Five(), [0.5] * 3)),
         ('backbone-channels', 'in_channels=5', (Five(), mean, torch.nn.Conv2d(3, 1, 1))),
+        ('views-channels', 'require RGB: ReleaseColorJitter', (Five(), None, None, build_views([[release]]))),
         ('views-range', '-0.5 to 3, but ColorJitter', (wide, mean, None, fine)),
     ]:
         with raises_code(code, match):

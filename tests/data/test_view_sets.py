@@ -54,6 +54,9 @@ def test_turn_has_eight_results_in_both_forms():
         seen.add(tuple(single.flatten().tolist()))
         assert sorted(single[0].flatten().tolist()) == sorted(image[0].flatten().tolist())
     assert len(seen) == 8
+    assert {tuple(turn(torch.rand(2, 4, 6)).shape) for _ in range(20)} == {(2, 4, 6), (2, 6, 4)}, (
+        'not only squares turn'
+    )
 
 
 def test_stains_change_only_in_amount():

@@ -67,7 +67,7 @@ class NodeCache:
         return file
 
     def make_room(self, file: Path, size: int) -> None:
-        """Reserve disk space for a file. If there is too little space, remove the least recently used copies.
+        """Reserve space in the cache for a file. If there is too little space, remove the least recently used copies.
 
         A process that is reading a removed copy can continue, because it has the file open.
         """

@@ -196,7 +196,7 @@ def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
 
 
 def find_columns(schema: Any, name: str) -> Columns:
-    """Find the columns with images and labels, by the metadata of `datasets` or, without metadata, by their types and names."""
+    """Find the columns with images and labels by their types and names and, if the file has it, the metadata of `datasets`."""
     types = pyarrow(name).types
     note = (schema.metadata or {}).get(b'huggingface', b'{}')
     where = f'{name}: the metadata of `datasets`'

@@ -32,9 +32,11 @@ class Shards(ViewDataset):
     first used, and it is written again when a shard has changed.
 
     Args:
-        root: One shard, a folder of shards, a pattern, a text file with one shard per line, or a list of these.
+        root: One shard, a folder of shards, a pattern, a text file with one shard per line, a data set of the Hugging Face
+            hub ('hf:NAME' or 'hf:NAME:SPLIT'), or a list of these.
         views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
-        max_unreadable: Training stops if more than this fraction of the images is unreadable.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10 images, are unreadable.
+            With 0, it stops at the first unreadable image.
         max_pixels: Images with more pixels than this count as unreadable.
         cache: A folder on this node for copies of remote shards. Default: read single images from the remote shards.
         cache_size: Largest size of the cache in bytes.

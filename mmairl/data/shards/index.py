@@ -1,9 +1,9 @@
 """The index of the images in shards: where each image is, its label and its name.
 
 The index is stored in files that all processes of a node map into memory. The files are in the user's cache, in a folder whose
-name is a digest of the names, sizes and modification times of the shards. The digest also covers the content of small shards,
-so that changed shards are indexed again. While the index is built, the result for each shard is in a separate file, so that
-indexing can resume after an interruption.
+name is a digest of the names, the sizes and the modification times or versions of the shards. The digest also covers the
+content of small local shards, so that changed shards are indexed again. While the index is built, the result for each shard is
+in a separate file, so that indexing can resume after an interruption.
 """
 
 import hashlib
@@ -121,7 +121,7 @@ def digests_of(shards: Sequence[str], stamps: list[remote.Stamp]) -> list[str]:
 def build_index(
     shards: Sequence[str], stamps: list[remote.Stamp], folder: Path, cache: NodeCache | None
 ) -> None:
-    """Index the shards in several processes, then combine the results."""
+    """Index each shard, then combine the results."""
     parts = [folder / f'shard_{number:06}.npz' for number in range(len(shards))]
     pending = [job for job in zip(parts, shards, stamps) if not job[0].is_file()]
     loader = DataLoader(
@@ -183,7 +183,9 @@ def index_shard(job: tuple[Path, str, remote.Stamp], cache: NodeCache | None) ->
 
 
 def require_like_labels(shards: Sequence[str], notes: list[dict]) -> None:
-    """Raise if the labels of two shards are of different kinds, such as numbers and names, or have different classes."""
+    """Raise if the labels of two shards are of different kinds, such as numbers and names, or if two shards state different
+    classes.
+    """
     first = notes[0]
     keys = ('kind', 'classes') if first['kind'] == 'classes' else ('kind',)
     for shard, note in zip(shards, notes):

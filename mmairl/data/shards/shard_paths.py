@@ -1,4 +1,4 @@
-"""Search for the shards that the argument `root` of `Shards` specifies: a file, a folder, a pattern or a list of these."""
+"""Search for the shards that the argument `root` of `Shards` specifies."""
 
 import glob
 import os
@@ -23,7 +23,8 @@ MAX_SHARDS = 10**6  # a pattern or a list may specify at most this many shards
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
     """Return the paths of the shards that `root` specifies.
 
-    `root` is a file, a folder, a pattern, a text file (.txt) with one shard per line, or a list of these.
+    `root` is a file, a folder, a pattern, a text file (.txt) with one shard per line, a data set of the Hugging Face hub
+    (hf:NAME or hf:NAME:SPLIT), or a list of these.
     """
     places = root if isinstance(root, (list, tuple)) else [root]
     names = (name for place in places for name in expand_braces(os.fspath(place)))
