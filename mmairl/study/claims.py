@@ -5,9 +5,8 @@ A claim consists of a quotation from a paper and a test, which compares scores o
 study's runs support the claim.
 
 `configs/studies/_claims.yaml` has the margins and the stand-ins that all studies use. A margin is the largest difference at
-which two scores still count as similar. The margins were fixed before any result was read. A study can run at several
-scales, from the full size of the papers down to small ones. A stand-in is a score that a small scale measures in place of a
-score of the papers.
+which two scores still count as similar. A study can run at several scales, from the full size of the papers down to small
+ones. A stand-in is a score that a small scale measures in place of a score of the papers.
 """
 
 import hashlib
@@ -121,6 +120,7 @@ class Form(Declared, frozen=True, tag_field='form'):
         Args:
             runs: The study's runs.
             seeds: If given, return the evidence that this number of seeds would give with the same estimate and spread.
+                The forms `regression` and `configs` ignore this number.
         """
         return self.combine(runs.test_all(self.parts(runs.margin), seeds))
 

@@ -65,8 +65,8 @@ def collect(
         runs: All planned runs.
         out: The study's folder.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
-        command: The command line of the study. The study page shows this command with more seeds, so that readers
-            can add runs.
+        command: The command line of the study. The study page shows this command with further options, such as more
+            seeds.
     """
     columns = published_columns(study, scale)
     described = {run: describe(run, out, columns.values()) for run in runs}

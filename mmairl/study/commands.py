@@ -1,10 +1,10 @@
 """The steps of `mmairl study`. Python programs can call them, too::
 
-prepared = prepare_study('configs/studies/ladder.yaml', 'demo')
-show_plan(prepared, devices=1)
-runs = prepared.laid_out_runs()
-run_locally(runs)
-write_results(prepared, runs)
+    prepared = prepare_study('configs/studies/ladder.yaml', 'demo')
+    show_plan(prepared, devices=1)
+    runs = prepared.laid_out_runs()
+    run_locally(runs)
+    write_results(prepared, runs)
 
 A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
 measures the run. A scale is a set of changes that make all configs of a study smaller. A search tunes a row by trials, which
@@ -28,7 +28,7 @@ from mmairl.evaluation.identity import is_absent
 from mmairl.io import read_json, write_text
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
-from mmairl.study.cost import RunCost, cost
+from mmairl.study.cost import RunCost, checkpoint_bytes, cost
 from mmairl.study.external import factor_form, known_factors, require_networks
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.fork_rows import fork_epoch, fork_points
@@ -74,7 +74,7 @@ class PreparedStudy:
     command: Sequence[str]
 
     def planned_runs(self) -> list[Run]:
-        """Return the planned runs without writing anything."""
+        """Return the planned runs without writing to the study's folder."""
         return plan_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
 
     def laid_out_runs(self, remeasure: bool = False) -> list[Run]:
@@ -233,7 +233,10 @@ def costs_of_rows(prepared: PreparedStudy) -> dict[str, RunCost]:
         points = fork_points(row, prepared.study.rows, prepared.configs)
         spent = cost(prepared.configs[row.name], prepared.scale, more_checkpoints=len(points))
         if not row.trains:
-            spent = RunCost(0, 0, spent.gigabytes)
+            # A run without training writes one checkpoint, or none if its row is untrained.
+            spent = RunCost(
+                0, 0, 0 if row.untrained else checkpoint_bytes(prepared.configs[row.name]) / 1e9
+            )
         elif row.fork:
             spent = spent.after(fork_epoch(row, prepared.configs))
         costs[row.name] = spent
@@ -353,7 +356,7 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Run additional seeds until every comparison is decided or `most` runs are spent.
+    """Run additional seeds until every comparison by the first score is decided or `most` runs are spent.
 
     Args:
         prepared: The study.

@@ -9,6 +9,7 @@ and on the code, so results are stored in the user's cache folder.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from mmairl.study.spec import Row
 
 BYTES = 4  # the number of bytes of a float32 value
 # The number of float32 FLOPs that take as long as moving one byte. According to the data sheets, it is 17 for a V100 and 10
-# for an A100.
+# for an A100 with 80 GB.
 BALANCE = 15
 CHANNELS = 3
 COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # Counts depend on the versions of these packages.
@@ -106,8 +107,19 @@ def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
     relative = own.time / reference.time if own and reference else 1.0
     seen = epochs(cfg, scale.images)
     seconds = seen * scale.images * relative / scale.rate
-    checkpoints = max(1, cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)) + more_checkpoints
+    checkpoints = kept_checkpoints(cfg) + more_checkpoints
     return RunCost(seen, seconds / 3600, checkpoint_bytes(cfg) * checkpoints / 1e9)
+
+
+def kept_checkpoints(cfg: Config) -> int:
+    """Return how many checkpoints the checkpoint hook of a run keeps."""
+    hook = cfg.default_hooks.checkpoint
+    most = hook.get('max_keep_ckpts', -1)
+    if most > 0:
+        return most
+    length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters
+    interval = hook.get('interval', -1)
+    return math.ceil(length / interval) if interval > 0 else 1
 
 
 def reference_work(scale: Scale) -> ImageWork | None:
@@ -241,7 +253,7 @@ def _count_bytes(config: Mapping[str, Any]) -> int:
 
 
 def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> dict | None:
-    """Count the work of one training step on meta tensors, which have shapes but no values.
+    """Count the work per image of one training step on meta tensors, which have shapes but no values.
 
     If the model's head reads values, the step fails. Then the work of the networks is counted without the head.
     """

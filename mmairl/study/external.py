@@ -24,7 +24,7 @@ from mmairl.study.spec import Row
 
 Factors = dict[str, str]
 STATED = dict[str, str | int | float | bool | None]
-# The names that `facts_of` uses for facts in checkpoints and that are also names of factors.
+# The names of factors that are also names of facts in checkpoints; see `facts_of`.
 SAME_NAMES = ('epochs', 'batch', 'optimizer')
 LIGHTNING = (
     'pytorch-lightning_version'  # the key by which checkpoints of PyTorch Lightning are recognized
@@ -138,7 +138,7 @@ def external_runs(rows: Sequence[Row]) -> Iterator[tuple[Row, int]]:
 def checkpoint_path(row: Row, seed: int) -> str:
     """Return the absolute path of the external checkpoint of one seed.
 
-    The row can name a file, a folder that contains weights, or a released model, which is read from the cache.
+    The row can name a file, a folder that contains weights, or a released model, which is downloaded once.
 
     Raises:
         UserError: If the checkpoint does not exist.

@@ -63,8 +63,8 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
     comparable = sum(row.trains for row in rows) > 1
     if equal and (study.design or not comparable):
         raise UserError(
-            f'{study.name or study.title}: too few rows remain to be compared at this scale ({left_out[0]}); choose another '
-            'scale',
+            f'{study.name or study.title}: too few rows are left for a comparison at this scale ({left_out[0]}); choose '
+            'another scale',
             code='nothing-to-compare',
         )
     rows += null_rows(rows, scale, tasks)

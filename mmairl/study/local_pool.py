@@ -77,7 +77,8 @@ def execute(
                 for run in settled:
                     report(run, 'failed twice with the same error, so it counts as the worst trial')
                 # A search tunes a row by trials, and a trial that failed twice can count as the worst trial. If there is
-                # no such trial, all waiting runs need the results of a failed run, so they cannot start.
+                # no such trial, all waiting runs need the results of a run that failed or was stopped, so they cannot
+                # start.
                 if not settled:
                     break
             time.sleep(POLL)

@@ -40,7 +40,7 @@ from mmairl.study.model_identity import model_at
 from mmairl.study.schema import Asked, Measured, RunResult, Trained, last_checkpoint, result_file
 from mmairl.study.task_names import data_of, features_of, is_local, protocol_of
 
-FEATURES = 'features'  # the folder of extracted features, which all tasks of a run use
+FEATURES = 'features'  # the folder of extracted features, which the tasks of a run share
 # The keys of a backbone's config whose values do not depend on the data set.
 NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')

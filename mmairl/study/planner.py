@@ -37,7 +37,7 @@ from mmairl.transfer.tasks import require_platform
 def plan_runs(
     study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
-    """Return the runs of a study without writing anything.
+    """Return the runs of a study without writing to its folder.
 
     The runs of all rows from the first seed come first, so that every row soon has a result.
     """
@@ -54,8 +54,8 @@ def prepare_runs(
     """Plan the runs, and write each run's config and the request to its worker into the run's folder.
 
     Raises:
-        UserError: If a run was started with another config, or if source code that a run uses has changed while the run
-            is active.
+        UserError: If an external checkpoint does not fit its row, if a run was started with another config, or if source
+            code that a run uses has changed while the run is active.
     """
     require_networks(study.rows, configs)
     runs = plan_runs(study, configs, seeds, tasks, out)
@@ -224,7 +224,8 @@ class Planner:
     def _trials(self, row: Row, number: int, count: int) -> Iterator[Run]:
         """Yield the trials of a row in one search.
 
-        Trials are measured on held-out training images, so that test images do not influence the choice.
+        Trials are measured on held-out images: the validation set or, if there is none, a part of the training images. Test
+        images therefore do not influence the choice.
         """
         search = self.study.search
         tasks = (search.criterion,)

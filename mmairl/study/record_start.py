@@ -3,7 +3,8 @@
 A row of a study is one configuration, usually trained with several seeds.
 
 The statistics pair the runs of two rows by their seeds only if the runs of each seed recorded the same order of images. If
-the two backbones have equal shapes, the runs must also have recorded the same initial weights.
+the two backbones have equal shapes, the runs must also have recorded the same initial weights. Runs that share the epochs
+before a fork are paired in any case.
 """
 
 import time

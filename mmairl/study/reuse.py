@@ -7,7 +7,7 @@ The weights of a row that is not trained are another run's weights after NormRes
 earlier checkpoint of another run, or an external checkpoint.
 
 The function `origin` returns an identity of everything from which the weights of a run are created. If this identity changes,
-the weights are created again and measured again.
+the run is out of date. If its row is not trained, the weights are created again and measured again.
 """
 
 import json
@@ -40,7 +40,7 @@ from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Branch, Trained
 from mmairl.study.spec import Along, Rescaled, roles
 from mmairl.study.trials import best_trial
 
-# the number of batches on which batch norm's statistics are measured, as in PreciseBN
+# the approximate number of batches on which batch norm's statistics are measured, as in PreciseBN
 STATISTICS = 200
 CONFIG = 'asked/config.yaml'
 KNOWN_DATA: dict[str, dict[str, Any]] = {}
@@ -66,7 +66,7 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
         return {}
     part = asked.along and asked.along.part
     sources = {role: _weights_in(Path(source), part) for role, source in roles(made).items()}
-    # Rescaled weights depend on these images, because batch norm's statistics are measured on them.
+    # Rescaled weights depend on these images, because batch norm's statistics are measured on them (unless `exact` is set).
     if asked.rescaled:
         sources['data'] = known_data(_config_in(folder).evaluation.train)
     return {**config_identity(asdict(made)), **sources}

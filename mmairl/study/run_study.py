@@ -50,13 +50,16 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
 def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) -> list[Path]:
     """Write a page for each analysis in the study's `look`, and return the paths of the pages.
 
-    An analysis uses the runs of its rows from the first seed, and is left out until all of these runs are finished.
+    An analysis uses the first compared run of each of its rows, and is left out until all of these runs are finished.
     """
-    first_seed = {run.row.name: run for run in runs if run.seed == runs[0].seed}
+    first_runs: dict[str, Run] = {}
+    for run in runs:
+        if run.part == 'compared':
+            first_runs.setdefault(run.row.name, run)
     pages = []
     for number, look in enumerate(study.look):
-        compared = {name: first_seed[name] for name in look.rows if name in first_seed}
-        if all(run.done for run in compared.values()):
+        compared = {name: first_runs[name] for name in look.rows if name in first_runs}
+        if len(compared) == len({*look.rows}) and all(run.done for run in compared.values()):
             folder = out / f'{look.instrument}_{number}'
             pages.append(instrument_page(study, configs, look, compared, folder))
     return pages

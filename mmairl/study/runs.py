@@ -38,7 +38,7 @@ class Run:
 
     Args:
         row: The row.
-        seed: The seed. In a study with a search, it is the index of the search, plus FIRST for a trial.
+        seed: The seed. For a trained row of a study with a search, it is the index of the search, plus FIRST for a trial.
         folder: The run's folder.
         tasks: The tasks that measure the run.
         needs: The folders of the runs whose weights or scores this run uses.
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def slug(self) -> str:
-        """The name of the run's job in schedulers such as Slurm."""
+        """The name of the run without spaces, for job schedulers such as Slurm."""
         part = {'trial': f'_trial_{self.folder.name}', 'published': '_published'}.get(self.part, '')
         return f'{self.row.slug}_seed_{self.seed}{part}'
 
@@ -129,10 +129,7 @@ def _fork_epoch(asked: Asked) -> int:
 
 
 def status(run: Run) -> tuple[str, str]:
-    """Return the state of a run, and a message such as the last line of its log.
-
-    Both are read from the files in the run's folder.
-    """
+    """Return the state of a run according to its files, and a message such as the last line of its log."""
     if run.done:
         return 'done', ''
     line = _last_line(run)

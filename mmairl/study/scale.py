@@ -60,7 +60,8 @@ class Scale(Declared, frozen=True):
     teacher: float = 1.0
     lr: dict[str, float] = {}
     tasks: tuple[str, ...] = ()
-    seeds: tuple[Seed, ...] = ()  # A study with fewer seeds uses these seeds instead of its own.
+    # Most studies with fewer seeds use these seeds instead of their own; see `commands.seeds_at`.
+    seeds: tuple[Seed, ...] = ()
     floor: tuple[Untrained, ...] = ()
     name: str = ''
 
@@ -204,7 +205,7 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
     if not widths:
         return
     if cfg.model.get('in_channels'):  # Only classifiers have `in_channels`.
-        cfg.model.in_channels = widths.features
+        cfg.model.in_channels = widths.features * multiple
     in_channels = widths.features * multiple
     out_channels = widths.out
     for name in ('projector', 'predictor'):

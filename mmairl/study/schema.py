@@ -1,4 +1,4 @@
-"""Typed schemas of the JSON files in a run's folder: request, training summary, scores.
+"""Typed schemas of JSON files, mainly of those in a run's folder: request, training summary, scores.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
 with changed options.
@@ -90,7 +90,7 @@ class Choice(Struct):
 
 
 class TrainingStart(Struct):
-    """start.json: digests of the initial weights, of their shapes, and of the order of the first images."""
+    """start.json: digests of the backbone's initial weights, of their shapes, and of the order of the first images."""
 
     weights: str
     shapes: str
@@ -98,7 +98,7 @@ class TrainingStart(Struct):
 
 
 class Trained(Struct, kw_only=True):
-    """trained.json: a summary of the training, written when training ends."""
+    """trained.json: a summary of the training, written when the run's weights are complete."""
 
     seconds: float | None = None
     device_seconds: float | None = None
@@ -111,7 +111,7 @@ class Trained(Struct, kw_only=True):
 
 
 class RunResult(Trained, omit_defaults=True, kw_only=True):
-    """result.json: everything that the study's page shows about a run."""
+    """result.json: the scores of a run, and facts about the run for the study's page."""
 
     checkpoint: str = ''
     # The main score of each task, or all scores of a task of tools/transfer.py.

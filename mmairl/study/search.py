@@ -2,7 +2,7 @@
 
 A row of a study is one configuration, usually trained with several seeds.
 
-A search trains several trials of each row. The first trial has the row's own options and is called the row as published.
+A search trains several trials of each row. The first trial has the row's own options (the row as published).
 Further trials change the row's own values of the searched keys. The changes follow scrambled Sobol points, which are the same
 for all rows. Each row is then trained with the options of its best trial from a fresh seed, and only these final runs are
 compared.
@@ -39,8 +39,8 @@ NOT_SEARCHED = {  # the config keys that cannot be searched, with the reasons
     **dict.fromkeys(('evaluation', 'recipes'), MEASURING),
     'randomness': 'all trials of a search must have the same seed',
 }
-# The seed of the trials of search 0. It is far from the seeds of the compared runs, so that trials never share a seed with
-# them.
+# The seed of the trials of search 0. It is far from the seeds of the compared runs, which are 0, 1, ..., so that trials do
+# not share a seed with them.
 FIRST = 1000
 
 
@@ -95,9 +95,10 @@ class Dimension(Declared, frozen=True):
         return max(1, round(own * factor)) if isinstance(own, int) else own * factor
 
     def place(self, value: Any, own: Any) -> float:
-        """Return the position of a value on the dimension, from 0 to 1.
+        """Return the position of a value on the dimension, where 0 is the start and 1 is the end.
 
-        This is the inverse of `at`. The position is NaN if the dimension lists its values and the value is not one of them.
+        This is the inverse of `at`. The position of a value outside of the range is below 0 or above 1. It is NaN if the
+        dimension lists its values and the value is not one of them.
         """
         if self.values:
             listed = value in self.values
@@ -168,7 +169,7 @@ def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
 
 
 def require_searchable(dimensions: Mapping[str, Dimension]) -> None:
-    """Raise an error if a dimension would change the length of training, its seed, or how trials are measured."""
+    """Raise an error if a dimension would change the length, batch size or seed of training, or how trials are measured."""
     for (name, dimension), (key, reason) in product(dimensions.items(), NOT_SEARCHED.items()):
         if is_within(dimension.key, key) or is_within(key, dimension.key):
             raise UserError(
@@ -262,13 +263,13 @@ def trial_options(
 ) -> list[dict[str, Any]]:
     """Return the config overrides of each trial of a row in one search.
 
-    The first trial is the row as published and has no overrides.
+    The first trial has no overrides. It is the row as published or, if a recipe is tuned, the unchanged recipe.
 
     Args:
         search: The dimensions to search.
         row: The row.
         cfg: The row's config, or the recipe that is tuned.
-        number: The index of the search.
+        number: The index of the search. If a recipe is tuned, the seed of the run.
         trials: The number of trials. The result has fewer trials if all dimensions list their values and these have fewer
             combinations.
     """

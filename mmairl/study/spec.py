@@ -245,7 +245,7 @@ class Cross(Declared, frozen=True):
         return Design(self.names, levels, pairs)
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row for each combination of levels. Every row is compared with the first one.
+        """Yield a row for each combination of levels. Every other row is compared with the first one.
 
         In the first row of a full design, each factor is at its first level.
         """
@@ -346,7 +346,7 @@ class Study(Declared, frozen=True):
         self._check_search()
         published.rows(self.paper.table)  # This call raises if the published table does not exist.
         for row in self.rows:
-            self.published_numbers(row)  # This call raises if the published table lacks a row.
+            self.published_numbers(row)  # This call raises if the published table lacks the row.
 
     def _check_rows(self) -> None:
         names = [row.name for row in self.rows]
@@ -412,7 +412,7 @@ class Study(Declared, frozen=True):
 
     @property
     def full_size_scores(self) -> list[str]:
-        """The names of the scores that the study measures at full size. Its claims can use only these scores."""
+        """The names of the scores that the study can measure at full size. Its claims can use only these scores."""
         # This module is imported here, because only studies with claims need it.
         from mmairl.transfer.tasks import TASKS
 

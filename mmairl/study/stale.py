@@ -17,8 +17,9 @@ from mmairl.study.task_names import is_local
 def stale_reason(folder: Path, result: RunResult, asked: Asked) -> str:
     """Return the reason why a finished run is stale, such as a changed checkpoint.
 
-    The reason is '' if nothing has changed, or if the inputs of the run are no longer available. A new version of the code
-    does not make a run stale, because the study page shows which version measured each run.
+    The reason is '' if nothing has changed, or if the inputs of the run are no longer available. A run is stale if the source
+    code of a task's protocol has changed. A new version of a package alone does not make a run stale, because the study page
+    shows the versions of each run.
     """
     if changed := difference(result.made, origin(asked, folder)):
         return f'weights: {changed}'

@@ -101,7 +101,7 @@ def is_first(launcher: str) -> bool:
 
 
 def complete_run(folder: Path, launcher: str = 'none') -> None:
-    """Complete a run: train or create its weights, measure them by each task, and write result.json.
+    """Complete a run: train or create its weights, measure them by the tasks of tools/evaluate.py, and write result.json.
 
     Steps that an earlier start has finished are skipped. `measure.measure` measures the weights by one task, and
     `measure.result_of` gathers the content of result.json. `collect.collect` later reads the result.json of every run to
@@ -264,7 +264,7 @@ def transfer(folder: Path, gpus: int) -> None:
     result = read_json(folder / 'result.json', RunResult)
     if result.excluded:
         return
-    # This module requires mmdet and mmseg, which the other tasks do not need.
+    # Only the tasks of tools/transfer.py need this module.
     from mmairl.transfer.execute import (
         Place,
         run_task,

@@ -65,6 +65,21 @@ def test_damaged_count_is_counted_again(cfg, tmp_path, monkeypatch):
     assert checkpoint_bytes(cfg) == expected
 
 
+@pytest.mark.parametrize(
+    'hook, expected',
+    [
+        (dict(interval=2, max_keep_ckpts=3), 3),
+        (dict(interval=2, max_keep_ckpts=-1), 6),
+        (dict(interval=5), 3),
+        (dict(max_keep_ckpts=-1), 1),
+    ],
+)
+def test_plan_counts_all_kept_checkpoints(cfg, hook, expected):
+    assert cfg.train_cfg.max_epochs == 12
+    cfg.default_hooks.checkpoint = hook
+    assert module.kept_checkpoints(cfg) == expected
+
+
 def test_plan_imports_neither_pages_nor_scipy():
     command = [sys.executable, '-W', 'ignore', '-c', 'import sys, mmairl.study.commands; print(*sys.modules)']
     names = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout.split()

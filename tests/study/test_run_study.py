@@ -1,6 +1,9 @@
-"""The progress that a study prints about its runs."""
+"""The progress that a study prints about its runs, and the runs that its analyses use."""
 
+from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from mmairl.study import run_study
 
@@ -19,3 +22,27 @@ def test_finished_run_states_the_time_left(monkeypatch):
     lines: list[str] = []
     run_study.complete_runs(runs, 1, 1, lines.append)
     assert lines == ['0 of 3 runs are finished', '[0/3] a: running', '[1/3] a: done, about 0:02:00 left']
+
+
+@pytest.mark.parametrize('unfinished, expected', [((), [['own', 'external']]), (('external',), [])])
+def test_look_uses_the_first_run_of_each_row(monkeypatch, unfinished, expected):
+    """The seeds of a row with external checkpoints can differ from the seeds of the study."""
+    runs = []
+    for name, seed, part in (
+        ('own', 0, 'published'),
+        ('own', 0, 'compared'),
+        ('own', 1, 'compared'),
+        ('external', 7, 'compared'),
+    ):
+        runs.append(SimpleNamespace(row=SimpleNamespace(name=name), seed=seed, part=part, done=name not in unfinished))
+    look = SimpleNamespace(rows=('own', 'external'), instrument='norms')
+    used = []
+    monkeypatch.setattr(run_study, 'instrument_page', lambda study, configs, look, chosen, folder: used.append(chosen))
+    run_study.look_into(SimpleNamespace(look=[look]), {}, runs, Path('out'))
+    assert [list(chosen) for chosen in used] == expected
+    assert all(chosen['own'] is runs[1] for chosen in used)
+
+
+def test_look_at_a_row_without_runs_is_left_out():
+    look = SimpleNamespace(rows=('own', 'absent'), instrument='norms')
+    assert run_study.look_into(SimpleNamespace(look=[look]), {}, [], Path('out')) == []

@@ -70,6 +70,12 @@ def test_small_scales_run_at_least_three_seeds(tmp_path):
     assert prepare_study(written(tmp_path, seeds=[7]), 'demo', out=tmp_path).study.seeds == (0, 1, 2)
 
 
+def test_wide_classifier_reads_all_features():
+    options = {'model.backbone.base_channels': 128, 'model.in_channels': 4096}
+    cfg = resolve(Row('wide', 'supervised/supervised_r50_100e.py', options), read_scale('cifar'))
+    assert cfg.model.in_channels == 2 * 512
+
+
 def test_caption_names_the_networks_of_the_rows(tmp_path):
     captions = []
     for name, scale in (('architectures_r101', 'in1k'), ('byol_wide', 'in1k'), ('ladder', 'cifar')):
@@ -116,7 +122,7 @@ def test_plan_reads_each_config_once(monkeypatch):
     names = []
     monkeypatch.setattr(scales, 'load_config', lambda path: names.append(Path(path).name) or load_config(path))
     study = read_study(ROOT / 'configs/studies/attribution.yaml')
-    # A second plan reads the files again, since they may have changed in the meantime.
+    # A second plan reads the files again, since the files may have changed in the meantime.
     for plans in (1, 2):
         at_scale(study, read_scale('in100'), ['knn'])
         assert names == ['mocov2_r50_200e.py'] * plans

@@ -221,7 +221,7 @@ def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, s
 
 
 def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
-    """Yield the problems of a finished run: images that a task left out, and missing or impossible scores."""
+    """Yield the problems of a finished run: images or classes that a task left out, and missing or impossible scores."""
     labels = labels_of(study)
     for task, counts in run.get('left_out', {}).items():
         for what, count in counts.items():
