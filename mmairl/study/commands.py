@@ -1,5 +1,6 @@
 """The steps of `mmairl study`. Python programs can call them, too::
 
+    mmairl.engine.run.register()
     prepared = prepare_study('configs/studies/ladder.yaml', 'demo')
     show_plan(prepared, devices=1)
     runs = prepared.laid_out_runs()
@@ -59,7 +60,7 @@ class PreparedStudy:
         study: The study, with the seeds to run.
         scale: The scale of its runs.
         configs: The config of each row, by the row's name.
-        tasks: The tasks that measure each run.
+        tasks: The study's tasks at this scale.
         out: The folder of the runs and the study page.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
         command: The command line of the study, without seeds.

@@ -146,6 +146,8 @@ def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:
     """Remove the factors of a factorial design whose levels are equal at this scale.
 
+    If this would remove all factors, none is removed. `at_scale` then detects the rows that become equal.
+
     Returns:
         The study without these factors, and a sentence about each of them.
     """

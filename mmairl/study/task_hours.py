@@ -68,8 +68,8 @@ def task_hours(
 
     The hours of a protocol are computed from the number of images that pass through the network and from the scale's
     `rate`, the images per second of a reference config. The hours of a transfer task are computed from its number of steps
-    and the scale's `step_seconds`. If several protocols use features of the same data set,
-    the features are extracted only once, so all but the first of these protocols count as zero hours.
+    and the scale's `step_seconds`. If several protocols use features of the same data set, the features are extracted only
+    once, so all but the first of these protocols count as zero hours.
 
     Args:
         cfg: The config of a row.
