@@ -9,7 +9,7 @@
 
 A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
 measures the run. A scale is a set of changes that make all configs of a study smaller. A search tunes a row by trials, which
-are runs with changed options.
+are runs with different options.
 """
 
 import shutil
@@ -357,7 +357,7 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Run additional seeds until every comparison by the first score is decided or `most` runs are spent.
+    """Run additional seeds until every comparison by the primary score is decided or `most` runs are spent.
 
     Args:
         prepared: The study.

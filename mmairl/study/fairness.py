@@ -1,7 +1,7 @@
 """The fairness check: raise an error if compared rows differ in settings that the study does not declare.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options. A scale is a set of changes that make all configs of a study smaller.
+with different options. A scale is a set of changes that make all configs of a study smaller.
 """
 
 import json

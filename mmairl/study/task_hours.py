@@ -1,7 +1,7 @@
 """Estimate, before a study starts, how many hours the tasks after pre-training will take.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options. A task, such as k-NN classification, measures a pre-trained model. A scale is a set of changes that
+with different options. A task, such as k-NN classification, measures a pre-trained model. A scale is a set of changes that
 make all configs of a study smaller.
 """
 
