@@ -108,7 +108,8 @@ class Sample:
     Args:
         features: Features of all images.
         views: (views, images, C) Features of augmented views of the first images, up to `VIEWED` images.
-        kept: For each change of `CHANGES`, the mean similarity between images and their changed copies.
+        kept: For each change of `CHANGES` that applies to the images, the mean similarity between images and their changed
+            copies (`invariance`), over two strengths.
     """
 
     features: Tensor
@@ -160,7 +161,7 @@ def embed_views(network: nn.Module, images: Images) -> tuple[Tensor, Tensor]:
 
 
 def measures_of(sample: Sample) -> dict[str, float]:
-    """Return the value of each measure of `MEASURES` except the training loss."""
+    """Return the value of each measure of `MEASURES` that applies to the images, except the training loss."""
     return {
         'RankMe': rankme(sample.features),
         'LiDAR': lidar(sample.views),

@@ -98,7 +98,7 @@ class Images:
         return self.dataset.raw(self.subset.indices[index])
 
     def views(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield two augmented views of each image, normalized, as they are created in training."""
+        """Yield batches of two augmented views of each image, normalized, as they are created in training."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
         config = self.dataset_config
         views = self.cfg.train_dataloader.dataset.get('views')

@@ -209,8 +209,8 @@ def geometry_page(
         page,
         'Geometry in four numbers',
         'Alignment: the mean squared distance between two views of an image; lower is better. Uniformity: how evenly images '
-        'cover the sphere; lower is more even. RankMe: the number of dimensions in use. Spread: 1 if all directions have '
-        'equal variance, 0 after a collapse.',
+        'cover the sphere; lower is more even. RankMe: the number of dimensions in use. Spread: 1 if images are spread '
+        'evenly over the sphere, 0 after a collapse.',
         NUMBERS,
         with_published(NUMBERS, numbers, published or {}),
     )

@@ -100,7 +100,8 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
         The path of the page.
 
     Raises:
-        UserError: If there is only one folder, a run has no log, or no quantity was logged by two runs.
+        UserError: If there is only one folder, a folder is listed twice, a run has no log, or no quantity was logged by two
+            runs.
     """
     if len(folders) < 2:
         raise UserError(

@@ -113,7 +113,7 @@ def halved(pixels: Tensor) -> Tensor:
 
 
 def verdict(results: list[Result]) -> str:
-    """Return a sentence for the page that compares the trained student with the better of the two baselines."""
+    """Return a sentence that compares the trained student with the better of the two baselines."""
     *baselines, student = results
     better = max(baselines, key=lambda result: result.scores[SCORE])
     ratio = student.scores[SCORE] / max(better.scores[SCORE], 1e-9)

@@ -51,7 +51,7 @@ class Effect:
     """An effect on a score, in points of the score. Numbers that are unknown are None.
 
     Args:
-        name: The name of the effect, such as a factor, a claim of a paper or a row of the study.
+        name: The name of the effect, such as a factor or a row of the study.
         verdict: The verdict, such as 'higher' or 'inconclusive'.
         kind: The kind of the verdict, which is a key of `LOOKS`.
         estimate: The estimated effect.
@@ -111,9 +111,9 @@ class EffectsFigure:
         score: The name of the measured score.
         published: The name of the score of the published effects, or '' to show no published effects.
         published_note: A remark on comparing the published effects with the measured effects.
-        start: The first row of the study with its score, as text.
-        end: The last row of the study with its score, as text.
-        total: The effect of the last row compared with the first row, or the effect of all factors together.
+        start: The first row of a chain (rows that each build on the previous one) with its score, as text; '' without a chain.
+        end: The last row of the chain with its score, as text.
+        total: The effect of the last row compared with the first row of the chain, or the effect of all factors together.
     """
 
     title: str

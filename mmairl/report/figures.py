@@ -38,7 +38,7 @@ UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 def styled(**changes: Any) -> Iterator[None]:
     """Apply the common style of figures, with changes to some settings. Use this as a context manager or as a decorator.
 
-    Warnings about missing glyphs are suppressed, because the program that shows the file substitutes another font.
+    Warnings about missing glyphs are suppressed, because the program that shows an SVG file substitutes another font.
     """
     style = rc_context(changes, TEMPLATES / 'figures.mplstyle')
     with style, warnings.catch_warnings():

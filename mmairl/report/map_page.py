@@ -87,7 +87,7 @@ def map_images(
         colours: A CSV file, and the name of its column by which to color the images. The first column must contain the names
             of the images.
         patches: The number of images whose cells (regions of a ResNet's feature map, or patches of a ViT) are compared. These
-            images are evenly spaced in the order of names.
+            images are evenly spaced among all images.
         batch: The batch size.
         workers: The number of processes that load images.
         device: The device to compute on. Default: the GPU if there is one.
@@ -97,7 +97,8 @@ def map_images(
         The path of the page.
 
     Raises:
-        UserError: If fewer than three images can be read, all features are equal, or the CSV file contains none of the images.
+        UserError: If fewer than three images can be read, the features are all equal or not finite, or the CSV file contains
+            none of the images.
 
     Example:
         >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
@@ -144,7 +145,7 @@ def map_images(
         maps=[subject['data'] for subject in maps],
         cells=_cells_data(cells) if cells else None,
     )
-    # A link to a position on the page contains this key, because the position is valid for this map only.
+    # A link to a position on a map contains this key, because the position is valid only for the maps of this page.
     data['key'] = sha256(repr(data).encode()).hexdigest()[:8]
     outstanding = find_outstanding(trained, maps[-1]['distance'])
     duplicates = counted(len(outstanding.duplicates), 'group')

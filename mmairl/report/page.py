@@ -51,8 +51,8 @@ def write_page(
 ) -> Path:
     """Fill in a template and write the result atomically as a page, which is a single HTML file.
 
-    The content security policy of the page allows only the stylesheet and the scripts of the page, which it identifies by
-    their hashes. It allows no network access. Text on the page can therefore never run as code.
+    The content security policy of the page allows only embedded images, and the stylesheet and the scripts of the page, which
+    it identifies by their hashes. It allows no network access. Text on the page can therefore never run as code.
 
     Args:
         path: The file to write.

@@ -29,7 +29,10 @@ class ParameterRecorder:
         self.on_device = listen(getattr(preprocessor, 'views', None) or [])
 
     def parameters(self, record: StepRecord) -> list[list[str]]:
-        """Return a text for each image and view, with the parameters that the transforms sampled."""
+        """Return, for each image, a text for each view with the parameters that the transforms sampled.
+
+        The list has at most `SHOWN` images. It is empty if the data set has no views.
+        """
         data = innermost_dataset(record.dataset)
         if not isinstance(data, ViewDataset):
             return []

@@ -1,6 +1,7 @@
 """Write tables to the terminal, to pages and to files.
 
-A row of a table has a name and cells. Names and cells are plain text and are never interpreted as markup.
+A row of a table has a name and cells. Names and cells are plain text, which is never interpreted as markup. Only `html_table`
+also accepts Markup.
 """
 
 import csv
@@ -148,7 +149,7 @@ def counted(number: int, noun: str, plural: str = '') -> str:
 
 
 def escaped(text: str, signs: Mapping[str, str]) -> str:
-    """Return a text on one line. Replace each character that is a key of `signs`, because it would be markup."""
+    """Return a text on one line, with each character that is a key of `signs` replaced by its value."""
     return printable(' '.join(text.split())).translate(str.maketrans(dict(signs)))
 
 

@@ -80,7 +80,7 @@ def tell(slurm: Slurm, started: Started, tasks: int) -> None:
 
 
 def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks: int) -> list[str]:
-    """Wait for the expected end of a job whose processes saved once. Return what they wrote after the restart."""
+    """Wait for the expected end of a job whose processes saved once. Return what the processes wrote after the restart."""
     number, folder = job
     assert slurm.ends(number) == expected, (folder / 'log.txt').read_text()
     slurm.wait_for(lambda: len(left(folder, 'saved')) == tasks)

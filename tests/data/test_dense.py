@@ -12,7 +12,7 @@ from PIL import Image
 from mmairl.data.dense import MMSegImages, Scenes
 from mmairl.data.scenes import FAR, NEAR, RADIUS
 
-needs_mmseg = pytest.mark.skipif(not find_spec('mmseg'), reason='requires mmseg')
+needs_mmseg = pytest.mark.skipif(not find_spec('mmseg'), reason='mmseg is not installed')
 
 
 def write(root: Path, mask: np.ndarray) -> dict:

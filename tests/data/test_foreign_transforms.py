@@ -55,7 +55,8 @@ def test_seed_repeats_a_foreign_step_in_any_worker(number):
 
 
 def test_albumentations_is_applied_and_repeats_by_seed():
-    albumentations = pytest.importorskip('albumentations', reason='pip install albumentations')
+    reason = 'albumentations is not installed (pip install albumentations)'
+    albumentations = pytest.importorskip('albumentations', reason=reason)
     chain = albumentations.Compose([albumentations.HorizontalFlip(p=1), albumentations.RandomBrightnessContrast(p=1)])
     views = epoch(chain, workers=0)
     assert torch.equal(views, epoch(chain, workers=2))

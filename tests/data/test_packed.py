@@ -1,4 +1,6 @@
-"""Packed data sets: items stay equal, other programs read the archives, and the number of workers does not change a byte."""
+"""Packed data sets: items equal those of the folder, other programs read the archives, and the number of workers does not
+change a byte.
+"""
 
 import tarfile
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Operations on batches equal torchvision's operations and those of data workers. Equal seeds draw equal parameters."""
+"""Transforms of batches equal torchvision's operations and the same transforms in data workers.
+
+Equal seeds draw equal parameters.
+"""
 
 from pathlib import Path
 

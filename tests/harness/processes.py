@@ -31,7 +31,7 @@ def wait_for(
     while not condition():
         if time.monotonic() > deadline:
             now = progress()
-            assert now and now != seen, f'waited in vain {what}'
+            assert now and now != seen, f'no progress while waiting {what}'
             seen = now
             deadline = time.monotonic() + seconds
         time.sleep(0.05)

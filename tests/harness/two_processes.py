@@ -1,4 +1,8 @@
-"""Train toy configs for test_processes.py, in one process or in two. Rank 0 saves the results."""
+"""Train toy configs for test_processes.py, in one process or in two, and check batch norm over processes.
+
+As a script with the argument FOLDER, this file saves the results in FOLDER/two.pth. With a second argument, `checks`,
+the script trains nothing.
+"""
 
 import copy
 import sys
@@ -41,7 +45,7 @@ CASES = {
 
 
 def check_shuffle() -> None:
-    """ShuffleBN's permutation assigns each image to exactly one process, and undoing it is exact."""
+    """ShuffleBN's permutation assigns each image to exactly one process, and undoing the permutation is exact."""
     indices = torch.arange(6) + 6 * get_rank()
     dealt, order = shuffle(indices)
     assert gather(dealt).sort().values.equal(torch.arange(6 * get_world_size()))

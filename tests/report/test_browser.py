@@ -50,9 +50,12 @@ from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.pages.study_page import write_study_page
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
-sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be driven (pip install playwright)')
+sync_api = pytest.importorskip(
+    'playwright.sync_api', reason='playwright, which drives a browser, is not installed (pip install playwright)'
+)
 axe = pytest.importorskip(
-    'axe_playwright_python', reason='no accessibility checker is installed (pip install axe-playwright-python)'
+    'axe_playwright_python',
+    reason='axe, which checks pages in a browser, is not installed (pip install axe-playwright-python)',
 )
 # The unit is milliseconds. The limit is high because the machine may be busy.
 TIMEOUT = 600_000

@@ -1,4 +1,4 @@
-"""The comparison of runs: settings that differ, curves over three units, and final values."""
+"""The comparison of runs: settings that differ, curves over epochs, images and hours, and final values."""
 
 import json
 import re

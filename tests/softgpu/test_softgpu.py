@@ -139,7 +139,7 @@ def test_planted_defect_is_found(result, kind):
     """
     waits = kind in ('wait', 'host_scalar')
     if REAL and not waits:
-        pytest.skip('only the software GPU counts and follows streams')
+        pytest.skip('only the software GPU counts operations and checks streams')
     outcome = result(f'planted_{kind}')
     if waits:
         assert 'called a synchronizing CUDA operation' in outcome['error']

@@ -116,7 +116,9 @@ def test_published_number_belongs_to_one_model(quick):
             for column, value in published.row(name if table else key).items():
                 first, other = numbers.setdefault((network, column), (value, name))
                 keys = {key, f'{column} of {key}', other.rpartition('/')[2], f'{column} of {other.rpartition("/")[2]}'}
-                assert value == first or keys & {*notes(name), *notes(other)}, f'{name} has {value}, {other} {first}'
+                assert value == first or keys & {*notes(name), *notes(other)}, (
+                    f'{name} has {value}, but {other} has {first}'
+                )
 
 
 def notes(name: str) -> dict[str, str]:
@@ -130,8 +132,8 @@ def notes(name: str) -> dict[str, str]:
 def test_every_item_of_the_papers_is_covered():
     ready = {path.stem for path in STUDIES}
     for paper, item in ITEMS:
-        assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: not covered'
-        assert set(item.get('studies', ())) <= ready, item['item']
+        assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: no study, command or reason'
+        assert set(item.get('studies', ())) <= ready, f'{item["item"]}: a study does not exist'
         for command in (words for line in item.get('commands', ()) for words in commands(line)):
             check_command(command, set())
     of_papers = {name for _, item in ITEMS for name in item.get('studies', ())}
@@ -228,7 +230,7 @@ def first_rows(path: Path, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize('path', [path for path in STUDIES if path.stem != 'judge_example'], ids=lambda path: path.stem)
 def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_tool):
-    """The runs use synthetic images. Tasks of mmdet and mmseg are left out, because they have their own tests."""
+    """The runs use synthetic images. Tasks of mmdet and mmseg are left out, because other tests cover these tasks."""
     if path.stem == 'byol_wide':
         pytest.skip('its rows differ in width, but the small scale gives all of them one width')
     if path.stem == 'release':

@@ -82,12 +82,14 @@ def test_rate_follows_the_batch_size_of_a_scale():
     for row in study.rows:
         cfgs = full[row.name], small[row.name]
         one, other = (cfg.optim_wrapper.optimizer.lr / cfg.total_batch_size for cfg in cfgs)
-        assert one == pytest.approx(other), row.name
+        assert one == pytest.approx(other), f'{row.name}: the learning rate is not proportional to the batch size'
 
 
 def test_demo_shrinks_every_part_of_every_method():
     for name, cfg in at('methods', 'demo')[1].items():
-        assert max(max(param.shape) for param in MODELS.build(cfg.model).parameters()) <= 256, name
+        assert max(max(param.shape) for param in MODELS.build(cfg.model).parameters()) <= 256, (
+            f'{name}: a part is too wide'
+        )
 
 
 def test_relative_widths_are_kept_at_every_scale():

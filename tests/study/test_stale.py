@@ -66,6 +66,7 @@ SCALE_EDITS = dict(
     queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
     lr=dict(SGD=1),    tasks=['logreg'], seeds=[3, 4], floor=['pixels'], name='other',
 )  # fmt: skip
+# Edits of these fields make no score stale. Each key states what the fields affect instead.
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
     'the page': {'analyses', 'figure', 'published', 'group', 'x', 'measured'},

@@ -2,7 +2,7 @@
 
 A row of a study is one configuration, usually trained with several seeds.
 
-The sentences of this part of the page are in the templates `study_problems.html` and `study_sentences.html`.
+The sentences of the problems and of the answer are in the templates `study_problems.html` and `study_sentences.html`.
 """
 
 import shlex
@@ -75,7 +75,7 @@ def _unequal_checks(study: Record) -> Iterator[str]:
 
 
 def answer(study: Record) -> list[Markup]:
-    """Return the sentences that answer the question of the study. The first sentence is the headline."""
+    """Return the paragraphs that answer the question of the study. The first paragraph is the headline."""
     found = all_findings(study)
     finished, asked = progress(study)
     return sentences(
@@ -226,7 +226,10 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
 
 
 def _more_seeds(found: Findings) -> Iterator[Step]:
-    """Yield the step that adds seeds for the undecided comparison that requires the fewest additional seeds."""
+    """Yield a step that adds seeds, if more seeds can decide a comparison.
+
+    After several seeds, it adds those of the inconclusive comparison that requires the fewest additional seeds.
+    """
     study = found.study
     rows = len(trained_rows(study))
     present = len(study['seeds'])

@@ -1,6 +1,7 @@
 """The page of all claims of the papers: quotations, published numbers, and the verdicts and effects of finished studies.
 
-A study can run at several scales, from a cheap one to the full size of the paper. A claim has a verdict for each scale.
+A study can run at several scales, from a cheap one to the full size of the paper. A claim has a verdict for each scale at
+which its study has run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +30,8 @@ class Entry:
     Args:
         claim: The claim.
         study: The study that tests the claim.
-        published: The verdict on the published numbers alone.
-        measured: The verdict on the study's own runs, for each finished scale.
+        published: The record of the claim without any runs, which has the published effects.
+        measured: For each scale at which the study has run, the record of the claim with its verdict.
     """
 
     claim: Claim
@@ -108,16 +109,16 @@ def _measured(folder: Path) -> dict[tuple[str, str], dict[str, Verdict]]:
 
 
 def claims_summary(entries: Sequence[Entry]) -> str:
-    """Return a sentence with the number of claims, the number of tested claims, and the number of each verdict.
+    """Return the number of claims, the number of tested claims, and the number of each verdict, as text.
 
-    A claim has a verdict for each scale, so there may be more verdicts than tested claims.
+    A claim has a verdict for each scale at which it was tested, so there may be more verdicts than tested claims.
     """
     verdicts = [verdict['verdict'] for entry in entries for verdict in entry.tested.values()]
     count = counted(len(entries), 'claim')
     if not verdicts:
-        return f'{count}, none of them tested yet.'
+        return f'{count}, none tested yet.'
     tested = sum(bool(entry.tested) for entry in entries)
-    return f'{count}, {tested} of them tested. Verdicts: {", ".join(tallied(verdicts))}.'
+    return f'{count}, {tested} tested. Verdicts: {", ".join(tallied(verdicts))}.'
 
 
 def effects(verdict: Verdict, side: str) -> str:
@@ -136,7 +137,7 @@ def shown(effect: float) -> str:
 
 
 def span(part: Mapping[str, Any]) -> str:
-    """Return the 95 % interval of an effect as text; '' if there is none, as in records of earlier versions of mmairl."""
+    """Return the 95 % interval of an effect as text; '' if there is none."""
     low, high = part.get('low'), part.get('high')
     return '' if low is None else f'{shown(low)} to {shown(high)}'
 
@@ -172,7 +173,8 @@ def _claimed_effect(part: Mapping[str, Any]) -> str:
 def seed_counts(parts: Sequence[Mapping[str, Any]]) -> str:
     """Return the numbers of seeds per row behind a claim's effects, as text.
 
-    The text is a dash for records of earlier versions of mmairl, which do not have these numbers.
+    The text is a dash if no effect has this number. An effect has none if it could not be tested, if it is about fitted
+    lines, or if an earlier version of mmairl wrote the record.
     """
     counts = {part['seeds'] for part in parts if part.get('seeds')}
     return ', '.join(map(str, sorted(counts))) or BLANK

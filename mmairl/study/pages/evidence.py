@@ -111,9 +111,10 @@ def fairness_summary(study: Record) -> tuple[str, bool]:
 
 
 def _check(check: Record) -> tuple[str, str, str | Record]:
-    """Return the state, the name and the values of one fairness check on finished runs.
+    """Return the state, the name and the details of one fairness check on finished runs.
 
-    The state is 'good', 'bad', or 'quiet' if the property was not checked.
+    The state is 'good', 'bad', or 'quiet' if the property was not checked. The details are the common value of all rows, the
+    value of each row if they differ, or the reason why the property was not checked.
     """
     name = check['check']
     values = {row: _thousands(value) for row, value in check['values'].items()}
@@ -164,7 +165,11 @@ def _cost(of: PageData) -> Content | None:
     if not cost:
         return None
     ratios = [run['flops'] / cost['first'] for run in cost['rows'].values() if run['flops']]
-    summary = f'up to {max(ratios):.1f} × the FLOPs of the first row' if ratios else 'FLOPs unknown'
+    summary = (
+        f'up to {max(ratios):.1f} × the FLOPs of the first trained row'
+        if ratios
+        else 'FLOPs unknown'
+    )
     if cost['same']:
         summary = 'all rows cost the same within 1 %'
     return Content(summary, dict(cost=cost, labels=labels_of(of.study)))
@@ -236,7 +241,8 @@ def _setting_table(base: Sequence[Record], runs: Sequence[Record]) -> Markup | s
 def _methods(of: PageData) -> Content:
     crossed = [one.crossed for one in of.found if one.crossed]
     primary = of.found[0].all if of.found else []
-    paired = all(one.stored.get('blocks', True) for one in primary)
+    tests = crossed[:1] or [one.stored for one in primary]
+    paired = all(test.get('blocks', True) for test in tests)
     summary = 'paired by seed' if paired else 'not all comparisons are paired by seed'
     margin = f', equivalence margin ±{primary[0].margin:g}' if primary else ''
     return Content(f'{summary}, Holm-corrected{margin}', dict(found=of.found, crossed=crossed))

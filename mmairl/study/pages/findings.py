@@ -48,7 +48,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a comparison of two rows, or of an effect of factors, on one score.
+    """The result of comparing two rows by one score, or the effect of factors on this score.
 
     Args:
         name: The name of the row or of the factors.
@@ -127,7 +127,7 @@ class Finding:
         stored = self.stored
         notes = []
         if self.epochs:
-            notes.append(f'changed from epoch {self.epochs} on')
+            notes.append(f'changed after epoch {self.epochs}')
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
         if self.fails_after_correction:
@@ -147,7 +147,7 @@ class Finding:
     @property
     def agreement(self) -> str:
         """Whether the measured effect agrees with the published effect, as text; '' if they cannot be compared."""
-        if self.published is None or self.verdict not in KINDS:
+        if self.published is None or self.verdict not in KINDS or self.collapses:
             return ''
         if self.differs:
             same = (self.estimate > 0) == (self.published > 0)
@@ -208,7 +208,7 @@ class Findings:
 
     @cached_property
     def digits(self) -> int:
-        """The number of decimals of this score: one for percentages, three for quantities around 1."""
+        """The number of decimals of this score: one if the mean of a row is at least 10 or all means are 0, otherwise three."""
         means = [abs(self.mean(name) or 0) for name in self.rows]
         return 1 if max(means) >= 10 or not any(means) else 3
 
@@ -419,7 +419,7 @@ class Findings:
             published=self.published_label,
             published_note=''
             if same_score
-            else ', a different score and scale: compare the signs, not the sizes',
+            else ', a different score or scale: compare the signs, not the sizes',
             start=self.shown_mean(chain[0].on) if chain else '',
             end=self.shown_mean(chain[-1].name) if chain else '',
             total=self.total,

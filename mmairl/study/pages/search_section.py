@@ -1,8 +1,8 @@
 """The section of a study page about tuning: scores with published and with tuned settings, and the trials of the searches.
 
 A row of a study is one configuration, and its base row is the row with which it is compared. If the page has this section,
-each row is tuned by one or more searches. A search runs several trials, which differ in the values of some settings. These
-settings are the dimensions of the search.
+each row that is trained in the study is tuned by one or more searches. A search runs several trials, which differ in the
+values of some settings. These settings are the dimensions of the search.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -169,7 +169,7 @@ def column_cells(study: Mapping, column: Column) -> list[Cell]:
 
 
 def _digits(scores: Sequence[tuple[float, ...]]) -> int:
-    """Return the number of decimals of scores and of their differences: one for percentages, three for quantities around 1."""
+    """Return the number of decimals of scores and of their differences: one if a mean is at least 10, otherwise three."""
     largest = max((abs(mean(values)) for values in scores if values), default=10)
     return 1 if largest >= 10 else 3
 
@@ -221,7 +221,7 @@ def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, s
 
 
 def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
-    """Yield the problems of a finished run: images that a task left out, and missing or impossible scores."""
+    """Yield the problems of a finished run: images or classes that a task left out, and missing or impossible scores."""
     labels = labels_of(study)
     for task, counts in run.get('left_out', {}).items():
         for what, count in counts.items():

@@ -1,4 +1,4 @@
-"""Functions that format words and numbers on study pages. They are also filters of the templates."""
+"""Functions that format words and numbers on study pages. Most of them are also filters of the templates (`FILTERS`)."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from mmairl.report.table import counted, signed
 from mmairl.study.statistics.verdict_words import OTHER_COLLAPSES
 
 BLANK = '—'
-# A page lists at most this many sentences or names of the same kind.
+# By default, a page lists at most this many sentences or names of the same kind.
 MOST_LISTED = 3
 FLOPS = EngFormatter('FLOP')
 
@@ -31,7 +31,7 @@ def coded(key: str) -> Markup:
 
 
 def enumerated(parts: Iterable[str], most: int = MOST_LISTED) -> Markup:
-    """Return 'a', 'a and b', or 'a, b and 3 more'."""
+    """Return 'a', 'a and b', or 'a, b, c and 2 more'."""
     parts = list(parts)
     more = len(parts) - most
     *rest, last = [*parts[:most], f'{more} more'] if more > 0 else parts
@@ -87,7 +87,7 @@ def change(value: float | None) -> str:
 
 
 def with_prefix(flops: float) -> str:
-    """Return FLOPs with four digits and a prefix, e.g. '2.5 PFLOP'."""
+    """Return FLOPs with at most four digits and a prefix, e.g. '2.5 PFLOP'."""
     return FLOPS(float(f'{flops:.4g}'))
 
 

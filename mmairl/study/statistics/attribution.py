@@ -1,18 +1,19 @@
 """Compute the effects of a design's factors: main effects, interactions, and each factor's share of the total gain.
 
-A design (`designs.py`) has factors with two levels each. Each row of the study is one combination of levels, trained with
-several seeds. A linear model of the levels, coded as -1 and 1, is fitted to the scores of all runs. A main effect is the
+A design (`designs.py`) has factors with two levels each. Each row of the design is one combination of levels, trained with
+several seeds. A linear model of the levels, coded as -1 and 1, is fitted to the scores of the runs. A main effect is the
 mean change of the score from the first level of a factor to its second level, over all rows. An interaction of two factors
 is half the difference between the effects of one factor at the second and at the first level of the other factor, as in Box,
 Hunter and Hunter.
 
 Standard errors come from the spread between runs of the same row. The residual of a run is its score minus the mean of its
-row. Seeds are blocks if each seed gives all rows the same order of images and the same initial weights. The effect of the
-run's seed is then subtracted from the residual as well. Each row has its own variance. If a row has a single run, its
-variance is unknown. There are then no standard errors, so no effect is tested. The degrees of freedom of an estimate are
-Satterthwaite's, but at most (n - 1) log2(R) / 2, where R is the number of rows and n is the smallest number of runs in a
-row. Without this limit, tests find false effects too often: in a design with 16 rows of two runs, in which no effect is real
-and the standard deviation of one row is 16 times that of the other rows, 9 % of the studies would have a false effect.
+row. Seeds are blocks if each seed gives all rows the same order of images and the same initial weights (`same_start`). The
+effect of the run's seed is then subtracted from the residual as well. Each row has its own variance. If a row has a single
+run, its variance is unknown. There are then no standard errors, so no effect is tested. The degrees of freedom of an
+estimate are Satterthwaite's, but at most (n - 1) log2(R) / 2, where R is the number of rows and n is the smallest number of
+runs in a row. Without this limit, tests find false effects too often: in a design with 16 rows of two runs, in which no
+effect is real and the standard deviation of one row is 16 times that of the other rows, 9 % of the studies would have a
+false effect.
 
 If some rows have no runs, an effect is reported only if no other main effect or pairwise interaction contributes to it.
 Collapsed runs, whose scores are far below those of the other runs, are excluded. If all runs of a row but one collapsed, the
@@ -70,9 +71,10 @@ class Fit:
 
     Args:
         terms: The main effects and interactions in the model.
-        weights: (1 + terms + blocks, runs) The weight of each run's score in each coefficient. The first coefficient is
-            the mean.
-        residual: (runs, runs) The matrix that turns scores into residuals by subtracting what rows and seeds explain.
+        weights: (coefficients, runs) The weight of each run's score in each coefficient. The coefficients are the mean, those
+            of the terms and, if seeds are blocks, those of all seeds except the first.
+        residual: (runs, runs) The matrix that turns scores into residuals by subtracting the means of rows and, if seeds are
+            blocks, the effects of seeds.
         rows: (runs, rows) Indicators: 1 if the run belongs to the row, else 0.
         freedom: Degrees of freedom of the residuals.
         confounded: The terms whose coefficients cannot be estimated.

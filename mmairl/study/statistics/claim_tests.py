@@ -27,13 +27,13 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of row means, such as the difference between two rows.
+    """A weighted sum of row means, such as the difference between two rows, or of the coefficients of `parallel_lines`.
 
     Args:
-        estimate: The estimated value of the sum, in points.
-        error: The standard error of the estimate; NaN if there is only one seed or if the scores do not vary.
+        estimate: The estimated value of the sum.
+        error: The standard error of the estimate; NaN if there are no degrees of freedom or if the scores do not vary.
         freedom: Degrees of freedom of the error.
-        seeds: The smallest number of runs in a row; for `parallel_lines`, the degrees of freedom plus one.
+        seeds: The degrees of freedom plus one, which is the number of seeds of a sum of row means.
     """
 
     estimate: float

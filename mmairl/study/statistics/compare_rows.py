@@ -52,19 +52,21 @@ Record = Mapping[str, Any]
 class Comparison:
     """The difference in one score between a row and its base row.
 
-    Numbers that cannot be computed are None; `verdict` then gives the reason.
+    Numbers that cannot be computed are None.
 
     Args:
         row: Name of the row.
         on: Name of its base row.
         metric: Key of the score.
         margin: Differences below the margin are equivalent.
-        seeds: Number of seeds that both rows have if seeds are blocks; otherwise, the number of seeds of the row with
-            fewer seeds.
+        seeds: If seeds are blocks, the number of seeds that both rows have; otherwise, the number of seeds of the row with
+            fewer seeds. 0 if one of the rows has no score.
         blocks: Whether seeds are blocks, so that the rows are paired by seed.
         verdict: The decision, or the reason why there is none.
-        estimate: Difference between the means.
-        low: Lower end of the 95 % interval, which is not corrected for the number of comparisons.
+        estimate: Mean of the row minus mean of its base row. If seeds are blocks, both means are over the seeds that both
+            rows have.
+        low: Lower end of the interval, which is not corrected for the number of comparisons. The interval covers 95 %, or
+            more in a sequential analysis.
         high: Upper end of this interval.
         improvement: Probability that a run of the row is better than a run of its base row, with its 95 % interval.
         error: Standard error of the estimate.
@@ -73,8 +75,8 @@ class Comparison:
             blocks, both runs have the same seed.
         collapsed: Number of collapsed runs in the row and in its base row.
         share: p-value of Fisher's exact test of these two numbers; None if no run collapsed.
-        spread: The difference for each seed if seeds are blocks; otherwise, each run's difference from the mean of the
-            base row.
+        spread: If seeds are blocks, the difference for each seed; otherwise, the difference between each run of the row and
+            the mean of the base row.
     """
 
     row: str
@@ -123,7 +125,7 @@ def unpaired(one: np.ndarray, two: np.ndarray) -> Numbers:
     return mean_one - mean_two, error, np.minimum(n, m) - 1.0
 
 
-def _moments(values: np.ndarray) -> Numbers:
+def _moments(values: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the number of values, their mean, and the squared standard error of the mean, all along the last axis.
 
     NaN marks a missing value. A result is NaN if there are too few values to compute it.
@@ -144,13 +146,13 @@ def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
     """Return, for each row, the score below which a run has collapsed.
 
     A study may have untrained rows, which are baselines without pre-training. The gain of a run is then its score minus the
-    best score of an untrained row, and a run has collapsed if its gain is less than a quarter of the median gain of all
+    best mean score of an untrained row, and a run has collapsed if its gain is less than a quarter of the median gain of all
     trained runs of the study. A negative median gain counts as 0. Without untrained rows, a run has collapsed if its score
     is less than two fifths of the best score in its row.
 
     Args:
         scores: (..., rows, seeds) The scores; NaN for a missing run.
-        null: The best score of an untrained row; None without untrained rows.
+        null: The best mean score of an untrained row; None without untrained rows.
     """
     if null is None:
         best = np.nanmax(scores, -1)
@@ -230,7 +232,7 @@ def verdicts(
     """Return the decision on each comparison of a family.
 
     A family is the set of comparisons that Holm's correction treats together; it is the last axis of all arrays. A
-    comparison whose standard error is NaN stays undecided, but it counts toward the size of the family.
+    comparison without a p-value stays undecided, but it counts toward the size of the family.
 
     Args:
         estimate: The differences.
@@ -384,7 +386,7 @@ def _spread(one: np.ndarray, two: np.ndarray, blocks: bool) -> tuple[tuple[float
 
 
 def limits_by_row(study: Record, metric: str) -> dict[str, float]:
-    """Return, for each trained row, the score below which a run has collapsed.
+    """Return, for each trained row that has a score, the score below which a run has collapsed.
 
     Only scores in percent have this limit. For other scores, the dictionary is empty.
     """

@@ -46,7 +46,7 @@ class Design:
         return list(combinations(self.factors, 2))
 
     def signs(self, effect: Effect, names: Sequence[str]) -> np.ndarray:
-        """Return the column of an effect in the model: for each row, the product of the levels of the effect's factors.
+        """Return the column of an effect in the model: for each named row, the product of the levels of the effect's factors.
 
         Levels are coded as -1 and 1 for this product.
         """

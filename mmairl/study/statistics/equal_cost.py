@@ -98,7 +98,7 @@ def scores_at(
     row: Mapping,
     cost: float,
 ) -> list[float]:
-    """Return the score of each run of a row, interpolated between its checkpoints at a given cost.
+    """Return the score of each run of a row at a given cost, interpolated between the checkpoints of the run.
 
     Collapsed runs are excluded. The list is empty if the cost is outside the range that the checkpoints cover.
 

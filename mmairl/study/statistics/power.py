@@ -130,7 +130,8 @@ def more_runs(
     """
     rows = len(design.rows)
     for seeds in range(2, MOST + 1):
-        # These are Satterthwaite's degrees of freedom if all rows have the same spread.
+        # This approximates Satterthwaite's degrees of freedom if all rows have the same true spread. The factor
+        # (seeds - 1) / (seeds + 1) is due to the random differences between their estimated spreads.
         satterthwaite = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)
         freedom = min(satterthwaite, (seeds - 1) * math.log2(rows) / 2)
         error = 2 * spread / math.sqrt(rows * seeds)

@@ -2,11 +2,11 @@
 
 A row of a study is one configuration, usually trained with several seeds.
 
-The numbers of seeds per row at which the study is analyzed are fixed in advance. Each number is 1.5 times the previous one,
-up to N, the largest number that the budget allows. The error rate over all analyses is 5 %. The analyses up to n seeds
-together may use (n / N)^2 of it. The level of an analysis is therefore this amount minus the amount that the previous
-analyses may use. Each analysis tests the comparisons as usual, at its own level and with Holm's correction. Decisions are
-final. Rows get more seeds only while one of their comparisons is undecided.
+The numbers of seeds per row at which the study is analyzed are fixed in advance. Each number is 1.5 times the previous one
+(rounded up), but at most N, the largest number that the budget allows. The error rate over all analyses is 5 %. The analyses
+up to n seeds together may use (n / N)^2 of it. The level of an analysis is therefore this amount minus the amount that the
+previous analyses may use. Each analysis tests the comparisons as usual, at its own level and with Holm's correction.
+Decisions are final. Rows get more seeds only while one of their comparisons is undecided.
 
 The chance of one or more false differences is at most the sum of the levels, whether or not the analyses are independent.
 Known alternatives are worse for 2 to 20 seeds: group-sequential designs assume a known variance, and confidence sequences
@@ -79,13 +79,14 @@ def begin(
         out: Folder of the study.
         study: The study.
         seeds: Seeds of the first analysis.
-        budget: Maximum number of runs. Default: enough for 12 seeds per row.
+        budget: Maximum number of runs. Default: the runs of the stored plan or, without a stored plan, enough runs for 12
+            seeds per row (or for `seeds` if these are more).
         runs_a_seed: Number of runs that each seed requires, including the trials of a search, which are runs that tune a
-            row. Default: one run of each trained row.
+            row. Default: one run of each row that is not untrained.
 
     Raises:
-        UserError: If the study is crossed (it has a design of factors), if the budget is too small, or if the stored
-            plan differs.
+        UserError: If the study is crossed (it has a design of factors), if there is only one seed, if the budget is too
+            small, or if the stored plan differs.
     """
     if study.design:
         raise UserError(
@@ -98,8 +99,9 @@ def begin(
     plan = Plan(len(seeds), most)
     if not 2 <= plan.first <= plan.most:
         raise UserError(
-            f"--most: too few runs ('{budget or each * most}') for {rows} rows with {plan.first} seeds each at the first "
-            f'analysis; give at least 2 seeds (--seeds), and set --most to at least {each * max(2, plan.first)}',
+            f"--until-decided: too few seeds or runs for the first analysis of {rows} rows ('{plan.first} seeds, "
+            f"{budget or each * most} runs'); give at least 2 seeds (--seeds), and set --most to at least "
+            f'{each * max(2, plan.first)}',
             code='budget-too-small',
         )
     stored = read(out)

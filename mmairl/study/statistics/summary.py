@@ -34,7 +34,7 @@ def missing_seeds(study: Mapping, row: Mapping) -> list[int]:
 def cost_summary(study: Mapping) -> dict[str, Any]:
     """Return the values of the page section on cost.
 
-    They are the cost of each row, the comparisons at equal cost for each score (`equal`), and the pairs of rows that cannot
+    They include the cost of each row, the comparisons at equal cost for each score (`equal`), and the pairs of rows that cannot
     be compared at equal cost (`without`). The dictionary is empty if no row has a known cost.
     """
     cost = study.get('cost', {})

@@ -3,9 +3,9 @@
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
 with changed options.
 
-Each row is tuned by several searches with different trials and different seeds. The confidence intervals describe the spread
-between searches, so they include the luck of both the trials and the seeds. The scores are those that selected the best
-trial, so the best score is optimistic.
+If a row is tuned by several searches, these have different trials and different seeds. The confidence intervals describe the
+spread between searches, so they include the luck of both the trials and the seeds. A best score is optimistic if the same
+scores chose the best trial.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def best_of(
 def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
     """Return the expected best score for each number of trials, as the mean over searches with its 95 % interval.
 
-    The curve ends at the number of trials of the shortest search.
+    The curve ends at the number of trials of the shortest search. A single search gives no interval.
     """
     length = min(map(len, searches))
     scores = np.array([search[:length] for search in searches])

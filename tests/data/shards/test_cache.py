@@ -35,7 +35,7 @@ def test_shards_are_copied_once(tmp_path, monkeypatch):
     data = Shards(URL, cache=tmp_path)
     assert np.array_equal(all_pixels(data, workers=1), PIXELS)
     assert copies_in(data) == sorted(CONTENTS)
-    monkeypatch.setattr(Dated, 'cat_file', lambda *_, **__: pytest.fail('read again'))
+    monkeypatch.setattr(Dated, 'cat_file', lambda *_, **__: pytest.fail('a shard was read again'))
     assert np.array_equal(all_pixels(Shards(URL, cache=tmp_path)), PIXELS)
 
 

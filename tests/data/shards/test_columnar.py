@@ -31,7 +31,7 @@ LABELS = [0, 1, 1, 2, 0, 2, 1, 0, 0, 2]
 
 
 def by_webdataset(folder: Path, label: str) -> str:
-    wds = pytest.importorskip('webdataset', reason='pip install webdataset')
+    wds = pytest.importorskip('webdataset', reason='webdataset is not installed (pip install webdataset)')
     for shard in range(3):
         with wds.TarWriter(str(folder / f'train-{shard:06}.tar')) as writer:
             for index in range(10)[shard::3]:
@@ -47,7 +47,7 @@ def by_webdataset(folder: Path, label: str) -> str:
 
 
 def by_datasets(folder: Path, kind: str) -> str:
-    datasets = pytest.importorskip('datasets', reason='pip install datasets')
+    datasets = pytest.importorskip('datasets', reason='datasets is not installed (pip install datasets)')
     kinds = datasets.Features(label=datasets.ClassLabel(names=CLASSES), image=datasets.Image())
     images = [dict(bytes=file, path=None) for file in FILES]
     # For images that are passed as paths, `to_parquet` stores only the paths.
@@ -136,7 +136,7 @@ def test_order_by_shards_follows_row_groups(kind, bounds, tmp_path):
 
 def test_data_set_of_the_hub_is_read_by_name(tmp_path, monkeypatch):
     """`datasets` also accepts a local folder in place of the name of a data set on the hub."""
-    datasets = pytest.importorskip('datasets', reason='pip install datasets')
+    datasets = pytest.importorskip('datasets', reason='datasets is not installed (pip install datasets)')
     monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hub')
     (tmp_path / 'birds').mkdir()
     by_datasets(tmp_path / 'birds', 'parquet')

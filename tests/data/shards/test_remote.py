@@ -13,8 +13,8 @@ from harness.errors import raises_code
 from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
 
-moto = pytest.importorskip('moto.server', reason='pip install "moto[server]" s3fs')
-s3fs = pytest.importorskip('s3fs', reason='pip install s3fs')
+moto = pytest.importorskip('moto.server', reason='moto is not installed (pip install "moto[server]" s3fs)')
+s3fs = pytest.importorskip('s3fs', reason='s3fs is not installed (pip install s3fs)')
 import boto3  # noqa: E402
 
 # A late answer of the server comes after this number of seconds.

@@ -17,7 +17,9 @@ from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
 from mmairl.errors import UserError
 
-pytest.importorskip('aiohttp', reason='fsspec reads web servers by aiohttp (pip install aiohttp)')
+pytest.importorskip(
+    'aiohttp', reason='aiohttp, with which fsspec reads web servers, is not installed (pip install aiohttp)'
+)
 pytestmark = pytest.mark.usefixtures('own_cache', 'clock')
 
 

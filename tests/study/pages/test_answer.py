@@ -133,7 +133,7 @@ def test_shares_of_factors_are_in_the_answer():
 
 
 def test_external_rows_are_not_one_factor():
-    assert 'Their authors do not state optimizer and batch size' in plain(problems(external()))
+    assert 'external checkpoints do not state optimizer and batch size' in plain(problems(external()))
 
 
 def test_next_step_uses_the_recorded_command():

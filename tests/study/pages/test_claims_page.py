@@ -36,7 +36,7 @@ def test_page_has_every_claim_and_every_reason(tmp_path):
     page = write_claims_page(tmp_path, tmp_path / 'claims.html').read_text()
     entries = list(claim_entries(tmp_path))
     assert all(entry.study.name in page and not entry.measured for entry in entries)
-    assert f'{len(entries)} claims, none of them tested yet.' in page
+    assert f'{len(entries)} claims, none tested yet.' in page
     assert all(paper.title in page for paper in shared_claims().papers.values())
     assert page.count('<li>“') == len(shared_claims().untested)
 

@@ -1,4 +1,4 @@
-"""The page that lists all studies: their order, studies in other folders, and hostile names."""
+"""The page that lists all studies: their order, folders that are not studies, and hostile names."""
 
 import json
 import os

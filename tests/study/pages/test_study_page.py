@@ -24,6 +24,7 @@ from study.pages.planted import (
     tiny,
 )
 
+from mmairl.study.pages.findings import Finding
 from mmairl.study.pages.study_page import write_figures, write_study_page
 from mmairl.study.pages.study_tables import columns, latex, markdown, row_problems, table_lines
 from mmairl.study.pages.words import BLANK, duration
@@ -31,7 +32,7 @@ from mmairl.study.pages.words import BLANK, duration
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    """Return two studies, each with its page."""
+    """Return the records of two studies, each with the text of its page."""
     folder = tmp_path_factory.mktemp('pages')
     records = [make() for make in (ladder, drawn_as_lines)]
     return [
@@ -234,8 +235,13 @@ def test_collapsed_comparison_has_no_effect_size(page):
 
 def test_published_effect_of_another_scale_is_labeled(page):
     text = text_of(section(page(costly()), 'effects'))
-    assert '◇ published: VOC07 AP50, a different score and scale: compare the signs, not the sizes' in text
+    assert '◇ published: VOC07 AP50, a different score or scale: compare the signs, not the sizes' in text
     assert '+8.2 +7.0 to +9.4 higher compute × 2 +0.4 same sign' in text
+
+
+def test_published_effect_is_not_compared_with_counts_of_collapses():
+    stored = dict(verdict='differs in how many runs collapse', share=0.01, estimate=3.0, margin=1.0)
+    assert Finding('+ large batch', 'base', stored, published=2.0).agreement == ''
 
 
 @pytest.mark.parametrize(
@@ -344,6 +350,14 @@ def test_design_is_described_in_methods(planted_page):
     assert 'The design consists of a half-fraction of resolution III.' in text
     assert '23 runs are finished. They are compared within seeds (seeds are blocks).' in text
     assert 'Excluded from the effects because all other runs of the same row collapsed: a, seed 1.' in text
+
+
+def test_methods_state_whether_a_design_is_paired(page):
+    record = crossed()
+    assert 'Methods paired by seed' in text_of(section(page(record), 'methods'))
+    for effects in record['attribution'].values():
+        effects['blocks'] = False
+    assert 'Methods not all comparisons are paired by seed' in text_of(section(page(record), 'methods'))
 
 
 def costed() -> dict:

@@ -98,7 +98,7 @@ def test_measured_null_forks_do_not_differ(scores):
 
 def test_page_states_fork_point_and_precision(tmp_path):
     text = write_study_page(forked(), tmp_path / 'page.html').read_text()
-    assert text_of(section(text, 'effects')).count('from epoch 6 on') == 2
+    assert text_of(section(text, 'effects')).count('changed after epoch 6') == 2
     noise = text_of(section(text, 'noise'))
     assert 'does not predict the effect of the same change during a whole run' in noise
     assert 'again (A/A) trunk epoch 6' in noise and 'warmer trunk epoch 6' in noise
