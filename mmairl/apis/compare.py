@@ -202,6 +202,7 @@ def class_folder(data: Path, part: str) -> Path:
         if (data / name).is_dir():
             return (data / name).absolute()
     raise UserError(
-        f"data: no folder {' or '.join(FOLDERS[part])} with class folders ('{data.absolute()}'); create it, or give a config",
+        f"data: the folder has no subfolder {' or '.join(FOLDERS[part])} ('{data.absolute()}'); create it with one folder per "
+        'class, or set data to the path of an evaluation config',
         code='no-class-folder',
     )

@@ -185,7 +185,7 @@ class Siamese(BaseModel):
         keys = self.key_views or (every if self.symmetric else every[1:])
         if max(keys) >= count:
             raise UserError(
-                f"model.key_views: expected indices below {count}, the number of views ('{list(keys)}'); change it",
+                f"model.key_views: with {count} views, expected indices below {count} ('{list(keys)}'); change the indices",
                 code='no-such-view',
             )
         return every if self.symmetric else every[:1], keys

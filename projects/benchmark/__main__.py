@@ -164,7 +164,7 @@ def main() -> None:
     register()
     torch.backends.cudnn.benchmark = True  # same setting as in the configs of mmairl
     if args.device == 'cpu':
-        keep_freed_memory()  # mmairl's training does so; here, it applies to all compared libraries
+        keep_freed_memory()  # as mmairl's training does; this setting affects all code in this process
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':

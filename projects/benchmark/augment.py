@@ -30,8 +30,8 @@ WORKER_NOTE = (
     "tests/data/test_transforms.py compares each operation with torchvision's."
 )
 DEVICE_NOTE = (
-    'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. This is compared with '
-    'the operations of a worker, which do not include normalization.'
+    'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. mmairl in '
+    'batches is compared with the operations of a worker, which do not include normalization.'
 )
 
 

@@ -184,7 +184,7 @@ def peak_memory():
 
 
 def speed(images: int = 16, rounds: int = 2) -> None:
-    """Print the CPU time of an epoch with stored features, and of an epoch in which the backbone computes the features."""
+    """Print the CPU time of an epoch of the linear head, with stored features and with features that the backbone computes."""
     register()
     for name, update in {
         'ResNet-18 of the demo, 64 pixels': {},

@@ -2,8 +2,8 @@
 
     python -m projects.benchmark.doctor_faults [FAULT ...]
 
-Each run has 160 iterations on a network of half the demo's width. If the doctor finds no bad sign in a run, the rank is that
-among the remedies for settings with unusual values.
+Each run has 160 iterations on a network of half the demo's width. If the doctor finds no bad sign in a run, the
+rank is that in the list of remedies for settings with unusual values.
 """
 
 import sys

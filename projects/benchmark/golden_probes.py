@@ -170,7 +170,7 @@ def register_toys() -> None:
 
     from mmairl.registry import DATASETS, HOOKS
 
-    # mmengine formats the text of each config, which would take longer than a toy run. This function leaves the text unchanged.
+    # mmengine formats the text of each config, which would take longer than a toy run. This lambda leaves the text unchanged.
     config_file.FormatCode = lambda text, **_: (
         text,
         True,

@@ -37,7 +37,7 @@ PARTS = (
     'wheel',
     'fixtures',
 )
-LIMIT = 3600  # maximum seconds for one part of the probes in one tree
+LIMIT = 3600  # maximum seconds for one group of probes in one tree
 MISSING = 'nothing'  # placeholder for a value that exists in only one tree
 # Expected differences: patterns (fnmatch) of the probe and of the key in its result, and the reason.
 ALLOWED = (

@@ -40,7 +40,7 @@ class Limits:
 
 
 def measure(device: str, rounds: int = 12) -> Limits:
-    """Measure the speeds of arithmetic and memory. The best round counts, because other work can only slow a round down."""
+    """Measure the speeds of arithmetic and memory. The best round counts, because other programs can only slow a round down."""
     size = MATRIX[device]
     left, right = (torch.randn(size, size, device=device) for _ in range(2))
     source = torch.zeros(COPIED[device] // 4, device=device)

@@ -40,7 +40,7 @@ SEVERAL = {
 def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
     """Return the seconds per step of each configuration and round.
 
-    The configurations take turns, so that other work on the machine slows all of them.
+    The configurations take turns, so that other programs on the machine slow all of them.
     """
     times: dict[str, list[float]] = {}
     for _ in range(rounds):

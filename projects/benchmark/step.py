@@ -263,7 +263,7 @@ def lightly_step(model: LightlyBYOL, batch: dict, **how) -> Step:
 
 
 def lars(batch: dict) -> dict:
-    """Return mmpretrain's rate of 4.8 for 4096 images, scaled to the batch."""
+    """Return settings of LARS, with mmpretrain's learning rate of 4.8 for 4096 images scaled to the batch."""
     return dict(lr=4.8 * len(batch['inputs'][0]) / 4096, momentum=0.9, weight_decay=1e-6)
 
 

@@ -38,7 +38,7 @@ def knn(device: str, quick: bool) -> Iterator[Case]:
         return (F.normalize(q.to(device)) @ F.normalize(x.to(device)).T).topk(200).values.cpu()
 
     def check(ours: Tensor, theirs: Tensor) -> None:
-        # mmairl sums in float64, and the full matrix is computed in float32.
+        # mmairl's search computes some cosines in float64 and returns float64. The full matrix is in float32.
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0, check_dtype=False)
 
     name = f'k-NN, {queries} images against {bank} x {width}, k = 200'

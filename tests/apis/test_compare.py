@@ -1,4 +1,4 @@
-"""`mmairl.compare` rejects invalid names before it writes anything; tests/study/test_external.py runs comparisons."""
+"""`mmairl.compare` rejects invalid names before a file is written; tests/study/test_external.py runs comparisons."""
 
 import pytest
 import torch

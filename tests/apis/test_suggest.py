@@ -155,7 +155,7 @@ def test_hostile_names_stay_text(tmp_path, monkeypatch):
 
 
 def assigned(text):
-    """Return the number of assignments in a config and the assigned names, after checking that it calls nothing but
+    """Return the number of assignments in a config and the assigned names, after checking that the config calls only
     `dict`.
     """
     tree = ast.parse(text)

@@ -69,8 +69,8 @@ def contents(data) -> list[tuple[int, int]]:
     return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
 
 
-# Each of the functions below writes gray images in the published format of one data set. It returns
-# the (gray, label) pairs of each part, and the classes.
+# Each of the functions below writes gray images in the published format of one data set, and
+# returns the (gray, label) pairs of each part and the classes.
 
 
 def cars(root: Path) -> tuple[Parts, list[str]]:
@@ -115,7 +115,7 @@ def sun(root: Path) -> tuple[Parts, list[str]]:
 
 
 def birds(root: Path) -> tuple[Parts, list[str]]:
-    """The lists name two photographs whose files are missing. The data set leaves them out."""
+    """The lists name two photographs whose files are missing. The data set leaves these photographs out."""
     species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
     lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
     write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)

@@ -57,7 +57,7 @@ PINNED = {
 def test_keyed_permutation_is_pinned(count):
     """These permutations passed statistical tests of uniformity.
 
-    If they changed, existing runs could not be resumed exactly.
+    If the permutations changed, existing runs could not be resumed exactly.
     """
     assert keyed_permutation(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
 

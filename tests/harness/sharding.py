@@ -126,7 +126,7 @@ def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: 
 def outcome(runner: Runner) -> dict:
     """Return parts of a run's last checkpoint, and its losses, health values, k-NN accuracies and skipped steps.
 
-    Only rank 0 returns them. The other ranks return {}.
+    Ranks other than 0 return {}.
     """
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0])
     if get_rank() != 0:

@@ -37,7 +37,7 @@ CONFIGS = Path(__file__).parents[2] / 'configs'
 def end_workers() -> None:
     """End the data workers of interrupted runs, since torch would wait five seconds for each."""
     for worker in multiprocessing.active_children():
-        # torch raises this error when it notices the end of its worker.
+        # torch raises this error when it notices that a worker has ended.
         with contextlib.suppress(RuntimeError):
             worker.terminate()
             worker.join()

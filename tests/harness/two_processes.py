@@ -45,7 +45,7 @@ CASES = {
 
 
 def check_shuffle() -> None:
-    """ShuffleBN's permutation assigns each image to exactly one process, and undoing it is exact."""
+    """ShuffleBN's permutation assigns each image to exactly one process, and undoing the permutation is exact."""
     indices = torch.arange(6) + 6 * get_rank()
     dealt, order = shuffle(indices)
     assert gather(dealt).sort().values.equal(torch.arange(6 * get_world_size()))

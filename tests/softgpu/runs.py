@@ -286,7 +286,8 @@ def resumed(folder: Path) -> dict:
 
     def run(name: str, hooks: list[dict], **options: object) -> dict:
         cfg = config('mocov2_r50_200e.py', folder / 'run' / name, {**FLOAT16, **options})
-        # RefuseWaits is left out, because saving a checkpoint copies it to the host and may wait.
+        # RefuseWaits is left out, because saving a checkpoint copies tensors to the host and may
+        # wait.
         cfg.custom_hooks = [*cfg.custom_hooks[1:], *hooks]
         return outcome(cfg)
 

@@ -287,7 +287,7 @@ def holds_within(part, effect):
 
 @pytest.mark.parametrize('study', every_study(), ids=lambda study: study.name)
 def test_stated_support_agrees_with_printed_numbers(study):
-    """If the paper prints all numbers of a claim, the claim's field `published` must agree with them."""
+    """If the paper prints all numbers of a claim, the claim's field `published` must agree with these numbers."""
     for claim in study.claims:
         held = holds_in_print(claim.test, printed_numbers(study))
         if held is None:

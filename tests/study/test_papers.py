@@ -230,7 +230,7 @@ def first_rows(path: Path, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize('path', [path for path in STUDIES if path.stem != 'judge_example'], ids=lambda path: path.stem)
 def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_tool):
-    """The runs use synthetic images. Tasks of mmdet and mmseg are left out, because they have their own tests."""
+    """The runs use synthetic images. Tasks of mmdet and mmseg are left out, because other tests cover these tasks."""
     if path.stem == 'byol_wide':
         pytest.skip('its rows differ in width, but the small scale gives all of them one width')
     if path.stem == 'release':

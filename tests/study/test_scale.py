@@ -122,7 +122,7 @@ def test_plan_reads_each_config_once(monkeypatch):
     names = []
     monkeypatch.setattr(scales, 'load_config', lambda path: names.append(Path(path).name) or load_config(path))
     study = read_study(ROOT / 'configs/studies/attribution.yaml')
-    # A second plan reads the files again, since they may have changed in the meantime.
+    # A second plan reads the files again, since the files may have changed in the meantime.
     for plans in (1, 2):
         at_scale(study, read_scale('in100'), ['knn'])
         assert names == ['mocov2_r50_200e.py'] * plans

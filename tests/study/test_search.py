@@ -485,7 +485,8 @@ def test_search_on_test_images_is_an_error(tmp_path, changes, code):
     for change, task in ((dict(search=SEARCH), 'knn'), (dict(tune=dict(finetune=TUNE)), 'finetune')):
         with raises_code(code):
             at_scale(read_study(written(tmp_path, **change)), scale, [task])
-    # Without a search, the study chooses nothing on these images, so it may use them.
+    # A study without a search chooses nothing on the validation images, so these may be test
+    # images.
     at_scale(read_study(written(tmp_path)), scale, ['knn'])
 
 
@@ -495,7 +496,7 @@ def test_sweep_on_test_images_is_an_error(tmp_path):
     for task in ('linear', 'linear#1', 'logreg'):
         with raises_code('val-is-test'):
             at_scale(study, scale, [task])
-    at_scale(study, scale, ['knn', 'svm'])  # These tasks choose nothing on these images
+    at_scale(study, scale, ['knn', 'svm'])  # k-NN and SVM choose nothing on the validation images
 
 
 def test_trial_compares_its_images_with_test_images(tmp_path, monkeypatch):

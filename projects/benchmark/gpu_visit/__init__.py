@@ -1,1 +1,1 @@
-"""Check and measure a borrowed GPU machine in one command of at most 560 seconds."""
+"""Check and measure a GPU machine in one command of at most 560 seconds."""

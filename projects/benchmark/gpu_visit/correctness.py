@@ -150,7 +150,7 @@ def without_software_gpu() -> dict[str, str]:
 
 
 def cpu_cases(context: Context) -> None:
-    """Run the cases of tests/softgpu/runs.py on the CPU. The jobs of `case` compare the device's results with these results."""
+    """Run the cases of tests/softgpu/runs.py on the CPU. The jobs that `case` returns compare the device with them."""
     cases = tuple(case for case in (*CASES, *MORE_CASES) if case not in TWINS and case != 'resumed')
     folder = context.scratch / 'cpu'
     folder.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ def measured(rows: Sequence[dict]) -> list[dict]:
 
 
 def outcomes(rows: Sequence[dict]) -> dict[str, object]:
-    """Return the last exit status of each job, 'unfinished' if the job has none, or 'not started'."""
+    """Return the last exit status of each job, 'unfinished' if it started and did not end, or 'not started'."""
     statuses: dict[str, object] = {}
     for row in rows:
         for job in row.get('jobs', []):

@@ -1,4 +1,7 @@
-"""Run jobs by priority in forked processes with time limits, and record every number as soon as it is known."""
+"""Run jobs by priority in forked processes with time limits, and record every number as soon as it is known.
+
+A visit is one run of the command `python -m projects.benchmark.gpu_visit`.
+"""
 
 import ctypes
 import json
@@ -16,7 +19,7 @@ from pathlib import Path
 
 from projects.benchmark.gpu_visit.results import format_row, print_table, read_rows, write_page
 
-# `Visit.run` keeps these files and folders of the scratch folder, so that later jobs can reuse them. It deletes all others.
+# `Visit.run` keeps these files and folders of the scratch folder, so that later visits can reuse them, and deletes all others.
 KEPT = (
     'site',
     'inductor',
@@ -24,7 +27,7 @@ KEPT = (
     'drawn',
 )
 ENDING = 5  # jobs are stopped when this many seconds remain
-LEAST = 12  # no job is started when fewer seconds remain
+LEAST = 12  # no job is started when less than this many seconds remain
 IMPORTS = 30  # extra seconds for a job that is not forked and has to import everything itself
 
 

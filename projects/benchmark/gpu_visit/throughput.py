@@ -62,7 +62,7 @@ def synchronize() -> None:
 
 
 def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
-    """Return a job that times training steps of MoCo v2+ with the settings WAYS[name]. If `warm_up`, it only compiles them."""
+    """Return a job that times training steps of MoCo v2+ with the settings WAYS[name], or only compiles them if `warm_up`."""
 
     def work(context: Context) -> None:
         fast, batch = WAYS[name]
@@ -119,7 +119,7 @@ def time_steps(
 
 
 def profile(context: Context, step: Callable[[], object]) -> None:
-    """Record the time that the kernels of a step take, and the fraction of this time for each of the twelve costliest."""
+    """Record the time that the kernels of a step take, and the fractions of this time that the costliest kernels take."""
     with torch.profiler.profile() as recorded:
         step()
         synchronize()
@@ -143,9 +143,9 @@ def profile(context: Context, step: Callable[[], object]) -> None:
 def supervised(context: Context) -> None:
     """Time training steps of torchvision's ResNet-50.
 
-    With equally fast kernels, MoCo v2+ can process 3/8 as many images per second. If a backward pass costs as much as two
-    forward passes, a supervised step costs three forward passes per image. MoCo v2+ costs eight: for each of two views, three
-    in the student and one in the teacher.
+    With equally fast kernels, MoCo v2+ can process 3/8 as many images per second as this supervised training. If a backward
+    pass costs as much as two forward passes, supervised training costs three forward passes per image. MoCo v2+ costs eight:
+    for each of two views, three in the student and one in the teacher.
     """
     torch.backends.cudnn.benchmark = True
     batch, side = (4, 64) if context.tiny else (256, 224)

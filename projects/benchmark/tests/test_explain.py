@@ -34,6 +34,7 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 # The learning rates rise, because with a constant rate it makes no difference whether the rate is applied inside or outside of
 # the momentum buffer. TAU is the momentum of the teacher.
 RATES, TAU = (0.1, 0.2, 0.3), 0.9
+# For each step: the loss, and the changes of the first and the last weight of the backbone.
 Moves = list[dict[str, Tensor]]
 
 
@@ -84,6 +85,7 @@ def our_moves(name: str, level: int) -> Moves:
 
 
 def walk(step: Callable, groups: list[dict]) -> Iterator[dict[str, Tensor]]:
+    """Take a step with each learning rate of RATES, and yield its loss and weight changes."""
     for rate in RATES:
         for group in groups:
             group['lr'] = rate
@@ -105,7 +107,7 @@ def moves_of_lightly() -> Moves:
 def moves_of_solo_learn() -> Moves:
     """Return the loss and the weight changes of each step of solo-learn's code.
 
-    As in the study, gradients are accumulated over four parts of the batch.
+    solo-learn's code accumulates gradients over four parts of the batch, so batch norm normalizes a quarter of the batch.
     """
     try:
         from projects.judge import sololearn_byol
@@ -114,7 +116,7 @@ def moves_of_solo_learn() -> Moves:
 
     ours, optimizer = network('solo', 1)
     for norm in [module for module in ours.backbone.modules() if hasattr(module, 'replicas')]:
-        # Plain batch norm suffices here, because solo-learn's code passes each part of the batch separately.
+        # mmairl's SplitBN would normalize quarters of each of the four parts. With one replica, it is plain batch norm.
         norm.replicas = 1
     theirs = sololearn_byol.SoloBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
     for online, own in ((theirs.projector, ours.projector), (theirs.predictor, ours.predictor)):
@@ -141,7 +143,7 @@ def moves_of_solo_learn() -> Moves:
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
-    """Return the largest difference between a weight change by mmairl and by the library, relative to the library's."""
+    """Return the largest relative difference between the weight changes of mmairl and of the library."""
     pairs = [
         (one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')
     ]

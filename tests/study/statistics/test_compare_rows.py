@@ -53,7 +53,7 @@ def test_intervals_cover_the_effect_in_95_percent(test, seeds):
 def test_planted_effect_is_found_with_stated_power(seeds, effect):
     """Only one of six comparisons has an effect.
 
-    `power` is the power of the first step of Holm's correction. The later steps can only increase it.
+    `power` is the power of the first step of Holm's correction. The later steps can only increase the power.
     """
     scores = ladders(seeds, 3.0, steps=np.array([0, 0, 0, effect, 0, 0, 0]))
     words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
