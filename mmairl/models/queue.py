@@ -53,7 +53,8 @@ class KeyQueue(nn.Module):
         """Overwrite the oldest keys with the new keys, in order."""
         if len(keys) > self.length:
             raise UserError(
-                f"model.queue.length: must be at least the total batch, {len(keys)} keys per step ('{self.length}'); raise it",
+                f"model.queue.length: the queue must hold all keys of an optimizer step ('{self.length}'); set a length of at "
+                f'least {len(keys)}, or lower total_batch_size',
                 code='queue-too-short',
             )
         until_end = min(len(keys), self.length - self.position)
