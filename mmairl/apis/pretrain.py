@@ -77,14 +77,14 @@ def pretrain(
         options: Config keys to override, as in `--cfg-options`, such as {'model.head.temperature': 0.1}.
 
     Returns:
-        Path of the last checkpoint.
+        Absolute path of the last checkpoint.
 
     Raises:
         UserError: If an argument is invalid, images cannot be read, or training fails.
 
     Example:
         >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
-        PosixPath('runs/a/epoch_100.pth')
+        PosixPath('/home/user/runs/a/epoch_100.pth')
     """
     _check_arguments(data, stop)
     request = dict(

@@ -28,7 +28,7 @@ from mmairl.hardware import cores
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
 TEMPLATE = Path(__file__).with_name('suggested.jinja')
 FEWEST = 64  # smallest number of images that `suggest` accepts
-LARGE = 1_000_000  # smallest number of images for which the papers' settings are kept
+LARGE = 1_000_000  # smallest number of images for which queue length, prototypes and epochs are those of the papers
 CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
 BATCH_PER_GPU = 256
 LARGEST_BATCH = 1024
@@ -51,7 +51,7 @@ class Request:
         epochs: Number of passes over the images. Default: depends on the number of images.
         size: Side of the largest crop in pixels.
         batch: Images per step. Default: depends on the number of images.
-        workers: Number of processes that load images. Default: one per core, at most 16.
+        workers: Number of processes that load images for one GPU. Default: one per core, divided among the GPUs, at most 16.
         views: Name of a set of augmentations in data/view_sets.yaml. In each view, the set replaces all augmentations after
             the crop.
 

@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--shard',
         type=size_in_bytes,
         metavar='SIZE',
-        help='write several archives of SIZE, such as 1G: OUT-000000.tar, OUT-000001.tar, ... (default: one archive)',
+        help='write several archives of about SIZE, such as 1G: OUT-000000.tar, OUT-000001.tar, ... (default: one archive)',
     )
     parser.add_argument(
         '--short-side',

@@ -593,6 +593,6 @@ class Landmarks(Published, FileDataset):
 
 
 def listed_images(path: Path) -> list[str]:
-    """Return the image names in a list file: the first word of each line, without the prefix of queries in Oxford 5k."""
+    """Return the image names in a list file: the first word of each line, without Oxford 5k's prefix 'oxc1_'."""
     lines = read_text(path, LARGEST_LIST).splitlines()
     return [line.split()[0].removeprefix('oxc1_') for line in lines if line.strip()]

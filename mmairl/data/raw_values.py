@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from math import prod
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from mmairl.data.decode import (
     BYTES_PER_PIXEL,
     NPY,
+    ORIENTATION,
     TIFF,
     Reason,
     UnreadableImage,
@@ -126,6 +127,9 @@ def codec_installed(name: str) -> Iterator[None]:
 def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
     """Read a JPEG, a PNG or another file that Pillow supports, rotated as its EXIF data states."""
     with open_image(data, max_pixels) as image:
+        orientation = 1
+        with suppress(Exception):  # broken EXIF data raises errors of many types
+            orientation = image.getexif().get(ORIENTATION, 1)
         turn_upright(image)
         if (
             data.startswith(PNG)
@@ -136,7 +140,22 @@ def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
             # transparency. If the image is gray, the first three channels are equal.
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
             is_gray = data[COLOR_TYPE] == GRAY_ALPHA
-            return pixels[:, :, [0, 3] if is_gray else [2, 1, 0, 3][: pixels.shape[2]]]
+            pixels = pixels[:, :, [0, 3] if is_gray else [2, 1, 0, 3][: pixels.shape[2]]]
+            return oriented(pixels, orientation)
         if image.mode not in MODES:
             raise UnreadableImage(Reason.NO_ARRAY)
         return np.array(image)
+
+
+def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Rotate and mirror an H x W x C array as the EXIF orientation (1 to 8) states.
+
+    OpenCV ignores the orientation if it reads a file with IMREAD_UNCHANGED.
+    """
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels

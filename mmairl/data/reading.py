@@ -18,8 +18,7 @@ from mmairl.io import FULL, open_without_waiting
 
 Answer = TypeVar('Answer')
 FIRST_PAUSE = 0.1  # seconds before the second try; the pause doubles after each further try
-# No try on a file system starts later than this many seconds after the first try. This time allows six tries and is about as
-# long as a file server takes to fail over.
+# No try on a file system starts later than this many seconds after the first try. This time allows six tries.
 PATIENCE = 3.2
 # The system errors that are the fault of the file. All other errors (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...)
 # count as temporary.

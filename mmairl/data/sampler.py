@@ -15,7 +15,7 @@ from mmairl.registry import DATA_SAMPLERS
 
 # An order maps positions in an epoch to indices of images.
 Order = Callable[[np.ndarray], np.ndarray]
-BLOCK = 2**14  # the order is computed for this many images at once, which takes 3 ms
+BLOCK = 2**14  # the order is computed for this many images at once, which takes milliseconds
 TORCH_COUNT = 2**24  # torch permutes at most this many images, which takes 128 MB of memory
 ROUNDS = 8  # number of rounds of the Feistel network in keyed_permutation
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -40,8 +40,9 @@ class ResumableSampler(Sampler):
         shuffle: Whether to permute the images.
         seed: The seed from which the orders of all epochs are derived. Default: a random seed that all processes share.
         order: 'images' permutes all images. 'shards' permutes the shards, and then the images within groups of `window`
-            shards, so that only a few shards are read at a time. Set 'shards' for remote storage and Parquet files.
-        window: How many shards are read at a time if `order` is 'shards'.
+            shards, so that only a few shards are read at a time. For Parquet files, row groups are permuted instead of
+            shards. Set 'shards' for remote storage and Parquet files.
+        window: How many shards (or row groups) are read at a time if `order` is 'shards'.
 
     Raises:
         UserError: If `order` is unknown, or if it is 'shards' and the data set does not consist of shards.

@@ -1,8 +1,8 @@
 """Two data sets that require no download: `Shapes`, whose images this module draws, and scikit-learn's handwritten digits.
 
 An image of `Shapes` contains many copies of one kind of shape. Each copy has its own position, angle, size and color, and the
-color of the background varies. Two crops of an image have only the kind of shape in common, so a network that matches crops
-has to learn shapes. Colors, positions and single pixels are independent of the label.
+color of the background varies. Two crops of an image have little in common except the kind of shape, so a network that matches
+crops has to learn shapes. Colors, positions and single pixels are independent of the label.
 """
 
 import hashlib

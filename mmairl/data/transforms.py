@@ -292,7 +292,10 @@ class Resize(v2.Resize):
         super().__init__(size, v2.InterpolationMode(interpolation))
 
     def batch(self, images: Tensor) -> Tensor:
-        return self(images).clamp_(0, 1)  # a bicubic filter can yield values outside [0, 1]
+        # A bicubic filter overshoots at edges. Values outside [0, 1] are kept only if the image itself has such values.
+        low = images.amin((1, 2, 3), keepdim=True).clamp_(max=0)
+        high = images.amax((1, 2, 3), keepdim=True).clamp_(min=1)
+        return self(images).clamp_(low, high)
 
 
 @TRANSFORMS.register_module()

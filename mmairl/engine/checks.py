@@ -64,7 +64,8 @@ def check_config(cfg: Config) -> None:
 def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
     """Raise if these sections name an unknown class, or if they set a key that a class does not accept.
 
-    Also raise for numbers out of range, and for unknown keys in sections that do not name a class.
+    Also raise for numbers out of range, and for unknown keys in sections that do not name a class. Classes and their keys are
+    checked only if the `default_scope` of the config is 'mmairl'.
     """
     values = by_key(cfg)
     _check_numbers(values)

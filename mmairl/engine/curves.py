@@ -17,7 +17,7 @@ Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Position(msgspec.Struct):
-    """The keys of a logged line that give its step. The other numbers in the line are scalars."""
+    """The keys of a logged line that give its step: `step`, or `iter` if there is no `step`."""
 
     step: Step | None = None
     iter: Step | None = None

@@ -142,7 +142,7 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
 class DistributedModel(MMDistributedDataParallel):
     """mmengine's DistributedDataParallel, extended to models on the CPU.
 
-    By default, buffers are not broadcast: SyncBN keeps them equal, and the queue alone would add 64 MiB per step.
+    By default, buffers are not broadcast: SyncBN keeps them equal, and the queue of MoCo v2+ alone would add 64 MiB per step.
 
     Args:
         module: The model.

@@ -28,7 +28,7 @@ from mmairl.engine.replay import StopAt, rerun
 from mmairl.errors import Diverged, UserError
 from mmairl.io import read_yaml
 
-# The severity of a value that is not finite. A value is bad if its severity is above 1.
+# The severity of a value that is not finite, and the maximum severity. The severity of a bad value is above 1.
 WORST = 2.0
 # The learning rates of consecutive repeats differ by this fraction.
 PERTURBATION = 1e-9
@@ -95,7 +95,7 @@ class Outcome:
     Attributes:
         remedy: The remedy.
         gain: The severity of the control minus the severity of the fork with the remedy, averaged over the repeats. A
-            remedy that moves a value from the limit of the bad range to the good range gains 1.
+            remedy that moves the bad quantity from the limit of its bad range to its good range gains 1.
         low: Lower end of the 95 % confidence interval of `gain`. NaN if there is only one repeat.
         high: Upper end of that interval.
         error: Why the remedy could not be tried, or ''.
@@ -251,7 +251,7 @@ def by_likelihood(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Sort outcomes by how likely it is that the remedy removes the cause, the most likely remedy first.
 
     A lower learning rate or clipped gradients reduce the symptoms of most faults, whatever the cause. The correction of an
-    unusual setting therefore comes first if it gains at least half as much as the best remedy.
+    unusual setting therefore comes first if it gains at least half as much as the best remedy, and at least CLEAR.
     """
     outcomes = list(outcomes)
     best = max((outcome.gain for outcome in outcomes), default=0.0)

@@ -2,13 +2,13 @@
 
 Usage: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`. The options are torchrun's.
 
-After a signal to the launcher or to one of its processes, the launcher passes the signal to all processes, gives them time to
-save, and exits with code 75. Torch's launcher would exit with code 1, and it may restart processes that have stopped. A signal
-during its imports would kill it.
+After a signal, the launcher passes the signal to all processes, gives them time to save, and exits with code 75. It also exits
+with code 75 if one of its processes stopped because of a signal. Torch's launcher would exit with code 1, and it may restart
+processes that have stopped. A signal during its imports would kill it.
 
-If all processes are on one machine, the launcher listens only on the loopback interface, on the port in the environment
-variable PORT or on a free port. Torch's launcher listens on all interfaces. With --standalone, it unpickles whatever it
-receives.
+Without the option --nnodes, all processes are on one machine, and the launcher listens only on the loopback interface, on the
+port in the environment variable PORT or on a free port. Torch's launcher listens on all interfaces. With --standalone, it
+unpickles whatever it receives.
 """
 
 if __name__ == '__main__':
@@ -117,7 +117,7 @@ class PatientAgent(LocalElasticAgent):
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
     api.LocalElasticAgent = PatientAgent
-    # Torch requires at least one signal that it handles itself. `Listener` handles all others.
+    # Torch requires at least one signal that it handles itself. `Listener` does not handle SIGQUIT.
     options = ['--signals-to-handle=SIGQUIT']
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']

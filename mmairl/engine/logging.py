@@ -52,7 +52,7 @@ class Service(BaseVisBackend):
     at the service and sends only iterations that the service does not have yet.
 
     Args:
-        save_dir: Folder of the run.
+        save_dir: Folder for local files of mmengine's loggers, WORK_DIR/TIME/vis_data.
         run_id: Id of the training run, as in its checkpoints. None starts a new run at the service.
         start: Keyword arguments of the call that starts a run at the service.
     """
@@ -124,7 +124,7 @@ class WandbLogger(Service):
     With WANDB_MODE=offline, nothing is sent.
 
     Args:
-        save_dir: Folder of the run.
+        save_dir: Folder for local files of mmengine's loggers, WORK_DIR/TIME/vis_data.
         start: Keyword arguments of `wandb.init`.
 
     Raises:
@@ -159,7 +159,7 @@ class MLflowLogger(Service):
     MLFLOW_EXPERIMENT_NAME sets the name of the experiment; the default is `mmairl`.
 
     Args:
-        save_dir: Folder of the run.
+        save_dir: Folder for local files of mmengine's loggers, WORK_DIR/TIME/vis_data.
         start: Keyword arguments of `mlflow.start_run`.
 
     Raises:

@@ -19,6 +19,7 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
 from torch import Tensor
 
+import mmairl
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.engine.checkpoint import StoredCheckpoint, describe_machine, settings
 from mmairl.engine.curves import read_run_config
@@ -71,7 +72,7 @@ class Verdict:
     Attributes:
         what: A description of the iterations that were replayed.
         status: REPRODUCED, MISMATCH or NOT_COMPARABLE.
-        reason: The first difference, or why the results cannot be compared.
+        reason: The first difference, the error of the replay, or why the results cannot be compared; '' if reproduced.
     """
 
     what: str
@@ -99,8 +100,9 @@ class StopAt(Hook):
 def stretches_of(work_dir: Path) -> list[Stretch]:
     """Return the stretches of a run that can be replayed.
 
-    If the run started from the weights of another run, its first stretch cannot be replayed. No stretch ends at a checkpoint
-    that was written after a signal, because a replay receives no signal and would not write that checkpoint.
+    If the run started from the weights of another run, its first stretch cannot be replayed. If checkpoints are written by
+    epoch, no stretch ends at a checkpoint that was written after a signal, because a replay receives no signal and would not
+    write that checkpoint.
     """
     stored = checkpoints_of_run(work_dir)
     values = read_run_config(work_dir, 0)
@@ -136,6 +138,10 @@ def check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
 
 
 def _check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
+    version = stretch.end.meta.get('mmairl_version')
+    if version != mmairl.__version__:
+        reason = f'mmairl: {version}, now {mmairl.__version__}'
+        return Verdict(str(stretch), NOT_COMPARABLE, reason)
     machine = stretch.end.meta.get('machine') or {}
     torch.set_num_threads(machine.get('threads') or torch.get_num_threads())
     cfg, differences = config_of_stretch(work_dir, stretch)

@@ -40,7 +40,7 @@ class StepRecord:
         dataset: The training set.
         views: The normalized views, as the model receives them.
         preprocessor: The model's data preprocessor.
-        values: Loss, logged values, learning rate and gradient norm.
+        values: Loss and logged values. If the iteration ends an optimizer step, also the learning rate and the gradient norm.
         losses: The loss of each image, or None if the loss of the batch is not the mean of its images' losses.
         gradients: For each image, the norm of the loss's gradient with respect to its queries, times the batch size.
         nearest: For each image, the keys of the queue that are most similar to its first query. A key is described by its
@@ -85,8 +85,10 @@ class RecordAt(Hook):
             )
         if self.prepare:
             self.prepare(runner)
-        # The loss scale is 1 unless the run uses float16.
-        self.scale = runner.optim_wrapper.loss_scaler.get_scale()
+        # Gradients include the loss scale, which is 1 unless the run uses float16. With gradient accumulation, they are divided
+        # by the number of batches.
+        wrapper = runner.optim_wrapper
+        self.scale = wrapper.loss_scaler.get_scale() * wrapper.scale_loss(torch.ones(())).item()
         self.record.items = _items(runner)
         self.record.dataset = runner.train_dataloader.dataset
         self.record.preprocessor = model.data_preprocessor

@@ -142,7 +142,7 @@ def share_batch(cfg: Config, processes: int) -> None:
 
 
 def drop_unreachable_schedules(cfg: Config) -> None:
-    """Drop schedules that start after the end of a shortened run, because mmengine rejects them."""
+    """Drop schedules that start at or after the end of a shortened run, because mmengine rejects them."""
     if not isinstance(cfg.get('param_scheduler'), list):
         return
     epochs = cfg.train_cfg.get('max_epochs')

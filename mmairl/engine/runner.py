@@ -274,7 +274,10 @@ class EpochLoop(EpochBasedTrainLoop):
 
 
 class IterLoop(IterBasedTrainLoop):
-    """mmengine's loop over iterations. After a resume, it does not read images again that the run has already seen."""
+    """mmengine's loop over iterations. After a resume, it does not read images that the run has seen in earlier epochs.
+
+    With a ResumableSampler, it does not read the images again that the run has seen in the current epoch, either.
+    """
 
     def __init__(self, runner: PlainRunner, dataloader: DataLoader, *args, **kwargs) -> None:
         # mmengine's constructor starts to read from the loader, but a sampler with an endless stream can be read only once.

@@ -14,9 +14,10 @@ Each key of `fast` is an optimization that does not change the method. This exam
 Without `precision`, torch's defaults apply: TF32 for convolutions on GPUs that support it, but not for matrix products.
 Batch-norm statistics, softmax, the teacher's average and the queue are always float32.
 
-Other optimizations are always on: views are augmented in batches (data/transforms.py), the teacher and LARS update all
-tensors at once, InfoNCE does not store its logits (models/heads), gradients are exchanged during the backward pass
-(engine/distributed.py), and between two log lines the CPU never waits for the GPU (hooks/progress.py, optim/autocast.py).
+Other optimizations are always on: views made on the device are augmented in batches (data/transforms.py), the teacher and
+LARS update all tensors at once, InfoNCE does not store its logits (models/heads), gradients are exchanged during the backward
+pass (engine/distributed.py), and the GPU does not idle while the CPU checks the loss (optim/autocast.py) or logs it
+(hooks/progress.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ from mmairl.models.norm import SyncBN, norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode (training or
-# evaluation). FORMS is the maximum number of compiled versions. With torch's own limit of 8, a student with a ResNet-50 would
+# evaluation). FORMS is the maximum number of compiled versions. With torch's own limit of 8, some blocks of a ResNet-50 would
 # run without compilation.
 FORMS = 128
 # Torch's compile modes that use CUDA graphs.

@@ -33,8 +33,8 @@ def too_near(distances: Tensor) -> Tensor:
     each test image, the distance of the nearest training image is divided by the distance of the k-th nearest training
     image. If images are independent, the d-th power of this ratio is almost exponentially distributed, no matter how dense
     the images are. The dimension d is estimated from the median and the upper quartile of the ratio. The estimate is valid
-    only if less than half of the test images are duplicates. A test image with k or more near copies in the training set is
-    not found, because its ratio is not small.
+    only if less than half of the test images are duplicates. If a test image has k or more near copies in the training set,
+    its ratio is not small, so it is found only if a copy is exact.
 
     Args:
         distances: Distances from each of N test images to its k nearest training images in ascending order, (N, k).

@@ -34,8 +34,8 @@ class Classifier(BaseModel):
             `HeadSGD` gives each classifier its own learning rate.
         frozen: Whether the backbone stays in evaluation mode and is not trained.
         layers: How many of the last layers of a ViT to use. Default: use the output of the backbone.
-        pooling: Features to use: 'cls' (the class tokens of the layers), 'mean' (the mean patch feature of the last layer)
-            or 'both'.
+        pooling: Features to use if `layers` is set: 'cls' (the class tokens of the layers), 'mean' (the mean patch feature of
+            the last layer) or 'both'.
         blocks: For each head, one number per vector that `pooled_layers` concatenates: 1 if the head uses the vector,
             otherwise 0. Default: all heads use all vectors.
 

@@ -1,7 +1,7 @@
 """Collect the results of a study's runs in study.json, the record from which pages and tables are written.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options. A scale is a set of changes that make all configs of a study smaller.
+with different options. A scale is a set of changes that make all configs of a study smaller.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,5 +1,6 @@
 """The steps of `mmairl study`. Python programs can call them, too::
 
+    mmairl.engine.run.register()
     prepared = prepare_study('configs/studies/ladder.yaml', 'demo')
     show_plan(prepared, devices=1)
     runs = prepared.laid_out_runs()
@@ -8,7 +9,7 @@
 
 A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
 measures the run. A scale is a set of changes that make all configs of a study smaller. A search tunes a row by trials, which
-are runs with changed options.
+are runs with different options.
 """
 
 import shutil
@@ -59,7 +60,7 @@ class PreparedStudy:
         study: The study, with the seeds to run.
         scale: The scale of its runs.
         configs: The config of each row, by the row's name.
-        tasks: The tasks that measure each run.
+        tasks: The study's tasks at this scale.
         out: The folder of the runs and the study page.
         rows_left_out: A sentence about each row or factor that is left out at this scale.
         command: The command line of the study, without seeds.
@@ -356,7 +357,7 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Run additional seeds until every comparison by the first score is decided or `most` runs are spent.
+    """Run additional seeds until every comparison by the primary score is decided or `most` runs are spent.
 
     Args:
         prepared: The study.

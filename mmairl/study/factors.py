@@ -152,7 +152,7 @@ def _transform(step: dict) -> str:
 def hidden_factors(cfg: Config) -> dict[str, str]:
     """Return a config's values of factors that papers seldom print and in which libraries differ.
 
-    `projects/parity` compares mmairl with other libraries in these factors.
+    `projects/parity` compares mmairl with other libraries in some of these factors.
     """
     model = cfg.model
     momentum = cfg.default_hooks.get('momentum')

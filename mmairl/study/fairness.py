@@ -1,7 +1,7 @@
 """The fairness check: raise an error if compared rows differ in settings that the study does not declare.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options. A scale is a set of changes that make all configs of a study smaller.
+with different options. A scale is a set of changes that make all configs of a study smaller.
 """
 
 import json
@@ -145,6 +145,8 @@ def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) 
 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:
     """Remove the factors of a factorial design whose levels are equal at this scale.
+
+    If this would remove all factors, none is removed. `at_scale` then detects the rows that become equal.
 
     Returns:
         The study without these factors, and a sentence about each of them.

@@ -1,7 +1,7 @@
 """Plan the runs of a study, and write each run's config and the request to its worker into the run's folder.
 
 A row of a study is one configuration, usually trained with several seeds. A run's worker is the process that trains and
-measures the run. A search tunes a row by trials, which are runs with changed options.
+measures the run. A search tunes a row by trials, which are runs with different options.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Create the weights of rows that are not trained.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options.
+with different options.
 
 The weights of a row that is not trained are another run's weights after NormRescale (see `checkpoints.normrescale`), an
 earlier checkpoint of another run, or an external checkpoint.

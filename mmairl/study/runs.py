@@ -1,7 +1,7 @@
 """The runs of a study: their folders, their states, and which of them must be completed.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options.
+with different options.
 """
 
 import re

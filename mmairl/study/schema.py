@@ -1,7 +1,7 @@
 """Typed schemas of JSON files, mainly of those in a run's folder: request, training summary, scores.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options.
+with different options.
 
 The keys in the files never change. If the name of a struct's field differs from the key in the file,
 `field(name=...)` states the key.

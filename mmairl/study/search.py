@@ -218,7 +218,7 @@ def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dim
 
 
 def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
-    """Return how many trials each row can afford, including the trial of the row as published.
+    """Return how many trials each row can afford, but at least one: the trial of the row as published.
 
     Args:
         budget: The FLOPs of each row's trials, in units of one run of the cheapest row.

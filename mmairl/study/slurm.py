@@ -1,7 +1,7 @@
 """Submit a study's runs as Slurm jobs, or print plain commands for any other scheduler.
 
-Each job completes one run, and is requeued if the run exits with 75, which means that it was stopped. The state of a job is
-read from squeue and from the run's folder. The options of sbatch come from a site's profile.
+Each job completes one run. If the run exits with 75, which means that it was stopped, the job is requeued unless it was
+canceled. The state of a job is read from squeue and from the run's folder. The options of sbatch come from a site's profile.
 
 The package submitit is not used for several reasons. It pickles calls and executes the pickle on the node
 (`core.PicklingExecutor`). Its jobs ignore SIGTERM (`SignalHandler.bypass`). It does not split arrays at a site's limits.

@@ -1,7 +1,7 @@
 """Estimate, before a study starts, how many hours the tasks after pre-training will take.
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options. A task, such as k-NN classification, measures a pre-trained model. A scale is a set of changes that
+with different options. A task, such as k-NN classification, measures a pre-trained model. A scale is a set of changes that
 make all configs of a study smaller.
 """
 
@@ -68,8 +68,8 @@ def task_hours(
 
     The hours of a protocol are computed from the number of images that pass through the network and from the scale's
     `rate`, the images per second of a reference config. The hours of a transfer task are computed from its number of steps
-    and the scale's `step_seconds`. If several protocols use features of the same data set,
-    the features are extracted only once, so all but the first of these protocols count as zero hours.
+    and the scale's `step_seconds`. If several protocols use features of the same data set, the features are extracted only
+    once, so all but the first of these protocols count as zero hours.
 
     Args:
         cfg: The config of a row.

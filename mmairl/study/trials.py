@@ -1,6 +1,6 @@
 """Plan, compare and record the trials of a search.
 
-A row of a study is one configuration. A search tunes each row by trials, which are training runs with changed options. A row
+A row of a study is one configuration. A search tunes each row by trials, which are training runs with different options. A row
 with its own, unchanged options is called the row as published. This module returns the number of trials of each row, chooses
 the best trial, and records all trials for the study page.
 """

@@ -1,7 +1,7 @@
 """Train one run of a study, measure it and write its result: python -m mmairl.study.worker FOLDER
 
 A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with changed options. A row with its own, unchanged options is called the row as published.
+with different options. A row with its own, unchanged options is called the row as published.
 """
 
 if __name__ == '__main__':

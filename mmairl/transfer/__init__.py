@@ -1,6 +1,4 @@
-"""The transfer tasks of the papers (detection, segmentation and depth), and components that mmdet and mmseg lack.
-
-The papers are those whose tables are in configs/studies/_published.
+"""The transfer tasks (detection, segmentation and depth), and components that mmdet and mmseg lack.
 
 mmdet and mmseg import all ops of mmcv. Missing ops must therefore be replaced before mmdet or mmseg is imported.
 """

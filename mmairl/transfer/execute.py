@@ -240,7 +240,7 @@ def _by_platform(
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
         take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
-    # Without this line, mmdet's batch size of 2 images per GPU would apply, which is meant for 8 GPUs. Instead,
+    # Without this line, the batch size per GPU in the config of mmdet or mmseg would apply, for any number of GPUs. Instead,
     # total_batch_size is divided among the processes.
     cfg.train_dataloader.batch_size = None
     cfg.work_dir = str(folder)

@@ -1,4 +1,4 @@
-"""The transfer tasks of the papers whose tables are in configs/studies/_published."""
+"""The transfer tasks of the papers whose tables are in configs/studies/_published, and tasks on synthetic scenes."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
 
 
 def _protocols() -> dict[str, Task]:
-    """Return a task on ImageNet for each evaluation protocol whose scores occur in the papers' tables."""
+    """Return a task on ImageNet for each evaluation protocol that has columns in the tables of the ECCV 2022 paper."""
     tasks = {}
     for name in PROTOCOLS.names():
         columns = dict(protocol_class(name).columns)

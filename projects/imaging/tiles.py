@@ -37,7 +37,8 @@ class Tiles(ViewDataset):
             values are from 0 to 1, and only every eighth pixel of each row and column counts.
         level: Level of the image pyramid. Level 0 has the full resolution.
         channels: Read tiles as they are stored, with this many channels. Default: 8-bit RGB.
-        max_unreadable: Training stops if a larger fraction of the tiles cannot be read.
+        max_unreadable: Training stops if more than this fraction of the tiles, and more than 10 tiles, are unreadable.
+            With 0, it stops at the first unreadable tile.
 
     Raises:
         UserError: If no tile is found, or if an image does not have this level or has several pages.

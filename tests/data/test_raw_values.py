@@ -143,15 +143,24 @@ def test_stored_values_are_packed_exactly(folder):
         UnlabelledFolder(folder)
 
 
-def test_gray_png_with_alpha_keeps_16_bits():
-    pixels = noise(6, 9, 2)
-    header = struct.pack('>IIBBBBB', 9, 6, 16, 4, 0, 0, 0)
+def png_of(pixels: np.ndarray, color_type: int, orientation: int = 1) -> bytes:
+    """Encode 16-bit pixels without OpenCV and Pillow, which cannot write gray images with transparency."""
+    exif = struct.pack('>2sHIHHHIHHI', b'MM', 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+    header = struct.pack('>IIBBBBB', pixels.shape[1], pixels.shape[0], 16, color_type, 0, 0, 0)
     rows = zlib.compress(b''.join(b'\0' + row.astype('>u2').tobytes() for row in pixels))
-    chunks = [(b'IHDR', header), (b'IDAT', rows), (b'IEND', b'')]
-    file = b'\x89PNG\r\n\x1a\n' + b''.join(
+    chunks = [(b'IHDR', header), (b'eXIf', exif), (b'IDAT', rows), (b'IEND', b'')]
+    return b'\x89PNG\r\n\x1a\n' + b''.join(
         struct.pack('>I', len(text)) + kind + text + struct.pack('>I', zlib.crc32(kind + text)) for kind, text in chunks
     )
-    assert same(read(file), pixels)
+
+
+def test_16_bit_png_keeps_its_values_upright():
+    for (color_type, channels), orientation in itertools.product({2: 3, 4: 2, 6: 4}.items(), range(1, 9)):
+        pixels = noise(6, 9, channels)
+        # Pillow reads each channel as a gray image without loss.
+        grays = [read(png_of(pixels[..., channel], 0, orientation)) for channel in range(channels)]
+        assert grays[0].shape[:2] == ((9, 6) if orientation > 4 else (6, 9))
+        assert same(read(png_of(pixels, color_type, orientation)), np.concatenate(grays, 2))
 
 
 def test_file_with_other_channels_or_depth_is_named(folder):

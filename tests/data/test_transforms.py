@@ -105,6 +105,17 @@ def test_crop_equals_torchvision_for_any_layout():
         assert torch.equal(crop.single(as_decoded, params), expected)
 
 
+@pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic'])
+def test_resize_keeps_values_outside_zero_to_one(interpolation):
+    resize = build(type='Resize', size=(15, 20), interpolation=interpolation)
+    images = torch.rand(2, 1, 60, 80)
+    shifted = 40 * images - 10
+    torch.testing.assert_close(resize.batch(shifted), 40 * resize.batch(images) - 10)
+    edge = torch.zeros(1, 1, 60, 80)
+    edge[..., 40:] = 1
+    assert resize.batch(edge).min() == 0 and resize.batch(edge).max() == 1
+
+
 def test_too_long_image_is_cropped_in_the_middle():
     crop = build(type='RandomResizedCrop', size=8, scale=(0.9, 1.0))
     assert box(crop.draw(5, 10, 100), 4) == [0, (100 - 13) // 2, 10, 13]

@@ -183,6 +183,14 @@ def test_other_machine_is_not_comparable(run_dir, monkeypatch):
     assert '9.9' in verdict.reason
 
 
+@pytest.mark.parametrize('number', [0, 1])
+def test_other_version_is_not_comparable(run_dir, monkeypatch, number):
+    monkeypatch.setattr('mmairl.__version__', '9.9')
+    verdict = check_stretch(run_dir, stretches_of(run_dir)[number])
+    assert verdict.status == 'not comparable'
+    assert '9.9' in verdict.reason
+
+
 def test_stretch_spans_a_missing_checkpoint(copied):
     (copied / 'iter_4.pth').unlink()
     assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
@@ -241,6 +249,13 @@ def test_step_under_another_key_shares_its_start(run_dir):
     assert plain.items == changed.items
     assert all(torch.equal(*pair) for pair in zip(plain.views, changed.views))
     assert plain.values['loss'] != changed.values['loss']
+
+
+def test_gradients_do_not_depend_on_accumulation(run_dir):
+    """With twice the batch in two accumulated parts, the first iteration trains on the same images."""
+    plain, accumulated = replay_step(run_dir, 1, {'total_batch_size': 16, 'optim_wrapper.accumulative_counts': 2})
+    assert plain.items == accumulated.items
+    torch.testing.assert_close(plain.gradients, accumulated.gradients)
 
 
 @pytest.mark.parametrize('step', [0, 13])

@@ -79,7 +79,7 @@ class Shards(ViewDataset):
         """The index of the first image of each shard or row group, followed by the number of images.
 
         The list contains a single array, because the same attribute of a Mixture contains one array for each set.
-        ResumableSampler reads the attribute if its order is 'shards'.
+        ResumableSampler uses the attribute if its order is 'shards'.
         """
         return [self.contents.units]
 

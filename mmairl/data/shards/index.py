@@ -53,7 +53,7 @@ class Index:
         self.bounds = np.cumsum([0, *content['counts']])
         # The index of the first image of each shard or, in Parquet files, of each row group, then the number of all images.
         self.units = np.cumsum([0, *content['units']])
-        # The memory maps are copy-on-write, because torch does not accept read-only arrays.
+        # The memory maps are copy-on-write, because torch warns about read-only arrays.
         rows = np.load(folder / 'rows.npy', mmap_mode='c')
         self.starts, self.sizes, self.labels, self.name_ends = rows
         self.names = np.load(folder / 'names.npy', mmap_mode='c')

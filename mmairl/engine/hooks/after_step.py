@@ -48,7 +48,7 @@ class MomentumHook(Hook):
             first step uses exactly `base`.
 
     Raises:
-        UserError: If a setting is out of range.
+        UserError: If `base` or `schedule` is invalid.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ class UnreadableHook(Hook):
         interval: Iterations between two exchanges. Default: 100.
 
     Raises:
-        UserError: If the number of unreadable images exceeds `max_unreadable`, a setting of the data set.
+        UserError: If more images are unreadable than `max_unreadable`, a setting of the data set, allows.
     """
 
     def __init__(self, interval: int = 100) -> None:

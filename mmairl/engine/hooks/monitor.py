@@ -148,11 +148,7 @@ def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
 
 
 class Recorder:
-    """Record an optimizer step.
-
-    The record has the features of the first view, the inputs of the head, the gradients, and the weights before and after
-    the step.
-    """
+    """Record an optimizer step: the features of the first view, the inputs of the head, and norms of gradients and weights."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
@@ -162,7 +158,7 @@ class Recorder:
         # The queries, the keys and the negatives of the step.
         self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None
         self.teacher_distance: Tensor | None = None
-        # Three tensors with one number per parameter: the norms of the gradients, of the weights and of the weight changes.
+        # Three tensors with one number per weight tensor: the norms of the gradients, of the weights and of the weight changes.
         self.norms: list[Tensor] = []
         self.handles = [
             model.backbone.register_forward_hook(self._keep_features),
@@ -221,12 +217,11 @@ class Recorder:
         return features, unit(_joined(q)), unit(_joined(k)), shown
 
     def weight_metrics(self) -> dict[str, float]:
-        """Return the relative distance between the weights of teacher and student, if there is a teacher.
+        """Return values about the weights, or an empty dictionary if the optimizer step was skipped.
 
-        If the optimizer step was not skipped, the result also has values for each stage and for the whole model.
-
-        For a stage, these are the norms of its gradients and weights, and the relative change of its weights. For the whole
-        model, these are the norm of all gradients and the largest relative change of a stage.
+        For each stage, these are the norms of its gradients and weights, and the relative change of its weights. For the whole
+        model, these are the norm of all gradients and the largest relative change of a stage. If there is a teacher, the
+        relative distance between its weights and those of the student is added.
         """
         values = {}
         if self.teacher_distance is not None:

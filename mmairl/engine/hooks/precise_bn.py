@@ -30,8 +30,9 @@ class EpochBatchNormHook(Hook):
 class PreciseBNHook(Hook):
     """Before each validation, replace the running statistics of batch norm by means over training batches.
 
-    The hook does not affect training in any other way. As in detectron2, the batches go through the training forward pass. The
-    norm layers of a detection head therefore receive the same kind of regions as in training.
+    The statistics are also replaced at the end of training. The hook does not affect training in any other way. As in
+    detectron2, the batches go through the training forward pass. The norm layers of a detection head therefore receive the same
+    kind of regions as in training.
 
     mmpretrain's hook of the same name does not suit mmdet. Its forward pass has `mode='tensor'`, in which mmdet's heads receive
     other regions than in training. It also requires a loader with a `batch_size`, but the loaders of mmdet that group images

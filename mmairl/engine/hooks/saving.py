@@ -44,8 +44,7 @@ class ExactCheckpointHook(CheckpointHook):
     - removes an outdated checkpoint only after the new one is complete,
     - waits for the end of the optimizer step, because a checkpoint does not hold accumulated gradients.
 
-    mmengine writes the file itself in two cases: if `backend_args` select storage other than a disk, and in mmengine's own
-    runner.
+    mmengine writes the file itself in two cases: if `backend_args` is set, and in mmengine's own runner.
 
     Args:
         args: Positional arguments of mmengine's CheckpointHook.

@@ -38,7 +38,8 @@ class ScheduleHook(Hook):
 
     Args:
         values: A dictionary from the path of an attribute, such as `'head.key_temperature'`, to its schedule. A schedule has
-            the keys `start`, `end`, `until` (a fraction of the run) and `curve` ('linear', 'cosine' or 'step').
+            the keys `start`, `end`, `until` (a fraction of the run; default: 1) and `curve` ('linear', 'cosine' or 'step';
+            default: 'linear').
 
     Raises:
         UserError: If the model has no such attribute.

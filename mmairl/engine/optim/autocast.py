@@ -1,4 +1,4 @@
-"""An optimizer wrapper for mixed precision on GPUs and CPUs. It skips steps with a non-finite loss or gradient."""
+"""An optimizer wrapper for mixed precision on GPUs and CPUs. It drops gradients if they or the loss are not finite."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class FiniteFlag:
-    """Check whether all values of an optimizer step are finite.
+    """Check whether the losses or gradient norms of an optimizer step are all finite.
 
     Call `add` for each value, `fetch` after the last value, and then `read` for the result.
 
@@ -152,9 +152,12 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         last = self.should_sync()
         if last:
             self._losses.fetch()
+        scaled = self.loss_scaler.is_enabled()
+        if scaled:
+            # The gradients of a non-finite loss may be finite. This factor of 1 or NaN makes the loss scaler skip the step.
+            loss = loss * (1 + loss.detach() * 0)
         self.backward(self.scale_loss(loss))
         if last:
-            scaled = self.loss_scaler.is_enabled()
             self.finite = self._losses.read()
             self._applied = not scaled
             if not scaled:
@@ -168,7 +171,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
     def _check_gradients(self) -> None:
         """Find out whether all gradients are finite, and drop them if they are not.
 
-        The gradients are already averaged over the processes, so all processes get the same result without communication.
+        The gradients are already averaged over the processes, so the results need not be combined.
         """
         self.dropped = self._gradients.on_host is not None and not self._gradients.read()
         self._gradients.on_host = None

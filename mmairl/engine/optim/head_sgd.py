@@ -19,8 +19,8 @@ class HeadSGD(torch.optim.SGD):
     by SGD with the learning rate ``lr * rates[i]`` and the weight decay ``decays[i]``.
 
     The update of SGD is linear in ``rate * (gradient + decay * weight)``, even with momentum or Nesterov momentum. Rates and
-    decays are therefore applied to the gradients. One multi-tensor step then trains all heads and costs as much as a step of
-    a single head. Learning rate schedules change ``lr``.
+    decays are therefore applied to the gradients, and one multi-tensor step trains all heads. Learning rate schedules change
+    ``lr``.
 
     Args:
         params: Parameters or parameter groups.

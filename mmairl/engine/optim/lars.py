@@ -6,9 +6,9 @@ For a weight w with gradient g::
     v    <- mu v + lr local (g + wd w)
     w    <- w - v
 
-The learning rate is applied inside the momentum buffer v. Torch's SGD and lightly's LARS apply it outside, so that their
-updates differ whenever the rate changes (warm-up, cosine). Biases and the gains of normalization layers use local = 1 and
-wd = 0.
+The learning rate is applied inside the momentum buffer v. Torch's SGD and lightly's LARS apply it outside. Their updates
+therefore differ from the formula whenever the rate changes (warm-up, cosine). Biases and the gains of normalization layers
+use local = 1 and wd = 0.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,10 +34,11 @@ SETTINGS = (*NUMBERS, 'inside', 'adapt', 'decay')
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling (LARS).
 
-    Each parameter group is divided into two groups. The first has the tensors with two or more axes, whose learning rate is
-    adapted. The second has all other tensors, which take plain momentum steps. The class token and the position embedding of
-    a vision transformer have more than one axis, so their learning rate is adapted, as in MoCo v3. A group that sets ``adapt``
-    is not divided. Frozen parameters are left out. Pass them to `add_param_group` when they are unfrozen.
+    Each parameter group is divided into two groups. By default, the first group has the tensors with two or more axes, whose
+    learning rate is adapted, and the second group has all other tensors, which take plain momentum steps. The class token and
+    the position embedding of a vision transformer have more than one axis, so their learning rate is adapted, as in MoCo v3.
+    Frozen parameters are in neither group. Pass them to `add_param_group` when they are unfrozen. A group that sets ``adapt``
+    is not divided.
 
     A step updates all tensors of a group at once and never waits for the device. If a tensor is sharded (a DTensor), its
     learning rate follows from the norm of the whole tensor.
@@ -46,14 +47,14 @@ class LARS(Optimizer):
         params: Parameters, named parameters or parameter groups, as for every optimizer of torch.
         lr: Learning rate.
         momentum: Momentum ``mu``.
-        weight_decay: Weight decay ``wd`` of the adapted tensors.
+        weight_decay: Weight decay ``wd`` of all tensors that are not excluded.
         eta: Trust coefficient.
         inside: Apply the learning rate inside the momentum buffer.
         trust: Adapt learning rates. If False, the optimizer is SGD that applies no weight decay to excluded tensors.
         exclude: Exclude tensors with at most one axis (biases, gains) from adaptation and weight decay.
 
     Raises:
-        UserError: If a number is negative, all parameters are frozen, or a gradient is sparse.
+        UserError: If `lr`, `momentum`, `weight_decay` or `eta` is negative, all parameters are frozen, or a gradient is sparse.
 
     Example:
         >>> optimizer = LARS(torch.nn.Linear(4, 2).parameters(), lr=4.8, weight_decay=1e-6)

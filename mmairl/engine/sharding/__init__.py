@@ -21,8 +21,8 @@ from mmairl.registry import STRATEGIES
 class Strategy:
     """Base class of strategies.
 
-    A subclass defines `shard(model)` and `shard_optimizer(wrapper, model)`. `shard` initializes the model, splits it, and
-    returns it ready for training. `shard_optimizer` splits the optimizer in the wrapper in place.
+    A subclass defines `shard(model)` and `shard_optimizer(wrapper, model)`. `shard` initializes the model, splits its weights
+    if the strategy requires it, and returns the model. `shard_optimizer` splits the optimizer in the wrapper in place.
     """
 
     def complete(self, cfg: Config) -> None:

@@ -69,7 +69,7 @@ class DeepSpeedStrategy(Strategy):
             in the training config applies.
 
     Raises:
-        UserError: If a key is not supported.
+        UserError: If a key or the stage is not supported.
 
     Example:
         >>> strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=2), gradient_clipping=1.0)
@@ -278,9 +278,10 @@ class PartitionedOptimizer(Optimizer):
 
 
 def full_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:
-    """Gather an entry of the optimizer state, such as the momentum, and return its value for each parameter.
+    """Return an entry of the optimizer state, such as the momentum, for each parameter.
 
-    All processes must call this function together. Only the first process gets the values; the others get an empty list.
+    The entry `step` is one number for all parameters. Any other entry is gathered. All processes must call this function
+    together, and only the first process gets the gathered values; the others get an empty list.
     """
     if key == 'step':
         return [value] * len(params)

@@ -173,8 +173,8 @@ def _claimed_effect(part: Mapping[str, Any]) -> str:
 def seed_counts(parts: Sequence[Mapping[str, Any]]) -> str:
     """Return the numbers of seeds per row behind a claim's effects, as text.
 
-    The text is a dash if no part of the claim has this number. A part has none if it could not be tested, if it is about
-    fitted lines, or if an earlier version of mmairl wrote the record.
+    The text is a dash if no effect has this number. An effect has none if it could not be tested, if it is about fitted
+    lines, or if an earlier version of mmairl wrote the record.
     """
     counts = {part['seeds'] for part in parts if part.get('seeds')}
     return ', '.join(map(str, sorted(counts))) or BLANK

@@ -208,7 +208,7 @@ class Findings:
 
     @cached_property
     def digits(self) -> int:
-        """The number of decimals of this score: one for percentages, three for quantities around 1."""
+        """The number of decimals of this score: one if the mean of a row is at least 10 or all means are 0, otherwise three."""
         means = [abs(self.mean(name) or 0) for name in self.rows]
         return 1 if max(means) >= 10 or not any(means) else 3
 

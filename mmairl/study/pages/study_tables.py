@@ -169,7 +169,7 @@ def column_cells(study: Mapping, column: Column) -> list[Cell]:
 
 
 def _digits(scores: Sequence[tuple[float, ...]]) -> int:
-    """Return the number of decimals of scores and of their differences: one for percentages, three for quantities around 1."""
+    """Return the number of decimals of scores and of their differences: one if a mean is at least 10, otherwise three."""
     largest = max((abs(mean(values)) for values in scores if values), default=10)
     return 1 if largest >= 10 else 3
 

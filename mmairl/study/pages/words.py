@@ -11,7 +11,7 @@ from mmairl.report.table import counted, signed
 from mmairl.study.statistics.verdict_words import OTHER_COLLAPSES
 
 BLANK = '—'
-# A page lists at most this many sentences or names of the same kind.
+# By default, a page lists at most this many sentences or names of the same kind.
 MOST_LISTED = 3
 FLOPS = EngFormatter('FLOP')
 

@@ -23,6 +23,8 @@ NEGLIGIBLE = 1e-6
 def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
     """Return the precision of each comparison, by one score, between two rows that share epochs because of a fork.
 
+    Comparisons with collapsed runs or with an unknown spread are left out.
+
     In each entry, `epoch` is the last shared epoch, `between` is the standard deviation of the runs of the base row, and
     `within` is the standard deviation of the paired differences. `runs` is the number of independent runs per row that would
     give the same standard error as the paired runs. If `null` is true, the options of the two rows differ by less than a

@@ -83,8 +83,8 @@ def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]
 def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
     """Return, for each test image, the fraction of the row's finished runs that classify it correctly.
 
-    Returns None if a run did not record which images it classified correctly, if its score is not the fraction of these
-    images, or if runs have different numbers of test images.
+    Returns None if no run has a score, if a run did not record which images it classified correctly, if its score is not the
+    fraction of these images, or if runs have different numbers of test images.
     """
     scores = scores_by_seed(row, metric)
     answers = []

@@ -99,6 +99,15 @@ def test_step_skipped_by_the_scaler_moves_nothing():
     assert wrapper.stepped and not torch.equal(weights(model), before)
 
 
+@pytest.mark.parametrize('dtype', [None, 'bfloat16', 'float16'])
+def test_infinite_loss_with_finite_gradients_moves_nothing(dtype):
+    model = network()
+    wrapper = wrap(model, dtype=dtype)
+    before = weights(model)
+    wrapper.update_params(model(batches(1)[0]).sum() + float('inf'))
+    assert not wrapper.finite and not wrapper.stepped and torch.equal(weights(model), before)
+
+
 def test_overflow_at_first_step_gives_zero_momentum():
     """torch leaves momentum buffers uninitialized (NaN in this test), and a skipped step does not fill them."""
 
