@@ -9,8 +9,9 @@ demo: core
 test: full lint
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --timeout 900 --durations 20
 
-# Run all tests, including slow tests and the tests of projects, in portions of at most ten minutes. Portions that have passed are skipped
-# as long as no file of the repository changes, so an interrupted call can be repeated. Tests that need Slurm or a browser fail if these are missing.
+# Run all tests, including slow tests and the tests of projects, in portions of about five minutes with two workers. Files of tests that have
+# passed are skipped as long as no file of the repository changes, so an interrupted call can be repeated. Tests that need Slurm or a browser
+# fail if these are missing.
 test-all: full lint build/deepspeed-venv/.installed
 	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 PYTHONPATH=tests .venv/bin/python -m harness.portions
 	MMAIRL_REQUIRED=DeepSpeed OMP_NUM_THREADS=1 build/deepspeed-venv/bin/python -m pytest -m 'slow or not slow' tests/engine/sharding/test_deepspeed.py

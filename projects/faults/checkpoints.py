@@ -25,8 +25,8 @@ from projects.faults.compare import differing
 def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Damage one checkpoint `count` times, read each, and count the outcomes.
 
-    'failed' counts the forbidden outcomes: an exception other than a clear error, content that was not written, or executed
-    code.
+    'refused' counts one-line UserErrors, and 'equal' counts results that equal the undamaged content. 'failed' counts the
+    forbidden outcomes: another exception, a different content, or executed code.
     """
     folder.mkdir(parents=True, exist_ok=True)
     original_path, canary, damaged_path = (
@@ -64,7 +64,7 @@ def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 def training_checkpoint(seed: int) -> dict[str, Any]:
-    """Return a checkpoint of mmengine's runner, after three steps of a small network."""
+    """Return a checkpoint in the format of mmengine's Runner, after three steps of a small network."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = nn.Sequential(
@@ -98,7 +98,7 @@ def training_checkpoint(seed: int) -> dict[str, Any]:
 
 
 def outcome(read: Callable[[Path], dict], path: Path, original: dict) -> str:
-    """Return whether the reader raised a clear error, returned exactly what was written, or failed."""
+    """Return 'refused' if `read` raises a one-line UserError, 'equal' if it returns `original`, and 'failed' otherwise."""
     try:
         return 'failed' if differing(read(path), original, 'checkpoint') else 'equal'
     except UserError as error:
@@ -138,7 +138,7 @@ def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
 
 
 def damaged_pickle(content: bytes, draw: random.Random) -> bytes:
-    """Return the archive with a pickle that ends early or has an unknown opcode. Its checksum is correct."""
+    """Return the archive with a pickle that ends early or has an inserted byte 0xff. The checksum of the pickle is correct."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         name = next(name for name in archive.namelist() if name.endswith('/data.pkl'))
         record = archive.read(name)

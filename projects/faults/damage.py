@@ -49,7 +49,7 @@ def zero_block(content: bytes, draw: random.Random) -> bytes:
 
 
 def stretch_header(content: bytes, draw: random.Random) -> bytes:
-    """Set a few bytes of the header to their maximum, so that sizes, counts or offsets exceed the file."""
+    """Write the largest integers over some of the first 64 bytes, so that sizes, counts or offsets exceed the file."""
     result = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         start, length = draw.randrange(min(len(result), 64)), draw.choice([1, 2, 4])

@@ -37,7 +37,7 @@ PATIENCE = 120.0  # maximum seconds to wait for the first checkpoint, and for th
 def full_disks(count: int, seed: int, folder: Path) -> dict:
     """Fill the disk during each of `count` runs, and count the outcomes.
 
-    The first run has space for half a checkpoint, the second run has no space, and each other run has space for a random
+    In the first run, the full disk has space for half a checkpoint, in the second for none, and in each other run for a random
     fraction of a checkpoint.
 
     The disk is a file system in memory, which only root can mount.

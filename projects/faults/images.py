@@ -48,7 +48,7 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
     A sound reader either returns the image (`read`) or raises UnreadableImage, which is counted under the phrase of its
     Reason. All other outcomes are faults of the reader: the result is not an RGB image (`misread`), another exception is
     raised (`escaped`), or the reading process `crashes` or `hangs`. `warnings` counts images for which something was
-    printed, and `memory_mib` is the growth of a reading process's memory.
+    printed, and `memory_mib` is the growth of the peak memory of the last reading process.
     """
     files = write_broken_images(count, seed, folder)
     data = FileDataset(folder, files, [-1] * count, None, max_unreadable=1, max_pixels=MAX_PIXELS)
@@ -64,7 +64,7 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 class Readers:
-    """Load all images one after the other in a child process. If it dies, a new process starts at the following image."""
+    """Load all images one after the other in a child process. If the process dies, a new one starts at the following image."""
 
     COUNTED = ('read', 'escaped', 'misread', 'warnings', 'memory_mib')
 

@@ -38,7 +38,7 @@ GLANCE, PATIENCE = 0.0005, 120.0
 def killed_runs(count: int, seed: int, folder: Path) -> dict:
     """Kill one run `count` times with all its processes, finish it, and compare it with an undisturbed run.
 
-    `seed` determines the moments of the kills. Temporary files that remain show that a kill happened during a save.
+    `seed` determines the moments of the kills. If a kill leaves a temporary file, it is counted as 'during a save'.
     """
     config = small_run.write_config(folder / 'small.py', MOST * (count + 1), seed)
     victim, draw = Victim(config, folder / 'killed'), random.Random(seed)
@@ -49,7 +49,7 @@ def killed_runs(count: int, seed: int, folder: Path) -> dict:
 
 
 class Victim:
-    """A run that is killed and resumed, and counts of what its kills left behind."""
+    """A run that is killed and resumed, and counts of its kills and of the files that they left behind."""
 
     def __init__(self, config: Path, work_dir: Path) -> None:
         self.config, self.work_dir, self.log = config, work_dir, work_dir.with_suffix('.txt')

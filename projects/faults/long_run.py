@@ -21,11 +21,12 @@ FAULTS = ('memory grows', 'files grow', 'threads grow', 'workers grow', 'left-ov
 SAMPLES = 20
 # The first samples are ignored, because caches, pools and the log's history fill up at the start.
 WARM_UP = 4
-BATCH = 16  # the smallest batch that HealthHook accepts
+BATCH = 16  # the smallest batch for which HealthHook computes the rank of embeddings
 # Allowed growth. A leaked scalar tensor takes half a KiB, so a leak of one tensor per step would add 500 KiB in 1000 steps.
-# Legitimate growth is bounded: the health curves, written every 50 steps, add about 30 KiB until they have 2000 values.
+# Legitimate growth is bounded: the curves of HealthHook, with a value every 50 steps, add about 30 KiB in 1000 steps until each
+# has 2000 values.
 KIB_PER_1000_STEPS = 128
-# Additional growth for memory that the allocator keeps for reuse. It does not depend on the length of the run.
+# Additional growth that is allowed in a run of any length, because the allocator keeps memory for reuse.
 KIB_OF_THE_ALLOCATOR = 2048
 
 
@@ -61,7 +62,7 @@ def config(count: int, seed: int, folder: Path) -> Config:
 
 @MODELS.register_module()
 class TwoLayers(nn.Module):
-    """A tiny backbone with batch norm, so that a step takes its time mostly in the code around the network."""
+    """A tiny backbone with batch norm, so that most of a step's time is spent outside the network."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -117,9 +118,9 @@ def sample(step: int) -> Sample:
 
 
 def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
-    """Return the growth of memory per step after the warm-up, and which counts grew.
+    """Return the growth of memory per 1000 steps after the first WARM_UP samples, and which counts grew.
 
-    A count grew if its minimum in the second half of the run exceeds its maximum in the first half.
+    A count grew if its minimum in the second half of the later samples exceeds its maximum in the first half.
     """
     later_samples = samples[WARM_UP:]
     early, late = later_samples[: len(later_samples) // 2], later_samples[len(later_samples) // 2 :]

@@ -56,8 +56,8 @@ PLAIN = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype
 def run_programs(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Read each of `count` random programs from a .pkl and from a .pth, and count the outcomes.
 
-    'failed' counts the forbidden outcomes: an exception other than a clear error, an object that is neither an array, a
-    tensor nor a plain value, or a class that was changed.
+    'failed' counts the forbidden outcomes: an exception other than a one-line UserError, an object that is neither an array,
+    a tensor nor a plain value, or a class that was changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     buffer, draw, counts = (
@@ -165,7 +165,7 @@ def _value(draw: random.Random) -> bytes:
 
 
 def _array(draw: random.Random) -> bytes:
-    """Return the opcodes with which NumPy pickles an array. Its type and length may be wrong."""
+    """Return the opcodes with which NumPy pickles an array. The dtype, flags and length of the array may be wrong."""
     dtype = (
         b'cnumpy\ndtype\n'
         + text(draw.choice(['f4', 'i8', 'f8', 'u1', 'O8', 'V4', 'M8']))

@@ -12,7 +12,7 @@ from mmengine.config import Config
 
 from mmairl.config import home, load_config
 
-EPOCH = 10  # iterations per epoch; not a multiple of INTERVAL, so epochs end between checkpoints
+EPOCH = 10  # iterations per epoch; not a multiple of INTERVAL, so most epochs end between two checkpoints
 INTERVAL = 3  # iterations from one checkpoint to the next
 KEPT = 2  # maximum number of checkpoints that the run keeps
 VIEW = [
@@ -23,7 +23,7 @@ VIEW = [
 
 
 def write_config(path: Path, steps: int, seed: int) -> Path:
-    """Write a config of at least `steps` steps.
+    """Write the config of a run of at least `steps` steps.
 
     The network is a ResNet-18 with an eighth of its width, and one data worker loads the images.
     """
@@ -71,7 +71,7 @@ def small_config(batch: int, seed: int) -> Config:
 
 
 def start(config: Path, work_dir: Path, output: IO | int) -> subprocess.Popen:
-    """Start `tools/train.py CONFIG --work-dir D --resume` as a process group, which can be killed with its workers."""
+    """Start `tools/train.py CONFIG --work-dir D --resume` in its own process group, so that `end` can also kill the workers."""
     command = [
         sys.executable,
         str(home() / 'tools/train.py'),
@@ -97,7 +97,7 @@ def start(config: Path, work_dir: Path, output: IO | int) -> subprocess.Popen:
 
 
 def run(config: Path, work_dir: Path) -> int:
-    """Train to the end, write the output to a file next to the folder, and return the exit code."""
+    """Train to the end, append the output to the file `work_dir` + '.txt', and return the exit code."""
     work_dir.parent.mkdir(parents=True, exist_ok=True)
     with work_dir.with_suffix('.txt').open('ab') as output:
         process = start(config, work_dir, output)
@@ -115,7 +115,7 @@ def run_undisturbed(config: Path, work_dir: Path) -> Path:
 
 
 def end(process: subprocess.Popen) -> None:
-    """Kill the whole process group if it is still running."""
+    """Kill the process and its workers if the process is still running."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

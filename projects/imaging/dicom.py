@@ -1,6 +1,6 @@
-"""Read DICOM files by pydicom.
+"""Read DICOM files with pydicom.
 
-Gray values are either mapped through the window of the file, as for display, or scaled from the range of their bits.
+Gray values are either mapped through the window of the file, as for display, or scaled from the range of their stored bits.
 """
 
 import zlib

@@ -1,4 +1,4 @@
-"""Read tiles of images too large for memory: TIFFs by tifffile, whole slides by openslide."""
+"""Read tiles of images too large for memory: TIFFs with tifffile, whole slides with openslide."""
 
 import os
 from functools import lru_cache
@@ -41,7 +41,7 @@ class Tiles(ViewDataset):
             With 0, it stops at the first unreadable tile.
 
     Raises:
-        UserError: If no tile is found, or if an image does not have this level or has several pages.
+        UserError: If `size` or `level` is invalid, if no tile is found, or if an image lacks this level or has several pages.
 
     Example:
         >>> Tiles('slides', size=512, views=[[dict(type='CenterCrop', size=224)]])  # doctest: +SKIP
@@ -135,7 +135,7 @@ def open_scan(process: int, path: str, level: int) -> 'Tiff | Slide':
 
 
 class Tiff:
-    """A TIFF of any size. To read a region, only the stored tiles or strips that it touches are decoded."""
+    """A TIFF of any size. To read a region, only the stored tiles or strips that overlap the region are decoded."""
 
     def __init__(self, path: str, level: int) -> None:
         with installed('tifffile', 'TIFF files'):

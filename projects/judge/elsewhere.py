@@ -1,9 +1,10 @@
 """Train BYOL in a plain torch loop, as external code would: python -m projects.judge.elsewhere
 
-docs/how-to/external_checkpoints.md compares the checkpoints.
+docs/how-to/external_checkpoints.md explains how to compare the checkpoints with mmairl's.
 
-Network, images and batch size are those of mmairl's studies at the scale (size) that --scale names. Everything else is defined
-in this file. Each seed writes a checkpoint with the keys of Lightning.
+Network, images, crops, probability of grayscale and batch size are those of mmairl's BYOL with LARS at the scale (size of data,
+networks and schedules) that --scale names. Everything else is defined in this file. A checkpoint with the keys of Lightning is
+written for each seed.
 """
 
 import copy

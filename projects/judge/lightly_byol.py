@@ -1,14 +1,15 @@
 """Train BYOL with lightly's code, at the size of mmairl's studies: python -m projects.judge.lightly_byol
 
-docs/how-to/external_checkpoints.md compares the checkpoints.
+docs/how-to/external_checkpoints.md explains how to compare the checkpoints with mmairl's.
 
 From lightly (1.6.0, benchmarks/imagenet/resnet50/byol.py): the views by Pillow, the heads, the loss, LARS and its parameter
-groups, a rate of 0.45 per 256 images (mmairl: 0.3), and the schedules. As in lightly, the teacher moves before each step,
-and its projector starts with other weights than the projector of the student.
+groups, a learning rate of 0.45 per 256 images (mmairl: 0.3), and the schedules. As in lightly, the teacher is updated before
+each step, and the projector of the teacher starts with other weights than the projector of the student.
 
-From the study explain_lightly.yaml at a scale (size): network, widths, images, crops, grayscale, the pixels' mean and
-deviation, batch, epochs, warm-up, and the factors by which the scale changes the learning rate and 1 - momentum. As in the
-study, there is neither 16-bit precision nor a classifier (its gradients would not reach the network).
+From mmairl's BYOL with LARS at the scale (size of data, networks and schedules) that --scale names: network, widths of the
+heads, images, crops, grayscale, mean and deviation of the pixels, batch, epochs, warm-up, and the factors by which the scale
+changes the learning rate and 1 - momentum. As in the study explain_lightly.yaml, there is neither 16-bit precision nor an
+online classifier (its gradients would not reach the network).
 """
 
 import copy
@@ -31,7 +32,7 @@ PARTS = ('backbone', 'projection_head')
 
 
 def views(sizes: Sizes) -> list[Compose]:
-    """Return both default views of lightly, which make Pillow images, with the crops and grayscale of mmairl's study."""
+    """Return both default views of lightly, which return Pillow images, with the crops and grayscale of `sizes`."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')
     pipelines = [
         kind(crop['size'], random_gray_scale=grey['p']).transform
@@ -50,7 +51,7 @@ def network(sizes: Sizes) -> LightlyBYOL:
 
 
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
-    """Train with this seed, and return a checkpoint with the names of lightly's benchmark."""
+    """Train with this seed, and return a checkpoint whose weights are named as in lightly's benchmark."""
     torch.manual_seed(seed)
     np.random.seed(seed)  # lightly's blur and solarization use NumPy's generator
     student, teacher = network(sizes), network(sizes)

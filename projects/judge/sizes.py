@@ -1,7 +1,6 @@
-"""Settings and command line for training code of other libraries that is compared with rows of mmairl's studies.
+"""Settings and command line of the scripts that train BYOL with other libraries, for comparison with mmairl's BYOL.
 
-A row of a study is a set of runs of one config with different seeds. A scale sets the size of a study's data, networks and
-schedules, and `Sizes` has these numbers for a scale.
+A scale is a size of the data, networks and schedules of mmairl's studies. `Sizes` reads the settings at a scale.
 """
 
 import argparse
@@ -53,7 +52,7 @@ class Sizes:
         return backbone
 
     def images(self) -> Tensor:
-        """Return all training images. They are drawn, not read from files."""
+        """Return all training images of the scale as one tensor."""
         data = DATASETS.build({**innermost(self.cfg.train_dataloader.dataset), 'views': None})
         return torch.stack([data.raw(index) for index in range(len(data))])
 
@@ -107,7 +106,7 @@ def main(train: Train, about: str, out: str, epochs: int | None = None) -> None:
     parser.add_argument(
         '--scale',
         default='demo',
-        help='use this scale, which must generate its images: demo, or the path of a YAML file (default: demo)',
+        help='use this scale: demo or a YAML file; its images must have one size and fit in memory (default: demo)',
     )
     parser.add_argument(
         '--seeds',

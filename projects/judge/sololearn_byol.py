@@ -1,14 +1,15 @@
 """Train BYOL with solo-learn's code, at the size of mmairl's studies: python -m projects.judge.sololearn_byol
 
-docs/how-to/external_checkpoints.md compares the checkpoints.
+docs/how-to/external_checkpoints.md explains how to compare the checkpoints with mmairl's.
 
 From solo-learn (1.0.2, bash_files/pretrain/imagenet/byol.sh): the views by Pillow with bicubic crops, the heads, the loss,
-LARS around SGD, a rate of 0.45 per 256 images (mmairl: 0.3) that changes once per epoch and starts at 0.003, and accumulated
-gradients. As in solo-learn, the teacher moves after each step.
+LARS around SGD, a learning rate of 0.45 per 256 images (mmairl: 0.3) that changes once per epoch and starts at 0.003, and
+accumulated gradients. As in solo-learn, the teacher is updated after each step.
 
-From the study explain_sololearn.yaml at a scale (size): network, widths, images, crops, grayscale, the pixels' mean and
-deviation, batch and its parts, epochs, warm-up, and the factors by which the scale changes the learning rate and 1 - momentum.
-There is no 16-bit precision, no DALI and no classifier (its gradients would not reach the network).
+From mmairl's BYOL with LARS at the scale (size of data, networks and schedules) that --scale names: network, widths of the
+heads, images, crops, grayscale, mean and deviation of the pixels, batch, epochs, warm-up, and the factors by which the scale
+changes the learning rate and 1 - momentum. There is no 16-bit precision, no DALI and no online classifier (its gradients would
+not reach the network).
 
 solo-learn imports parts of Lightning that Lightning 2 no longer has, so only the four required files are imported.
 """
@@ -39,7 +40,7 @@ BLUR, SOLARIZE = (1.0, 0.1), (0.0, 0.2)
 
 
 class SoloBYOL(nn.Module):
-    """Student and teacher of BYOL with solo-learn's names. The teacher starts as a copy of the student."""
+    """Student and teacher of BYOL, with solo-learn's names of modules. The teacher starts as a copy of the student."""
 
     def __init__(self, encoder: nn.Module, features: int, hidden: int, out: int) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class SoloBYOL(nn.Module):
         return LARS.LARSWrapper(sgd, eta=0.001, exclude_bias_n_norm=True)
 
     def step(self, views: list[Tensor], optimizer: Any, teacher: Any) -> Tensor:
-        """Take a step with gradients accumulated over parts of the batch, and move the teacher."""
+        """Take a step with gradients accumulated over parts of the batch, update the teacher, and return the loss."""
         optimizer.zero_grad()
         total = 0.0
         for shares in zip(*(view.chunk(PASSES) for view in views)):
@@ -75,7 +76,7 @@ class SoloBYOL(nn.Module):
 
 
 def views(sizes: Sizes) -> list[Compose]:
-    """Return both views of solo-learn's recipe, which make Pillow images, with the crops and grayscale of mmairl's rows."""
+    """Return both views of solo-learn's recipe, which return Pillow images, with the crops and grayscale of `sizes`."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')['p']
     size = dict(
         crop_size=crop['size'],
@@ -103,7 +104,7 @@ def rate(epoch: int, epochs: int, warm_up: int) -> float:
 
 
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
-    """Train with this seed, and return a checkpoint with solo-learn's names."""
+    """Train with this seed, and return a checkpoint whose weights are named as in solo-learn."""
     torch.manual_seed(seed)
     random.seed(seed)  # solo-learn's blur uses Python's generator
     model = SoloBYOL(sizes.backbone(), *sizes.widths).train().to(memory_format=torch.channels_last)

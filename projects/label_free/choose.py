@@ -6,8 +6,8 @@ python -m projects.label_free.choose checkpoints WORK_DIR --config CONFIG [--rec
     choose the best of the checkpoints epoch_*.pth of a run
 
 The record is the study.json of a study with `analyses: [projects.label_free.networks]`, or the output of
-projects.label_free.pool. The default is regret.json in this project, the record of a small study. It trusts no measure to
-choose trials or checkpoints, so both commands end with an error without --record.
+projects.label_free.pool. The default is regret.json in this project, the record of a small study. In this record, no measure is
+trusted to choose trials or checkpoints, so both commands end with an error without --record.
 """
 
 import argparse

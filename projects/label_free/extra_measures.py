@@ -35,7 +35,7 @@ EXTRA = (
 )
 MEASURES = measures.MEASURES | {measure.name: measure for measure in EXTRA}
 ONE_METHOD = {'training loss'}  # measures that can only compare networks of the same method
-# The measures that the loss of each head, or an additional loss term, improves directly.
+# For each head and additional loss term, the measures that its loss improves directly.
 REWARDED: dict[str, tuple[str, ...]] = {
     'BarlowTwinsHead': ('alignment', 'RankMe'),
     'BatchContrastiveHead': ('alignment', 'uniformity'),

@@ -1,8 +1,8 @@
 """Compute the regret of choosing among a study's networks without labels: `analyses: [projects.label_free.networks]`.
 
-Regret is the test score that is lost if a measure chooses a network. It requires the test scores of all trials of a search,
-which a study does not measure. This module measures them after the search has recorded its choice, and stores them in files
-that no choice reads.
+Regret is the test score that is lost if a measure chooses a network. To compute regret, this module measures the test scores of
+all trials of a search, which a study does not measure. This happens only after the search has recorded its choice, and the
+scores are stored in files that no choice reads.
 """
 
 import math

@@ -2,9 +2,10 @@
 
 python -m projects.label_free.pool STUDY.JSON... [--out POOLED.JSON]
 
-Each argument is the study.json of a study with `analyses: [projects.label_free.networks]`. Each choice is among networks of
-one study, and regret, intervals and verdicts are over the choices of all studies. The command prints a Markdown table;
-projects.label_free.choose accepts POOLED.JSON as --record.
+Regret is the test score that is lost if a measure without labels chooses a network. Each argument is the study.json of a study
+with `analyses: [projects.label_free.networks]`. Each choice is among networks of one study, and regret, intervals and verdicts
+are over the choices of all studies. The command prints a Markdown table; projects.label_free.choose accepts POOLED.JSON as
+--record.
 """
 
 import argparse

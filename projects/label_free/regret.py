@@ -58,7 +58,7 @@ def correlation(choices: Choices) -> float | None:
 def words(
     within: Sequence[int], units: Sequence[int], mean: Sequence[float], margin: float
 ) -> list[str]:
-    """Return a verdict for each measure of a situation, from the number of rows whose regret is within the margin."""
+    """Return a verdict for each measure of a situation, from the number of rows (`units`) and of those `within` the margin."""
     within, units, mean = map(np.asarray, (within, units, mean))
     good, bad = (
         holm(stats.binom.sf(count - 1, units, 0.5)) < LEVEL for count in (within, units - within)
@@ -76,7 +76,7 @@ def judge(
     Args:
         situation: For each measure, the choices in which it has a value.
         margin: The largest acceptable regret.
-        rows: For each measure, the row of each choice. The sign test counts a row once. Default: it counts each choice.
+        rows: For each measure, the row of each choice. The sign test counts a row once; by default, it counts each choice.
     """
     cells = {}
     units = []

@@ -16,7 +16,10 @@ RECORD = Path(__file__).with_name('regret.json')  # the record of a small study
 
 
 class Cell(msgspec.Struct):
-    """The regret of a measure in a situation, its interval, and the verdict."""
+    """The regret of a measure in a situation (a kind of choice, such as `SETTINGS`), its interval, and the verdict `word`.
+
+    `within` is the number of `choices` whose regret is at most the margin.
+    """
 
     word: str
     regret: float

@@ -18,8 +18,9 @@ class Race:
     disagrees multiplies the wealth of this bet. To keep the bet fair, labels are weighted by the inverse of the probability
     of their image, and images with a label are subtracted from the pool. If the second classifier is at least as good as the
     first, the wealth therefore does not grow on average. A classifier is eliminated once the average wealth of the bets
-    against it reaches ``classifiers / error``. By Ville's inequality, the probability that any best classifier is ever
-    eliminated is at most `error`, whenever labeling stops.
+    against it reaches ``classifiers / error``, or once no further labels can reverse the lead of another classifier. By
+    Ville's inequality, the probability that any best classifier is ever eliminated is at most `error`, whenever labeling
+    stops.
 
     Args:
         predictions: The predicted classes, an array (images, classifiers).

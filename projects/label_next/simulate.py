@@ -14,6 +14,7 @@ from projects.label_next.race import Race
 STUDIES = 200
 IMAGES = 2000
 CLASSES = 10
+# For each simulated case, the accuracies of the classifiers. The first is the highest.
 CASES = ((0.70, 0.64), (0.70, 0.60), (0.85, 0.80), (0.70, 0.64, 0.60), (0.70, 0.70))
 POWER = 90  # report how many labels decide this percentage of the studies
 SIZES = range(50, IMAGES + 1, 50)

@@ -55,7 +55,7 @@ class CentroidHead(nn.Module):
 
 @MODELS.register_module()
 class RegularisedHead(nn.Module):
-    """Add weighted regularizers to the loss of another head. They depend on the student's unit embeddings."""
+    """Add weighted regularizers of the student's normalized predictions to the loss of another head."""
 
     def __init__(self, base: dict, terms: list[dict]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class SingularValueTerm(nn.Module):
     def of_view(self, z: Tensor) -> Tensor:
         z = z - z.mean(dim=0)
         z = z / (len(z) * (z.square().mean(dim=0) + 1e-8)).sqrt()
-        # Z is scaled before the product, whose sums would otherwise overflow float16 under autocast.
+        # Z is divided by sqrt(N) before the matrix product. Otherwise, sums over a large batch overflow float16 under autocast.
         correlation = z.T @ z
         return (
             (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype))
@@ -111,7 +111,8 @@ class BrownianTerm(nn.Module):
 
     Args:
         weight: The weight of the term, lambda_b in the paper.
-        per: What shares a direction: all views of an 'image', a single 'view', or the whole 'batch' of a process.
+        per: Whether all views of an image share a direction ('image'), each view of each image has its own ('view'), or
+            the whole batch of a process shares one ('batch').
     """
 
     name = 'brownian'

@@ -132,7 +132,8 @@ def _predictions(
 ) -> dict[str, dict[str, Any]]:
     """Predict the best rate of the original from the norms of its kernels, and from those of its batch-norm gains.
 
-    Each prediction includes the score of the original at the predicted rate.
+    The predictions assume that the recipe's rate is the best for `anchor`, the network from which the rescaled copy has its
+    norms. Each prediction includes the score of the original at the predicted rate.
     """
     times = [predicted_times(original[seed].weights, anchor[seed].weights) for seed in seeds]
     curves = [original[seed].curve for seed in seeds]

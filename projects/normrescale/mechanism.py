@@ -1,10 +1,11 @@
 """Measure how much NormRescale changes the features of a network: python projects/normrescale/mechanism.py RUNS
 
-For each rescaled row among the runs of a study (its folder `runs` or `tuned`), print the cosine of features before and after
-rescaling, averaged over test images, with the old batch-norm statistics and with recomputed ones.
+RUNS is the folder `runs` or `tuned` of a study. For each row (config) whose networks are rescaled, print the cosine of features
+before and after rescaling, averaged over test images, with the old batch-norm statistics and with recomputed ones.
 
-`--gains OUT` also writes the networks for gains.yaml, in which only gains and biases are rescaled. Because batch norm
-follows every kernel, such a network equals the fully rescaled one once its statistics are recomputed.
+`--gains OUT` also writes the networks for studies/gains.yaml, in which only gains and biases are rescaled. Because batch norm
+follows every kernel, such a network computes the same function as the fully rescaled network once the batch-norm statistics of
+both are recomputed.
 """
 
 import argparse

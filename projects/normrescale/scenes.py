@@ -1,7 +1,8 @@
 """Draw scenes for detection and segmentation: several kinds of `Shapes`, in the file formats of mmdet and mmseg.
 
 A folder has `SPLIT/` with images, `annotations/SPLIT.json` with boxes in COCO's format, and `masks/SPLIT/` with a PNG for each
-image, in which 0 is the background and n the n-th kind. Scene i of a split depends only on (split, i).
+image, in which 0 is the background and n the n-th kind of shape. Scene i of a split depends only on i and on the index of the
+split in `COUNTS`.
 """
 
 import hashlib

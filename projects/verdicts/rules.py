@@ -28,6 +28,8 @@ SCORES = (
     'heavy tails (t of 3 degrees of freedom)',
     'one run in ten collapses',
 )
+# A rule receives the scores (table, row, seed), whose first row is the baseline, and a random generator. It returns an array
+# (table, other row) that states which of the other rows win.
 Rule = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 

@@ -30,13 +30,14 @@ SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] 
     'tied (of 60 images)': lambda draw, shape: draw.normal(size=shape),
 }
 UNEQUAL = 'one run in five collapses, of every second row'
-LADDERS = {  # standard deviations of the runs of each row
+LADDERS = {  # for each row of a ladder (see `ladder`), the standard deviation of its runs
     'equal': np.full(7, 2.0),
     "the demo's": np.array([3.2, 2.0, 4.0, 6.0, 5.8, 5.4, 1.4]),
     'one of 50 times': np.array([0.1, 0.1, 0.1, 5.0, 0.1, 0.1, 0.1]),
 }
+# The levels of the factors in each row: all combinations of two factors, and half of the combinations of five factors.
 WHOLE, HALF = list(product((0, 1), repeat=2)), fraction_rows(5, 1, [(place,) for place in range(5)])
-DESIGNS = {
+DESIGNS = {  # for a number of rows, the standard deviation of each row's runs
     'equal': lambda rows: np.full(rows, 2.0),
     'up to 8 times': lambda rows: np.geomspace(0.5, 4, rows),
     'one of 16 times': lambda rows: np.r_[np.full(rows - 1, 0.3), 4.8],
@@ -144,8 +145,8 @@ def simulate_searches(
     """Simulate searches for the best value of a setting, and return scores by study and search.
 
     The first array has the score of the best trial of each search. The second array has the score of a fresh run with the
-    value of this trial. The expected score falls with the square of the distance from the best value, `place`. The first
-    trial of a search has the published value, 0. The standard deviation of a run is 2.8 points.
+    setting of this trial. The expected score is 80 at the best setting, `place`, and falls by `sharp` times the squared
+    distance from it. The first trial of a search has the published setting, 0. The standard deviation of a run is 2.8 points.
     """
     points = draw.uniform(-1, 1, (studies, searches, trials))
     points[..., 0] = 0
@@ -169,7 +170,7 @@ CHANCES = {
 def chances(case: str, searches: int) -> tuple[float, float]:
     """Return the fraction of studies with a false difference between searches in two equally good rows.
 
-    The first fraction is for the scores of the best trials, the second for fresh runs with their values.
+    The first fraction is for the scores of the best trials, the second for fresh runs with the settings of these trials.
     """
     draw = np.random.default_rng(searches)
     one, two = (simulate_searches(draw, searches, *row) for row in CHANCES[case])

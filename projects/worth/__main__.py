@@ -109,7 +109,7 @@ def main() -> None:
     try:
         outcome = worth(**vars(parse_args()))
     except Stopped as stopped:
-        # The part after the semicolon advises to set --resume, which this command does not have.
+        # The message's part after the semicolon advises to set --resume, which this command does not have.
         raise Stopped(
             f'{str(stopped).partition(";")[0]}; run the same command to continue'
         ) from stopped

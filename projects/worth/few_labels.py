@@ -256,8 +256,8 @@ def saved_labels(
     """Return a number of labels of candidate `one`, and how many labels candidate `two` needs for the same score.
 
     The number of labels of `one` is the largest whose score the learning curve of `two` reaches, or the smallest on the
-    curve if `two` reaches no score of `one`. The other three values are the number of labels of `two` and the ends of its 95
-    % interval.
+    curve if `two` reaches no score of `one`. The other three values are the number of labels of `two`, and the lower and the
+    upper end of its 95 % interval.
     """
     reachable = [
         place

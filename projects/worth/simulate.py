@@ -1,6 +1,7 @@
-"""Simulate how often `projects.worth` gives a wrong verdict: python -m projects.worth.simulate.
+"""Simulate how often `projects.worth` is wrong about whether pre-training pays: python -m projects.worth.simulate
 
-Four classes are clouds around four points. The distance between the points sets the quality of a candidate's features.
+A candidate is a network whose features a classifier uses. Its simulated features of the four classes are clouds around four
+points, and the distance between the points sets the quality of the features.
 """
 
 from collections import Counter
@@ -39,6 +40,7 @@ CASES = {
     'own better': ((3.0,), (2.0, 0.0)),
     'own worse': ((1.0,), (2.0, 0.0)),
 }
+# For simulations of learning curves: values as in CASES.
 CURVES = {
     '160 labels': ((2.6,), (2.0,)),
     '40 labels': ((2.6,), (2.0,), 40),
@@ -100,7 +102,7 @@ def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
     """Return how often 95 % intervals contain the truth.
 
     The first result is an array (candidates, points) for the intervals of the learning curves. The second result is for the
-    interval of the number of labels that the second candidate needs in place of those of the first.
+    interval of the number of labels that the second candidate needs to be as accurate as the first.
     """
     simulations = [study(seed, *case) for seed in range(studies)]
     means = [
@@ -146,7 +148,7 @@ def main() -> None:
                 ],
             )
         )
-    print_table(['bands hold, %', 'labels saved, %'], rows, head='2.6 beside 2.0')
+    print_table(['bands hold, %', 'labels saved, %'], rows, head='2.6 against 2.0')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Test short runs of `python -m projects.faults`, and test that a planted fault raises its count."""
+"""Test short runs of `python -m projects.faults`, and that its counts rise if a reader of files is faulty."""
 
 import itertools
 import json
@@ -86,7 +86,7 @@ def test_run_on_a_full_disk_resumes_later(tmp_path):
 
 @as_root
 def test_full_disk_leaves_no_file(tmp_path):
-    """On a full disk, torch raises a RuntimeError about its archive. The system's error is only the context of this error."""
+    """If the disk is full, torch.save raises a RuntimeError with the OSError as `__context__`. `replacing` must look there."""
     with TmpFs(tmp_path / 'disk') as full:
         full.fill(disk.SIZE // 8)
         path, too_much = full.folder / 'a.pth', dict(weight=torch.zeros(disk.SIZE // 16))
@@ -106,7 +106,7 @@ def test_no_broken_image_harms_the_run(tmp_path):
     ] * 5
     unreadable = sum(counts.get(reason.phrase, 0) for reason in Reason)
     assert counts['read'] + unreadable == 150 and counts['read'] > 30 and unreadable > 50
-    # Without the limit on pixels, one of the broken headers makes the reader request gigabytes.
+    # Without `max_pixels` of FileDataset, one of the broken headers makes the reader request gigabytes.
     assert counts['memory_mib'] < 100
 
 
@@ -115,8 +115,8 @@ def fail() -> None:
     raise MemoryError
 
 
-# For each case: what happens when the third of ten images is loaded, and the resulting counts of escaped exceptions,
-# warnings, crashes and hangs.
+# For each case: a function that is called when the third of ten images is loaded, and the expected counts of escaped
+# exceptions, warnings, crashes and hangs.
 MISCHIEF = {
     'crash': (lambda: os.kill(os.getpid(), signal.SIGKILL), (0, 0, 1, 0)),
     'hang': (lambda: time.sleep(10**6), (0, 0, 0, 1)),
@@ -151,7 +151,7 @@ def test_killed_run_ends_as_the_undisturbed_run(tmp_path):
 
 
 def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
-    """The run keeps two checkpoints. It is killed after it has written the third and before it has removed the first."""
+    """Imitate a kill after iter_6.pth was written and before iter_2.pth was removed (max_keep_ckpts is 2)."""
 
     def run(**options) -> None:
         cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=7, **options)
@@ -178,14 +178,14 @@ def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_run_leaks_no_memory_files_or_threads(tmp_path, run_processes):
-    """The run has a new process, because a leak can hide in memory that an old process has freed."""
+    """Train in a new process, because in pytest's process a leak could reuse memory that earlier tests have freed."""
     run_processes(1, __file__, tmp_path)
     counts = json.loads((tmp_path / 'found.json').read_text())
     assert {name: counts[name] for name in long_run.FAULTS} == dict.fromkeys(long_run.FAULTS, 0)
 
 
 if __name__ == '__main__':
-    # With this limit, a history with one value per step stops growing after a sixth of the run.
+    # A history of logged values keeps the last 100 of the 600 steps, so it stops growing within the ignored first samples.
     progress.KEPT = 100
     register()
     folder = Path(sys.argv[1])

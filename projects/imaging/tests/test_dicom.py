@@ -1,4 +1,4 @@
-"""Test that DICOM files written by pydicom are read, both through their window and as stored."""
+"""Test `decode_dicom` on files written by pydicom, with the window applied (`as_stored=False`) and with stored values."""
 
 import zlib
 from io import BytesIO
@@ -46,7 +46,7 @@ def test_window_equals_pydicom_default_is_full_range(scan):
     data = written(scan, WindowCenter=[40, 600], WindowWidth=[400, 1500])
     file = pydicom.dcmread(BytesIO(data))
     windowed = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
-    # Some pixels of the scan are at each end of the window, so the mapped values have the full range.
+    # Some pixels of the scan are below and some above the window, so minimum and maximum of `windowed` are black and white.
     expected = 255 * (windowed - windowed.min()) / np.ptp(windowed)
     image = decode_dicom(data, MAX)
     assert (
@@ -59,7 +59,7 @@ def test_window_equals_pydicom_default_is_full_range(scan):
         decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), full_range
     )
     inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
-    # A value halfway between two integers may be rounded differently.
+    # If a value lies halfway between two integers, its inverse may be rounded in the other direction.
     assert (inverted == 255 - full_range).mean() > 0.99
 
 
@@ -150,7 +150,7 @@ def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
 
 
 def deflated(scan: np.ndarray, content: bytes | None = None) -> bytes:
-    """Return the bytes of a deflated (compressed) file. If `content` is set, it replaces the part that is compressed."""
+    """Return the bytes of a deflated (compressed) DICOM file. `content` replaces the data set before compression."""
     syntax = pydicom.uid.DeflatedExplicitVRLittleEndian
     file = pydicom.dcmread(BytesIO(written(scan)))
     file.file_meta.TransferSyntaxUID = syntax
@@ -186,7 +186,7 @@ def test_deflated_file_that_is_cut_short_raises(scan):
 
 
 def test_few_bytes_of_many_pixels_raise():
-    """With run-length encoding, 2 bytes of the file expand to 64."""
+    """The header states 2**26 pixels, but a file of less than 1000 bytes may have at most PLAUSIBLE_PIXELS = 2**24."""
     data = written(np.zeros((2, 2), np.uint16), Rows=2**13, Columns=2**13)
     with pytest.raises(UnreadableImage) as caught:
         decode_dicom(data, 10**9)

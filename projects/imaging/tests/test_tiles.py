@@ -1,4 +1,4 @@
-"""Test that tiles of large TIFFs and slides are read."""
+"""Test the data set Tiles on TIFFs of all layouts and on whole slides."""
 
 import sys
 
@@ -22,7 +22,7 @@ HOW = {
 
 @pytest.fixture
 def scan() -> np.ndarray:
-    """Return an image of noise, 300 x 500 pixels. Its left third is a white background."""
+    """Return an image of noise, 300 x 500 pixels. The left 160 columns are a constant background (250)."""
     pixels = np.random.default_rng(0).integers(0, 256, (300, 500, 3), np.uint8)
     pixels[:, :160] = 250
     return pixels
@@ -35,11 +35,11 @@ def test_tiles_have_their_pixels_and_no_background(how, scan, tmp_path):
     tifffile.imwrite(tmp_path / 'p1' / 'a.tif', pixels, photometric='rgb', **HOW[how])
     dataset = DATASETS.build(dict(type='Tiles', root=str(tmp_path), size=90))
     names = [dataset.member(index) for index in range(len(dataset))]
-    # There are no incomplete tiles.
+    # The tiles at x=0 are background, and incomplete tiles at the edges are left out.
     assert names == [f'p1/a.tif[y={y},x={x}]' for y in (0, 90, 180) for x in (90, 180, 270, 360)]
     for index, (_, y, x) in enumerate(dataset.corners.tolist()):
         assert np.array_equal(dataset.raw(index).permute(1, 2, 0), scan[y : y + 90, x : x + 90]), (
-            names[index]
+            f'the pixels of {names[index]} differ from the image'
         )
     assert dataset[0]['data_samples'] == dict(label=-1, index=0)
 
@@ -132,7 +132,7 @@ def test_impossible_tile_is_an_error(settings, tmp_path):
 
 def test_slide_tiles_equal_openslide(scan, tmp_path):
     openslide = pytest.importorskip('openslide')
-    # openslide reads a tiled TIFF as a slide of the vendor 'generic'.
+    # openslide reads a tiled TIFF as a slide of the vendor 'generic-tiff'.
     tifffile.imwrite(tmp_path / 'a.svs', scan, photometric='rgb', tile=(64, 64))
     dataset = Tiles(tmp_path, size=100)
     assert dataset.member(0) == 'a.svs[y=0,x=100]' and len(dataset) == 12

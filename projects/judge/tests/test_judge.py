@@ -1,4 +1,4 @@
-"""Test, at a toy scale, the scripts that train the checkpoints of docs/how-to/external_checkpoints.md."""
+"""Test that the scripts of projects/judge train, that mmairl reads their checkpoints, and that settings equal mmairl's."""
 
 import importlib
 import random

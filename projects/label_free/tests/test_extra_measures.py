@@ -1,4 +1,4 @@
-"""Compare the extra measures with loops or closed forms in float64, and apply them to networks of known quality."""
+"""Compare the measures of extra_measures.py with loops or closed forms, and apply them to networks of known quality."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from mmairl.registry import MODELS
 from projects.label_free import extra_measures as m
 
 IMAGES, CLASSES, WIDTH = 600, 6, 24
-STEPS = (0, 0.3, 0.6, 1)  # degrees of training, from a random to a fully trained network
+STEPS = (0, 0.3, 0.6, 1)  # values of `part` in `trained`, from a random to a fully trained network
 
 
 def test_learnability_asks_the_images_before(monkeypatch):
@@ -109,11 +109,12 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 
 def constructed_networks() -> dict[str, Callable[[int], torch.Tensor]]:
-    """Return networks of known quality. Each is a function from a view to its features.
+    """Return networks of known quality. Each is a function from the number of a view to the features of all images.
 
-    The features of the random network span three dimensions and differ between the views of an image. The longer a network
-    is trained, the more its features depend on the kind of the image and on the image itself instead. The other networks are
-    collapsed, have one constant dimension, or have rich but useless features.
+    `trained(0)` is a random network, whose features span three dimensions and differ between the views of an image. The larger
+    `part` is, the more the features depend on the class (`kind`) and the identity (`own`) of the image. The features of
+    'collapsed' are nearly constant, those of 'one dead' have one constant dimension, and those of 'useless' depend only on the
+    identity of the image.
     """
     kind, own = draw(0, CLASSES, WIDTH)[torch.arange(IMAGES) % CLASSES], draw(1, IMAGES, WIDTH)
 
@@ -157,7 +158,7 @@ def right_measures(networks: dict[str, dict[str, float]]) -> dict[str, set[str]]
         if goodness['useless'] < steps[-1]:
             right['not the useless one'].add(measure)
         assert abs(goodness['one dead'] - steps[-1]) <= 0.4 * abs(steps[-1]), (
-            f'{measure}: one dead dimension'
+            f'one dead dimension changes the goodness of {measure} by more than 40 %'
         )
     return right
 

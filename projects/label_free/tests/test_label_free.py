@@ -1,4 +1,7 @@
-"""Test that the networks of a study are measured and tested, and that its page shows the regret."""
+"""Test the analysis projects.label_free.networks: it measures a study's networks without labels, and reports the regret.
+
+Regret is the test score that is lost if a measure chooses among networks.
+"""
 
 import json
 import math
@@ -73,7 +76,10 @@ def test_winner_equal_to_the_default_stops_once():
 
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
-    """Create two rows with two trials each. The trials are untrained networks with invented scores on held-out images."""
+    """Return a study with two rows, whose searches have two trials each, and its configs, scale, runs and folder.
+
+    The trials are untrained networks with invented scores on held-out images.
+    """
     register()
     folder = tmp_path_factory.mktemp('label_free')
     (folder / 'toy.yaml').write_text(
@@ -108,7 +114,7 @@ def end(folder, **result) -> None:
 def test_trials_are_tested_once_their_choice_is_made(searched, capsys):
     study, configs, _, runs, out = searched
     trials = [run for run in runs if run.part == 'trial']
-    # The search of row 'two' has not finished.
+    # Without the result of one of its trials, the search of row 'two' has not finished.
     (trials[1].folder / 'result.json').rename(out / 'kept')
     _, networks = measured_networks(study, configs, runs)
     assert {trial.row for trial in networks} == {

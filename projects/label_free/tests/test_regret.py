@@ -1,4 +1,7 @@
-"""Compare regret with numbers computed by hand, and simulate how often an uninformative measure is trusted."""
+"""Compare regret with numbers computed by hand, and simulate how often an uninformative measure is trusted.
+
+Regret is the test score that is lost if a measure chooses among networks.
+"""
 
 from pathlib import Path
 
@@ -15,19 +18,20 @@ def test_regret_is_the_best_minus_the_chosen():
     scores = np.array([50.0, 60, 40])
     assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
-    # A measure without a value chooses at random.
+    # If the measure has no value (-inf) for any network, the regret is that of a random choice.
     assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)
     low, high = regret_interval([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
 
 
 def test_verdicts_are_wrong_in_at_most_one_of_twenty():
-    """Each of 20 measures is within the margin in half of all choices, so 'trusted' and 'useless' are both wrong."""
+    """The regret of each of 20 measures is within the margin with probability 1/2, so TRUSTED and USELESS are both wrong."""
     rng = np.random.default_rng(0)
     studies = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
     for word in (TRUSTED, USELESS):
         assert np.mean([word in verdicts for verdicts in studies]) <= 0.05
-    # Without correction, each single test has an error rate of at most 5 %.
+    # Without Holm's correction, one test (at least 12 of 15 choices) errs in less than 5 % of studies, but one of 20 tests in
+    # more than 25 %.
     naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))
     assert naive > 0.25
 
@@ -40,7 +44,8 @@ def test_searches_of_one_row_count_once():
     assert judge(choices, 1.0)['knows']['word'] == TRUSTED
     cell = judge(choices, 1.0, rows)['knows']
     assert cell['choices'] == cell['within'] == 15
-    # At the 5 % level without correction, five of five rows are significant (p = 1/32), and four of four are not.
+    # There is only one measure, so Holm's method corrects nothing. Five of five rows are significant at the 5 % level
+    # (p = 1/32), and four of four are not (p = 1/16).
     assert cell['word'] == TRUSTED
     four = {'knows': [row for row in 'abcd' for _ in range(3)]}
     assert judge({'knows': choices['knows'][:12]}, 1.0, four)['knows']['word'] == UNDECIDED
@@ -66,12 +71,12 @@ def test_only_reliable_measures_are_trusted():
     rare = [
         (s, np.where(s == s.min(), 99, s) if number < 2 else s) for number, s in enumerate(scores)
     ]
-    # The measure is mostly right, but a few large errors raise its mean regret.
+    # The measure is right in ten of twelve choices, but two large errors raise its mean regret above the margin.
     assert judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
 
 
 def evidence(folder: Path, situation: str, **words: str) -> Path:
-    """Write a study.json whose measures have these verdicts, each with more regret than the previous one."""
+    """Write a study.json whose measures have the verdicts `words`. The regret increases from each measure to the next."""
     rest = dict(low=0, high=1, within=14, choices=15)
     cells = {
         name: dict(word=word, regret=place / 10, **rest)

@@ -1,6 +1,6 @@
-"""Test the error rate of the race and how many labels it saves.
+"""Test the error rate of `Race`, a sequential test between classifiers, and how many labels it saves.
 
-Further tests check that labels survive a restart, and that only the page of the command adds labels.
+Further tests check the page of `python -m projects.label_next`, which asks for labels.
 """
 
 import json
@@ -46,12 +46,14 @@ def test_images_without_disagreement_are_not_drawn():
         assert image >= 5
         race.add(image, label=1)
     assert race.remaining == [1, 2]
-    assert race.is_labeled.sum() == 3
+    assert (
+        race.is_labeled.sum() == 3
+    )  # after three of five labels, the other two cannot reverse the lead
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Write the predictions of two checkpoints. The second checkpoint is right about all images."""
+    """Write predictions.json, in which 'a.pth' predicts '<b>cat' and 'b.pth' predicts 'dog' for each of 40 images."""
     names = [str(tmp_path / f'{number}.png') for number in range(40)]
     for name in names:
         Image.new('RGB', (8, 8)).save(name)

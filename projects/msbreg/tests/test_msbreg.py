@@ -1,4 +1,4 @@
-"""Compare MSBReg's terms with independent float64 arithmetic."""
+"""Compare CentroidHead, SingularValueTerm and BrownianTerm with float64 loops, and check the learning rates of the configs."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from mmairl.models.heads import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 
 CONFIGS = Path(__file__).parents[1] / 'configs'
-# The base rate of each data set, from Section 1.1 of the supplement.
+# The base learning rates from Section 1.1 of the supplement: ImageNet (configs with 'r50'), ImageNet-100 and STL-10.
 BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 
 
@@ -61,7 +61,7 @@ def test_singular_value_term_equals_its_definition():
         standard = (view - view.mean(0)) / view.std(0, correction=0)
         values = torch.linalg.svdvals(standard / 20**0.5)
         expected = expected + ((values**2 - 1) ** 2).sum() / 2
-    # The term adds 1e-8 under the root.
+    # SingularValueTerm adds 1e-8 to each variance.
     assert_same(SingularValueTerm()(z), expected, [z], tolerance=1e-6)
     collapsed = torch.ones(1, 6, 4, requires_grad=True)
     loss = SingularValueTerm()(collapsed)
@@ -69,6 +69,7 @@ def test_singular_value_term_equals_its_definition():
 
 
 def test_a_large_batch_fits_into_half_precision():
+    # Without the division by sqrt(N), the sums over 70 000 images overflow float16.
     z = torch.randn(1, 70000, 2)
     with torch.autocast('cpu', dtype=torch.float16):
         rounded = SingularValueTerm()(z)
@@ -93,7 +94,9 @@ def test_the_rate_grows_with_batch_and_views():
         base = next(rate for part, rate in BASE_LR.items() if f'_{part}_' in path.name)
         lr, warm_up = base * cfg.total_batch_size / 256, cfg.param_scheduler[0]
         views = len(cfg.train_dataloader.dataset.views)
-        assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr * views), path
+        assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr * views), (
+            f'{path.name} has a wrong learning rate'
+        )
         assert (warm_up.start, warm_up.end, cfg.optim_wrapper.optimizer.weight_decay) == (
             1e-6,
             10,

@@ -1,4 +1,4 @@
-"""Test that the benefit of NormRescale is computed from stored trials and shown on the page."""
+"""Test that the benefit of NormRescale is computed from a study's stored tuning trials, and shown on the study's page."""
 
 import re
 from types import SimpleNamespace
@@ -15,15 +15,15 @@ from mmairl.study.spec import Row, read_study
 from projects.normrescale import benefit
 from projects.normrescale.benefit import RATE, benefit_record, benefit_section
 
-RATES = (None, 0.003, 0.3)  # the rates of the trials; the first is the recipe's
-OWN = 0.03
+RATES = (None, 0.003, 0.3)  # the learning rates of the trials; None stands for the recipe's rate
+OWN = 0.03  # the recipe's learning rate
 
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Create runs of three rows with two seeds: a network with large weights, its rescaled copy, and the anchor.
+    """Return a study and finished runs of its rows 'SGD' (the anchor), 'LARS' and 'LARS, rescaled', with two seeds each.
 
-    The network with large weights learns only at low rates.
+    The weights of 'LARS' are three times as large as those of the other rows, and its scores are high only at the lowest rate.
     """
     study = read_study(ROOT / 'projects/normrescale/studies/worth.yaml')
     scores = {'SGD': (70, 50, 60), 'LARS': (20, 60, 10), 'LARS, rescaled': (55, 20, 40)}
@@ -57,7 +57,7 @@ def runs(monkeypatch):
             asked=SimpleNamespace(tuned=dict(finetune=options)),
         )
 
-    # This row has tuned trials and no checkpoint.
+    # An untrained row has tuned trials but no checkpoint, so `benefit_record` must skip it.
     floor = Row('random initialisation', study.rows[0].config, untrained='random')
     trained = [run(row, seed) for row in study.rows if row.name in scores for seed in (0, 1)]
     scores[floor.name] = (10, 10, 10)

@@ -1,4 +1,4 @@
-"""Test that boxes and masks match the pixels of drawn scenes, and that any ResNet runs both tasks."""
+"""Test that boxes match masks in drawn scenes, and that a narrow ResNet runs detection and segmentation on them."""
 
 import dataclasses
 import filecmp
@@ -59,7 +59,7 @@ def test_configs_name_the_kinds_of_scenes(tmp_path):
 
 @pytest.mark.slow
 def test_narrow_resnet_runs_both_tasks(tmp_path, monkeypatch):
-    """Drawn files are cached, models have the width of their weights, and a diverging rate counts as the worst rate."""
+    """Tune and run detection and segmentation with a ResNet-18 of base width 16. A diverging rate must not stop the tuning."""
     backbone = MODELS.build(
         dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16)
     )

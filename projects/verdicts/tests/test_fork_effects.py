@@ -1,4 +1,8 @@
-"""Test the measured agreement between forks and whole runs on invented scores with known effects."""
+"""Test projects/verdicts/forks.py on invented scores with known effects.
+
+A whole run has a changed config from the start. A fork continues a checkpoint of an unchanged run, the trunk, with the changed
+config. Effects are differences in score from the trunk.
+"""
 
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +21,7 @@ from projects.verdicts.forks import (
     tables,
 )
 
+# For each changed key of the config, its effect in whole runs.
 EFFECTS = {'a': 6.0, 'b': -4.0, 'c': 2.0, 'd': -1.0}
 
 
@@ -34,6 +39,7 @@ def row(name, gain, changed=(), at=None, spread=3.0, missing=()):
 
 
 def planted(share=0.5, **changes):
+    """Return a study in which the effect of a fork at 1/3 of training is `share` times the effect of the whole run."""
     rows = [row('trunk', 0, spread=0)]
     for name, gain in EFFECTS.items():
         rows.append(row(name, gain, [f'model.{name}']))
@@ -96,6 +102,8 @@ def test_null_differences_are_rows_by_seed():
 def test_false_alarms_of_forks_stay_at_5_percent(trunks):
     differences = np.array(read_json(Path(__file__).parents[1] / 'null_forks.json'))
     assert differences.shape == (8, 5)
-    limit = 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
+    limit = 0.05 + 3 * np.sqrt(
+        0.05 * 0.95 / 4000
+    )  # 5 % plus three standard errors of 4000 simulated studies
     assert 0.01 < false_alarms(differences, trunks) < limit
     assert false_alarms(np.random.default_rng(0).normal(size=(8, 5)), trunks) < limit

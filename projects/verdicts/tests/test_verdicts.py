@@ -9,7 +9,9 @@ from projects.verdicts.__main__ import STUDIES as KINDS
 from projects.verdicts.rules import RULES, rates
 from projects.verdicts.simulate import CHANCES, SHAPES, STUDIES, chances
 
-MOST = 0.05 + 3 * math.sqrt(0.05 * 0.95 / STUDIES)
+MOST = 0.05 + 3 * math.sqrt(
+    0.05 * 0.95 / STUDIES
+)  # 5 % plus three standard errors of the simulation
 
 
 @pytest.mark.slow

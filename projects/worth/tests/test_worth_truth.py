@@ -1,4 +1,4 @@
-"""Test that the drawn domains have the planted cues, and that the report counts correct answers."""
+"""Test the synthetic domains of projects.worth, the report of `projects.worth.truth`, and patches cut from photographs."""
 
 from collections import Counter
 from dataclasses import replace
