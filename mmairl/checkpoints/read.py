@@ -275,7 +275,7 @@ def read_backbone(
     broken = not_finite(match.weights)
     if broken:
         warn(
-            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; their training probably diverged, so '
+            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; the training probably diverged, so '
             'use an earlier checkpoint'
         )
     return Backbone(

@@ -265,7 +265,7 @@ def _overlap_error(
     first, twin = map(printable, copies[0])
     return UserError(
         f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, such as '
-        f"'{first}' (the same image as '{twin}'); remove them from one of the two sets, or set another data set under "
+        f"'{first}' (the same image as '{twin}'); remove these images from one of the two sets, or set another data set under "
         f'evaluation.{one} or evaluation.{other}',
         code=f'{one}-in-{other}',
     )
