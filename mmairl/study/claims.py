@@ -598,12 +598,13 @@ def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[
         words = len(_words(claim.quote))
         if not GRAM <= words <= MOST_WORDS:
             raise UserError(
-                f"claim '{claim.name}': a quotation must have {GRAM} to {MOST_WORDS} words ({words}); shorten or extend it",
+                f"claim '{claim.name}': a quotation must have {GRAM} to {MOST_WORDS} words, but has '{words}'; shorten or "
+                'extend it',
                 code='claim-quote-length',
             )
         if not np.isin(word_hashes(claim.quote), _hashes(claim.paper)).all():
             raise UserError(
-                f"claim '{claim.name}': the paper does not contain these words ('{claim.quote}'); quote it exactly",
+                f"claim '{claim.name}': the paper does not contain these words ('{claim.quote}'); quote the paper exactly",
                 code='claim-quote',
             )
 

@@ -190,9 +190,13 @@ def require_like_labels(shards: Sequence[str], notes: list[dict]) -> None:
     keys = ('kind', 'classes') if first['kind'] == 'classes' else ('kind',)
     for shard, note in zip(shards, notes):
         if any(note[key] != first[key] for key in keys):
+            fault = f'the classes differ from those in {shards[0]}'
+            if note['kind'] != first['kind']:
+                fault = (
+                    f'the labels are {note["kind"]}, but those in {shards[0]} are {first["kind"]}'
+                )
             raise UserError(
-                f'{shard}: the kind of the labels ({note["kind"]}) or their classes differ from those in {shards[0]} '
-                f'({first["kind"]}); set shards of the same data set',
+                f'{shard}: {fault}; set shards of the same data set',
                 code='unlike-shards',
             )
 
