@@ -27,7 +27,7 @@ class KeyQueue(nn.Module):
         super().__init__()
         if start not in ('noise', 'empty'):
             raise UserError(
-                f"model.queue.start: unknown value ('{start}'); set noise or empty",
+                f"model.queue.start: unknown value ('{start}'); set 'noise' or 'empty'",
                 code='unknown-start',
             )
         if length < 1:

@@ -81,7 +81,7 @@ class Siamese(BaseModel):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         if target not in ('teacher', 'student', 'stop_gradient'):
             raise UserError(
-                f"model.target: unknown value ('{target}'); set teacher, student or stop_gradient",
+                f"model.target: unknown value ('{target}'); set 'teacher', 'student' or 'stop_gradient'",
                 code='unknown-target',
             )
         if teacher_predictor and (predictor is None or target != 'teacher'):
