@@ -110,7 +110,7 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
         if (folder / 'projects').is_dir():
             import_from(folder)
     # A config is a program, so loading it can raise any exception.
-    with explained(f'the config {path} cannot be read', 'correct it'):
+    with explained(f'the config {path} cannot be read', 'correct the config'):
         cfg = Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  the user's own program
         import_custom_modules(cfg)
     override(cfg, options or {}, path)
@@ -137,7 +137,7 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
             f"--cfg-options {key}: unknown key ('{name}'){closest(name, KNOWN) or '; correct the name'}",
             code='unknown-key',
         )
-    with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
+    with explained(f'--cfg-options do not fit the config {path}', 'correct the options'):
         cfg.merge_from_dict(options)
         if any(key.startswith('custom_imports') for key in options):
             import_custom_modules(cfg)

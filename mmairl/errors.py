@@ -52,7 +52,7 @@ def refuse_secret(text: str, where: str) -> None:
     if holds_secret(text):
         raise UserError(
             f"{where}: the URL has a user, a query, a fragment or a parameter, which may be a secret ('{_joined(text)}'); "
-            'remove it, and configure credentials for the client of the storage instead',
+            'remove this part, and configure credentials for the client of the storage instead',
             code='secret-in-url',
         )
 
@@ -116,7 +116,7 @@ def building(what: str) -> AbstractContextManager[None]:
     """Convert errors in the block, which builds a class from a config, into a UserError about the values in the config."""
     return explained(
         f'{what}: cannot be built from its values in the config',
-        'correct them (MMAIRL_TRACEBACK=1 shows where)',
+        'correct these values (set MMAIRL_TRACEBACK=1 to see the traceback)',
         but=(OSError, ImportError),
         code='bad-value',
     )

@@ -291,7 +291,7 @@ def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: 
     except (ValueError, yaml.YAMLError, RecursionError, OverflowError) as error:
         reason = ' '.join(str(error).split())[:200]
         raise UnreadableFile(
-            f'{path}: not a complete {language} file ({type(error).__name__}: {reason}); correct it, or write it again',
+            f'{path}: not a complete {language} file ({type(error).__name__}: {reason}); correct the file, or write it again',
             code=f'not-{language.lower()}',
         ) from error
 

@@ -59,7 +59,8 @@ def patch_picture(
     """
     if not images:
         raise UserError(
-            'analyze: no test image can be read; check evaluation.test', code='no-images'
+            'analyze: no test image can be read; check the files of evaluation.test',
+            code='no-images',
         )
     normal = cfg.model.data_preprocessor
     inputs = []

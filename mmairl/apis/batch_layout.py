@@ -23,13 +23,17 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
     at_once = gpus * per_gpu
     if at_once > total:
         raise UserError(
-            f"--per-gpu: {gpus} GPUs x {per_gpu} images exceed the total batch ('{total}'); use "
-            f'{max(1, total // gpus)} or less',
+            f"--per-gpu: {gpus} GPUs x {per_gpu} images exceed the total batch ('{total}'); set "
+            f'--per-gpu to {max(1, total // gpus)} or less',
             code='bad-batch',
         )
     if total % at_once:
         fits = [size for size in range(per_gpu, 0, -1) if total % (gpus * size) == 0]
-        advice = f'use {fits[0]}' if fits else 'use a number of GPUs that divides it'
+        advice = (
+            f'set --per-gpu to {fits[0]}'
+            if fits
+            else 'use a number of GPUs that divides the total batch'
+        )
         raise UserError(
             f"--per-gpu: {gpus} GPUs x {per_gpu} images do not divide the total batch ('{total}'); {advice}",
             code='bad-batch',

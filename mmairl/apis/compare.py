@@ -110,7 +110,8 @@ def compare(
     out = Path(out)
     if not isinstance(networks, Mapping) or len(networks) < 2:
         raise UserError(
-            f"compare: expected a dictionary of two recipes or more ('{list(networks)}'); add another recipe",
+            f"networks: expected a dictionary with at least two recipes ('{list(networks)}'); pass, for example, "
+            "{'a': ['a0.pth', 'a1.pth'], 'b': ['b0.pth', 'b1.pth']}",
             code='too-few-networks',
         )
     rows: list[Row] = []
@@ -162,7 +163,8 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
     """Return one recipe with its checkpoints as a row of a study. If `base` is set, the recipe is compared with this row."""
     if not paths or isinstance(paths, str | Path):
         raise UserError(
-            f"compare: '{name}' requires a list of checkpoints, one per seed ('{paths}'); put them into a list",
+            f"networks['{name}']: expected a list of checkpoints, one per seed ('{paths}'); pass, for example, "
+            "['seed0.pth', 'seed1.pth']",
             code='no-checkpoint-list',
         )
     weights = {number: str(path) for number, path in enumerate(paths)}

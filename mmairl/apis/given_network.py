@@ -37,7 +37,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     except Exception as error:  # The module is user code and can raise any exception.
         raise UserError(
             f'network: {kind} fails for images of shape {tuple(images.shape)} ({type(error).__name__}: {error}); change the '
-            'module, or set size and channels as it requires',
+            'module, or set size and channels as the module requires',
             code='bad-network',
         ) from error
     finally:
@@ -47,7 +47,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
         found = tuple(last.shape) if isinstance(last, Tensor) else type(features).__name__
         raise UserError(
             f"network: {kind} returned '{found}' for N = {len(images)} images, but must return features of shape (N, D) or "
-            '(N, D, H, W); wrap it in a module that returns them',
+            '(N, D, H, W); wrap the network in a module that returns such features',
             code='bad-network',
         )
     name = f'{kind}-{len(NETWORKS)}'

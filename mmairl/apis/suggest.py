@@ -78,7 +78,7 @@ class Request:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Integral) and value >= 1):
                 raise UserError(
-                    f"{name}: expected a whole number of 1 or more ('{value}'); correct it",
+                    f"{name}: expected a whole number of 1 or more ('{value}'); correct the number",
                     code='bad-number',
                 )
         if self.images < FEWEST:

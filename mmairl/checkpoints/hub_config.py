@@ -211,8 +211,9 @@ def parse_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0
     numbers = [value] * 3 if is_number(value) else value
     valid = isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers))
     if not valid or (name.endswith('std') and min(numbers) <= 0):
+        number = 'positive number' if name.endswith('std') else 'number'
         raise UserError(
-            f"{path}: {name} must be one number per channel ('{value}'); correct it, or pass mean and std",
+            f"{path}: {name} must be one {number} per channel ('{value}'); correct the file, or pass mean and std",
             code='bad-statistics',
         )
     return [float(number) if scale == 1 else number / scale for number in numbers]
@@ -226,7 +227,8 @@ def side(value: Any, name: str, path: Path) -> int:
     whole = [length for length in sides if isinstance(length, int) and 0 < length <= LARGEST_SIDE]
     if not sides or whole != list(sides):
         raise UserError(
-            f"{path}: {name} must be a size in pixels ('{value}'); correct it", code='bad-size'
+            f"{path}: {name} must be a size in pixels ('{value}'); correct the file",
+            code='bad-size',
         )
     return min(whole)
 
@@ -235,7 +237,7 @@ def _timm_input(fields: Mapping[str, Any], path: Path) -> Input:
     missing = [name for name in ('mean', 'std') if name not in fields]
     if missing:
         raise UserError(
-            f'{path}: {missing[0]} is missing; add it, or pass mean and std',
+            f'{path}: {missing[0]} is missing; add it to the file, or pass mean and std',
             code='bad-statistics',
         )
     shape = fields.get('input_size')
@@ -253,7 +255,7 @@ def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
     factor = fields.get('rescale_factor', 1 / 255) if fields.get('do_rescale', True) else 1
     if not is_number(factor) or factor <= 0:
         raise UserError(
-            f"{path}: rescale_factor must be positive ('{factor}'); correct it",
+            f"{path}: rescale_factor must be positive ('{factor}'); correct the file",
             code='bad-statistics',
         )
     # Hugging Face's mean and std are for pixel values from 0 to `scale`. mmairl's are for values from 0 to 1.

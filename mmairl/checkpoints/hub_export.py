@@ -121,8 +121,9 @@ def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any], int
         )
         return f'vit_{size}_patch16_dinov3{bias}', arguments, network['embed_dims']
     raise UserError(
-        f"--to hub: timm has no such network ('{kind}'), only ResNets with a 7x7 stem of at most {STEM} channels, and ViTs "
-        'without gates whose layer norms have epsilon 1e-6; choose another format',
+        f"--to hub: timm does not implement this network ('{kind}'); choose another format (hub supports ResNets with a 7x7 "
+        f"stem of at most {STEM} channels, DINOv3's ViTs, and other ViTs whose MLPs have no gates and whose layer norms have "
+        'epsilon 1e-6)',
         code='unwritable-network',
     )
 

@@ -151,7 +151,8 @@ def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
         other = first.setdefault(name, key)
         if other != key:
             raise UserError(
-                f"{path}: '{other}' and '{key}' are two names of one tensor in the format {layout.name}; remove one",
+                f"{path}: '{other}' and '{key}' are two names of one tensor in the format {layout.name}; remove one of the two "
+                'from the file',
                 code='duplicate-tensor',
             )
     weights = join_registers({renamed[key]: value for key, value in joined.items()})

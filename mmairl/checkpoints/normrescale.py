@@ -88,7 +88,8 @@ def normrescale(
         )
     if per not in PER or statistics not in STATISTICS:
         raise UserError(
-            f"NormRescale: unknown option ('{per}', '{statistics}'); expected per in {PER} and statistics in {STATISTICS}",
+            f"NormRescale: unknown option ('per={per}, statistics={statistics}'); expected per in {PER} and statistics in "
+            f'{STATISTICS}',
             code='unknown-option',
         )
     if exact:

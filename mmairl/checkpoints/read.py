@@ -172,8 +172,9 @@ class Backbone:
         arch = network.get('arch', network)
         if 'num_heads' in arch and arch['embed_dims'] % arch['num_heads']:
             raise UserError(
-                f"{self.path}: {arch['num_heads']} attention heads do not divide the width ('{arch['embed_dims']}'); correct "
-                'the number in config.json, or give a config with the backbone of this checkpoint',
+                f"{self.path}: the number of attention heads ('{arch['num_heads']}') does not divide the width of the ViT "
+                f'({arch["embed_dims"]}); correct the number of heads in config.json, or give a config with the backbone of '
+                'this checkpoint',
                 code='other-network',
             )
         require_complete(self.weights, network, self.path)
@@ -265,7 +266,7 @@ def read_backbone(
     """
     if part not in ('student', 'teacher'):
         raise UserError(
-            f"part: expected student or teacher ('{part}'); correct it", code='unknown-part'
+            f"part: unknown network ('{part}'); set student or teacher", code='unknown-part'
         )
     file = weights_file(path)
     tensors, origin, settings = read_tensors(file)
@@ -274,7 +275,7 @@ def read_backbone(
     broken = not_finite(match.weights)
     if broken:
         warn(
-            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; their training probably diverged, so '
+            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; the training probably diverged, so '
             'use an earlier checkpoint'
         )
     return Backbone(

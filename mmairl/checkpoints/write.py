@@ -74,7 +74,7 @@ def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
         if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
             raise UserError(
                 "--to torchvision: this ViT differs from torchvision's ViT, which has biases and no registers, layer scales or "
-                'gates; use --to timm',
+                'gated MLPs; use --to timm',
                 code='unwritable-network',
             )
         weights = named

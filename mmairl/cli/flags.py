@@ -115,9 +115,9 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r'-?\d+', text) else None
         if value is None or not least <= value <= most:
-            end = f' to {most}' if most < math.inf else ' or more'
+            values = f'from {least} to {most}' if most < math.inf else f'of {least} or more'
             raise argparse.ArgumentTypeError(
-                f'{text!r}: expected a whole number, {least}{end}; correct it'
+                f'{text!r}: expected a whole number {values}; correct the number'
             )
         return value
 
@@ -139,14 +139,16 @@ def _number(text: str) -> float:
 def fraction(text: str) -> float:
     """Parse a number from 0 to 1."""
     if not 0 <= (value := _number(text)) <= 1:
-        raise argparse.ArgumentTypeError(f'{text!r}: expected a number from 0 to 1; correct it')
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: expected a number from 0 to 1; correct the number'
+        )
     return value
 
 
 def above_zero(text: str) -> float:
     """Parse a finite number above 0."""
     if not 0 < (value := _number(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f'{text!r}: expected a number above 0; correct it')
+        raise argparse.ArgumentTypeError(f'{text!r}: expected a number above 0; correct the number')
     return value
 
 

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> None:
     if args.advise:
         if args.out or args.constant:
             raise UserError(
-                '--advise: cannot be combined with OUT or --constant, because nothing is written; leave them out',
+                '--advise: cannot be combined with OUT or --constant, because it writes nothing; leave both out',
                 code='advise',
             )
         advise(args)

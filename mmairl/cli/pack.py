@@ -25,7 +25,7 @@ def size_in_bytes(text: str) -> int:
     """Convert a size such as 500M or 1G to bytes. The units K, M, G and T are powers of 1024."""
     if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
         raise argparse.ArgumentTypeError(
-            f'{text!r}: expected a size such as 500M or 1G; correct it'
+            f'{text!r}: expected a size such as 500M or 1G; correct the size'
         )
     return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
 

@@ -35,7 +35,7 @@ class DenseDataset(Dataset):
     def __init__(self, target: Target = 'classes') -> None:
         if target not in ('classes', 'depth'):
             raise UserError(
-                f"{type(self).__name__}.target: unknown value ('{target}'); set classes or depth",
+                f"{type(self).__name__}.target: unknown value ('{target}'); set 'classes' or 'depth'",
                 code='unknown-target',
             )
         self.target = target

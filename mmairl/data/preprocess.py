@@ -78,8 +78,8 @@ class ViewPreprocessor(BaseDataPreprocessor):
                 return dict(data, inputs=images)
             if len(images) > 1:
                 raise UserError(
-                    f'data_preprocessor.single_view: requires a single view, but the data set has {len(images)}; set '
-                    'one view, or single_view=False',
+                    f'data_preprocessor.single_view: requires a single view, but the data set has {len(images)} views; set one '
+                    'view in the data set, or single_view=False',
                     code='several-views',
                 )
             return dict(data, inputs=images[0])
@@ -88,8 +88,8 @@ class ViewPreprocessor(BaseDataPreprocessor):
         """Apply `views` to a batch. Return one augmented batch for each view."""
         if len(images) not in (1, len(self.views)):
             raise UserError(
-                f'data_preprocessor.views: has {len(self.views)} views, but the data set has {len(images)}; set the same '
-                'number for both, or set views=None in the data set',
+                f'data_preprocessor.views: lists {len(self.views)} views, but the data set has {len(images)} views; set the '
+                'same number for both, or set views=None in the data set',
                 code='views-differ',
             )
         starts = images if len(images) == len(self.views) else [images[0]] * len(self.views)

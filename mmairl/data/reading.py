@@ -65,7 +65,8 @@ def require_root(root: Path) -> None:
         if any(entries):
             return
     raise UserError(
-        f'{root}: the image folder has become empty or was removed during the run; mount it again and continue with --resume',
+        f'{root}: the image folder has become empty or was removed during the run; mount the folder again and continue with '
+        '--resume',
         code='lost-folder',
     )
 

@@ -68,7 +68,8 @@ class Shapes(ViewDataset):
         self.gray = gray
         if split not in SPLITS:
             raise UserError(
-                f"Shapes.split: unknown value ('{split}'); set train or val", code='unknown-split'
+                f"Shapes.split: unknown value ('{split}'); set 'train' or 'val'",
+                code='unknown-split',
             )
         self.classes = list(KINDS)
         self.labels = torch.arange(count) % len(KINDS)

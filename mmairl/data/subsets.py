@@ -112,10 +112,11 @@ class LongTailed(ImageSubset):
             images = (labels == label).nonzero().flatten()
             count = int(largest * (1 / imbalance) ** (label / steps))
             if not 0 < count <= len(images):
+                fault = f'no image of class {name} would be selected; set a smaller imbalance'
+                if count:
+                    fault = f'requires {count} images of class {name}, which has only {len(images)}; set a larger imbalance'
                 raise UserError(
-                    f'LongTailed.imbalance={imbalance}: {count} images of class {name} would be selected '
-                    f'(class {self.classes[0]} has {largest} images), but this number must be at least 1 and at most '
-                    f'{len(images)}; set another imbalance or another data set',
+                    f'LongTailed.imbalance={imbalance}: {fault}, or use another data set',
                     code='bad-imbalance',
                 )
             drawn.append(images[torch.randperm(len(images), generator=generator)[:count]])
@@ -299,7 +300,7 @@ def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
         name = image.partition('/')[0]
         if groups.setdefault(name, group) != group:
             raise UserError(
-                f"{path}: a class is in two groups ('{name}'); correct its lines",
+                f"{path}: a class is in two groups ('{name}'); name the same group in all lines of this class",
                 code='class-in-two-groups',
             )
     missing = [name for name in classes if name not in groups]
@@ -352,7 +353,8 @@ def ancestors(name: str, parents: dict[str, str]) -> list[str]:
     while (parent := parents.get(line[-1])) is not None:
         if parent in line:
             raise UserError(
-                f"the taxonomy has a cycle ('{parent}'); remove it", code='cyclic-taxonomy'
+                f"taxonomy: a node is its own ancestor ('{parent}'); remove one of the lines that form this cycle",
+                code='cyclic-taxonomy',
             )
         line.append(parent)
     return line

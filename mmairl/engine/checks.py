@@ -89,7 +89,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
         value = values.get(path)
         if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
             raise UserError(
-                f"{path}: expected a number from {least} to {most} ('{value}'); correct it",
+                f"{path}: expected a number from {least} to {most} ('{value}'); correct the number",
                 code='bad-number',
             )
 
@@ -97,7 +97,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
 def _require_count(path: str, value: Any, least: int) -> None:
     if type(value) is not int or value < least:
         raise UserError(
-            f"{path}: expected a whole number of at least {least} ('{value}'); correct it",
+            f"{path}: expected a whole number of at least {least} ('{value}'); correct the number",
             code='bad-count',
         )
 
@@ -139,7 +139,7 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
         if isinstance(value, str) and expected in (int, float, bool):
             advice = 'True or False' if expected is bool else 'a number'
             raise UserError(
-                f"{path}.{key}: expected {advice}, got the text '{value}'; correct it",
+                f"{path}.{key}: expected {advice}, got the text '{value}'; correct the value",
                 code='wrong-type',
             )
 
@@ -252,7 +252,7 @@ def _check_batch_norm(model: Any, batch: int) -> None:
     rows = batch * get_world_size() if joined else batch
     if norms and rows == 1:
         raise UserError(
-            "total_batch_size: batch norm requires at least two images per process ('1'); raise it",
+            "total_batch_size: batch norm requires at least two images per process ('1'); raise total_batch_size",
             code='batch-of-one',
         )
 
@@ -261,7 +261,7 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     moves = _has_hook(runner, 'MomentumHook')
     if isinstance(getattr(model, 'teacher', None), Teacher) and not moves:
         raise UserError(
-            "model.teacher: no hook updates it; set default_hooks.momentum=dict(type='MomentumHook')",
+            "model.teacher: no hook updates the teacher; set default_hooks.momentum=dict(type='MomentumHook')",
             code='no-momentum-hook',
         )
     queue = getattr(model, 'queue', None)
@@ -270,8 +270,8 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     total = batch * get_world_size() * runner.optim_wrapper.accumulated
     if queue.length < total:
         raise UserError(
-            f"model.queue.length: the queue must hold all {total} keys of an optimizer step ('{queue.length}'); "
-            'raise it, or lower total_batch_size',
+            f"model.queue.length: the queue must hold all keys of an optimizer step ('{queue.length}'); set a length of at "
+            f'least {total}, or lower total_batch_size',
             code='queue-too-short',
         )
     images = len(runner.train_dataloader.dataset)
@@ -283,7 +283,7 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
         )
     if not moves:
         raise UserError(
-            "model.queue: no hook fills it; set default_hooks.momentum=dict(type='MomentumHook')",
+            "model.queue: no hook fills the queue; set default_hooks.momentum=dict(type='MomentumHook')",
             code='no-queue-hook',
         )
 

@@ -86,8 +86,8 @@ def _select_gpu(launcher: str) -> torch.device:
     count = torch.cuda.device_count()
     if number >= count and (count > 1 or launcher == 'pytorch'):
         raise UserError(
-            f'--launcher: process {number} of this machine, counted from 0, requires a GPU, but the machine has '
-            f'{count}; start one process per GPU',
+            f'--launcher: {number + 1} or more processes run on this machine, but torch finds {count} GPU(s); start one '
+            'process per GPU',
             code='no-gpu-for-process',
         )
     number = min(number, count - 1)

@@ -247,8 +247,8 @@ def require_same_order(changed: list[str]) -> None:
     for key in changed:
         if key.startswith(ORDER) and 'views' not in key.split('.'):
             raise UserError(
-                f"--fork: '{key}' changes the order of the images, so the two runs would see different images; keep its "
-                'value, or train from scratch',
+                f"--fork: '{key}' changes the order of the images, so the two runs would see different images; keep the "
+                'value of the original run, or train from scratch',
                 code='fork-changes-order',
             )
 

@@ -210,7 +210,7 @@ def start_of(work_dir: Path, step: int) -> StoredCheckpoint | None:
     last = stored[-1].iteration
     if not 1 <= step <= last:
         raise UserError(
-            f"--step: the last checkpoint is at iteration {last} ('{step}'); choose an iteration from 1 to {last}",
+            f"--step: the iteration is not between 1 and the last checkpoint ('{step}'); choose an iteration from 1 to {last}",
             code='no-such-step',
         )
     before = [checkpoint for checkpoint in stored if checkpoint.iteration < step]

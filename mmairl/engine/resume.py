@@ -244,22 +244,23 @@ def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
     images = images_per_step(dataloader)
     if images != place['images_per_step']:
         raise UserError(
-            f"total_batch_size: the checkpoint has {place['images_per_step']} images per iteration, this run has '{images}'; "
-            f'keep total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes',
+            f'total_batch_size: the run of the checkpoint has {place["images_per_step"]} images per iteration, but this run '
+            f"has '{images}'; set total_batch_size so that total_batch_size / accumulative_counts is "
+            f'{place["images_per_step"]} (the number of processes may change)',
             code='other-batch-size',
         )
     images = images_in_epoch(dataloader)
     if place.get('images', images) != images:
         raise UserError(
-            f"train_dataloader.dataset: the checkpoint has {place['images']} images per epoch, this run has '{images}'; use "
-            'the same images, or load only the weights (load_from without resume)',
+            f'train_dataloader.dataset: the run of the checkpoint has {place["images"]} images per epoch, but this run has '
+            f"'{images}'; use the same images, or load only the weights (load_from without resume)",
             code='other-images',
         )
     steps = len(dataloader)
     if place.get('steps', steps) != steps:
         raise UserError(
-            f"train_dataloader: the checkpoint has {place['steps']} iterations per epoch, this run has '{steps}'; keep "
-            'drop_last and the number of processes',
+            f'train_dataloader: the run of the checkpoint has {place["steps"]} iterations per epoch, but this run has '
+            f"'{steps}'; keep drop_last and the number of processes of that run",
             code='other-epoch-length',
         )
     sampler = sampler_of(dataloader)

@@ -134,8 +134,8 @@ def share_batch(cfg: Config, processes: int) -> None:
     if total < 1 or total % (processes * steps):
         parts = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
         raise UserError(
-            f"total_batch_size: the batch cannot be divided equally among {parts} ('{total}'); change the batch size "
-            'or the number of processes',
+            f"total_batch_size: '{total}' images cannot be divided equally among {parts}; change total_batch_size or the "
+            'number of processes',
             code='indivisible-batch',
         )
     cfg.train_dataloader.batch_size = total // (processes * steps)
@@ -241,7 +241,8 @@ def locked(folder: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise UserError(
-                f'{folder}: another run is using it ({file.read()}); wait for that run, stop it, or set another --work-dir',
+                f'{folder}: another run is using this folder ({file.read()}); wait for that run, stop it, or set another '
+                '--work-dir',
                 code='work-dir-in-use',
             ) from None
         except OSError as error:  # Some network file systems do not support locks.

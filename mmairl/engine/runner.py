@@ -317,7 +317,7 @@ def require_counted_mixture(loader: DataLoader) -> None:
     weighted = getattr(innermost_dataset(loader.dataset), 'per_epoch', None) is not None
     if weighted and getattr(sampler_of(loader), 'counts', None) is None:
         raise UserError(
-            'Mixture.weights: weights require that train_dataloader.dataset is the Mixture itself and that the sampler is '
+            'Mixture.weights: supported only if train_dataloader.dataset is the Mixture itself and train_dataloader.sampler is '
             "dict(type='ResumableSampler', shuffle=True); set both, or remove the weights",
             code='unused-weights',
         )

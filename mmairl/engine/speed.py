@@ -104,7 +104,8 @@ def _check(fast: dict) -> None:
         )
     if fast.get('fused_norm') and (fast.get('compile') or not fast.get('channels_last')):
         raise UserError(
-            'fast.fused_norm: requires fast.channels_last and excludes fast.compile; set channels_last=True and compile=False',
+            'fast.fused_norm: requires fast.channels_last and excludes fast.compile; set fast.channels_last=True and '
+            'fast.compile=False',
             code='fused-norm-options',
         )
 

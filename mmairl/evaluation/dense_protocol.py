@@ -102,7 +102,8 @@ class DenseProtocol(Protocol):
     def __post_init__(self) -> None:
         if self.crop is not None and self.crop > self.size:
             raise UserError(
-                f"{self.name}: crop must not exceed size ('{self.crop}' and '{self.size}'); set a larger size",
+                f"{self.name}: crop must not exceed size ('crop={self.crop}, size={self.size}'); set a larger size or a "
+                'smaller crop',
                 code='crop-above-size',
             )
         if self.upsample not in ('bilinear', 'nearest'):
@@ -448,8 +449,8 @@ class Cells:
         print_log(f'the features of {len(self.train)} images take {need}', logger='current')
         if self.bytes > free:
             raise UserError(
-                f"{folder}: features take {need} and the disk has {free / 2**30:.2f} GiB free ('{folder}'); free space, "
-                'use another folder (--cache), or set a smaller size, a smaller crop or fewer layers',
+                f'{folder}: the features take {need}, but the disk has only {free / 2**30:.2f} GiB free; free space, use '
+                'another folder (--cache), or set a smaller size, a smaller crop or fewer layers',
                 code='disk-too-small',
             )
         self.features.restart(self.protocol.seed)

@@ -123,7 +123,7 @@ def embed(
 def require_integer(name: str, number: object, least: int) -> None:
     if not isinstance(number, Integral) or number < least:
         raise UserError(
-            f"{name}: must be an integer of at least {least} ('{number}'); change it",
+            f"{name}: must be an integer of at least {least} ('{number}'); correct the number",
             code='bad-number',
         )
 
@@ -166,7 +166,8 @@ def write_patches(
                 last = backbone(images)[-1]
             if last.ndim != 4:
                 raise UserError(
-                    f'{cfg.model.backbone.type}: does not return a feature map; set its out_type',
+                    f'{cfg.model.backbone.type}: the backbone does not return a feature map; set model.backbone.out_type in '
+                    'the config',
                     code='no-feature-map',
                 )
             if not all_readable:
@@ -238,7 +239,9 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
         images = [images]
     items = [as_array(item) for item in images]
     if not items:
-        raise UserError('embed: the list of images is empty; add some', code='no-images')
+        raise UserError(
+            'embed: the list of images is empty; pass at least one image', code='no-images'
+        )
     if all(_is_collection(item) for item in items):
         parts = {str(item): dataset_of(item, None, channels) for item in items}
         return Mixture(parts, views=views)

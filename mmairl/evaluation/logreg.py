@@ -163,7 +163,7 @@ def logistic_regression(
     if not held_out:
         raise UserError(
             f'logreg: no fit converged at any of {len(strengths)} regularization strengths (last gradient: '
-            f'{fit.gradient:.1e}); set standardise=True if the features are very large or very small',
+            f'{fit.gradient:.1e}); set standardise=True (--standardise) if the features are very large or very small',
             code='no-strength-solved',
         )
     highest = max(held_out.values())

@@ -182,7 +182,7 @@ class OnlineProbeHook(SelectionHook):
     ) -> None:
         if classes < 2:
             raise UserError(
-                f"OnlineProbeHook: expected at least two classes ('{classes}'); set `classes`",
+                f"OnlineProbeHook: expected at least two classes ('{classes}'); set `classes` to the number of classes",
                 code='few-classes',
             )
         if schedule not in ('steps', 'cosine'):
@@ -248,8 +248,8 @@ class OnlineProbeHook(SelectionHook):
         highest = torch.tensor(UNKNOWN) if labels is None else labels.max()
         if highest >= self.classes:
             raise UserError(
-                f'OnlineProbeHook.classes: must be larger than every label, but the training set has label {highest} '
-                f"('{self.classes}'); set the number of classes",
+                f"OnlineProbeHook.classes: '{self.classes}' is too small, because the training set has the label {highest} and "
+                'labels start at 0; set the number of classes',
                 code='label-out-of-range',
             )
         if self.probe is None:

@@ -74,7 +74,8 @@ class Retrieval(FeatureProtocol):
         found = precision.isfinite()
         if not found.any():
             raise UserError(
-                'retrieval: no query has a match in the gallery; use several images of each class',
+                'retrieval: no query has another image of its class in the gallery (the searched images); use several images '
+                'of each class',
                 code='no-positives',
             )
         scores = {'retrieval, mAP': mean_percent(precision[found])}

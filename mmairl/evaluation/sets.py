@@ -195,7 +195,8 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
     fraction = data.get('held_out', HELD_OUT)
     if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
         raise UserError(
-            f"evaluation.held_out: expected a fraction between 0 and 1 ('{fraction}'); the default is {HELD_OUT}",
+            f"evaluation.held_out: expected a fraction between 0 and 1 ('{fraction}'); set such a fraction (default: "
+            f'{HELD_OUT})',
             code='bad-held-out',
         )
     part = dict(type='Part', dataset=data['train'], fraction=fraction)
@@ -264,7 +265,7 @@ def _overlap_error(
     first, twin = map(printable, copies[0])
     return UserError(
         f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, such as '
-        f"'{first}' (the same image as '{twin}'); remove them from one of the two sets, or set another data set under "
+        f"'{first}' (the same image as '{twin}'); remove these images from one of the two sets, or set another data set under "
         f'evaluation.{one} or evaluation.{other}',
         code=f'{one}-in-{other}',
     )

@@ -95,8 +95,8 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
             return super().forward(x)
         if len(x) % parts or len(x) == parts:
             raise UserError(
-                f"SplitBN: a batch cannot be split into {parts} equal parts of at least two images ('{len(x)}'); "
-                'change total_batch_size or the replicas of the norm_cfg',
+                f"SplitBN: a batch of '{len(x)}' images cannot be split into {parts} equal parts of at least two images; "
+                'change total_batch_size or norm_cfg.replicas',
                 code='unequal-replicas',
             )
         self.num_batches_tracked.add_(1)

@@ -43,8 +43,8 @@ def own_group(size: int | None) -> dist.ProcessGroup | None:
 def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
     if get_world_size() % size:
         raise UserError(
-            f"norm_cfg.group: with {get_world_size()} processes, expected a divisor of {get_world_size()} ('{size}'); "
-            'set another group size',
+            f"norm_cfg.group: the number of processes ({get_world_size()}) is not a multiple of this group size ('{size}'); "
+            f'set a divisor of {get_world_size()}',
             code='unequal-groups',
         )
     return dist.new_subgroups(size)[0]

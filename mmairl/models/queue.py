@@ -27,7 +27,7 @@ class KeyQueue(nn.Module):
         super().__init__()
         if start not in ('noise', 'empty'):
             raise UserError(
-                f"model.queue.start: unknown value ('{start}'); set noise or empty",
+                f"model.queue.start: unknown value ('{start}'); set 'noise' or 'empty'",
                 code='unknown-start',
             )
         if length < 1:
@@ -53,8 +53,8 @@ class KeyQueue(nn.Module):
         """Overwrite the oldest keys with the new keys, in order."""
         if len(keys) > self.length:
             raise UserError(
-                f'model.queue.length: with {len(keys)} keys per step, expected a length of at least {len(keys)} '
-                f"('{self.length}'); set a larger length",
+                f"model.queue.length: the queue must hold all keys of an optimizer step ('{self.length}'); set a length of at "
+                f'least {len(keys)}, or lower total_batch_size',
                 code='queue-too-short',
             )
         until_end = min(len(keys), self.length - self.position)

@@ -81,7 +81,7 @@ class Siamese(BaseModel):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         if target not in ('teacher', 'student', 'stop_gradient'):
             raise UserError(
-                f"model.target: unknown value ('{target}'); set teacher, student or stop_gradient",
+                f"model.target: unknown value ('{target}'); set 'teacher', 'student' or 'stop_gradient'",
                 code='unknown-target',
             )
         if teacher_predictor and (predictor is None or target != 'teacher'):
@@ -185,7 +185,8 @@ class Siamese(BaseModel):
         keys = self.key_views or (every if self.symmetric else every[1:])
         if max(keys) >= count:
             raise UserError(
-                f"model.key_views: with {count} views, expected indices below {count} ('{list(keys)}'); change the indices",
+                f"model.key_views: the data set has {count} views, so the largest index is {count - 1} ('{list(keys)}'); "
+                'correct the indices, or set more views in the data set',
                 code='no-such-view',
             )
         return every if self.symmetric else every[:1], keys

@@ -121,7 +121,8 @@ def _free_path(weights: Path) -> Path:
         if not path.exists() or signature in read_text(path):
             return path
     raise UserError(
-        f'{path}: the file exists and is not the model card of {weights.name}; move it or rename the weights',
+        f'{path}: the file exists and is not the model card of {weights.name}; move this file, or rename the file of the '
+        'weights',
         code='card-name-taken',
     )
 

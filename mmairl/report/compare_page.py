@@ -112,7 +112,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     for run in runs:
         if not run.last_step:
             raise UserError(
-                f'{run.name}: the run has logged nothing yet; compare runs with a log',
+                f'{run.name}: the run has logged nothing yet; wait for its first log entry, or leave the run out',
                 code='empty-log',
             )
     logged = Counter(name for run in runs for name in run.curves)

@@ -266,7 +266,7 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
     def __post_init__(self) -> None:
         if self.after and self.after not in self.over:
             raise UserError(
-                f"trend: `after` must be one of the rows in `over` ('{self.after}'); name one of them",
+                f"trend: `after` must be one of the rows in `over` ('{self.after}'); name one of these rows",
                 code='claim-row',
             )
 
@@ -591,19 +591,20 @@ def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[
         for place in claim.where:
             if not any(re.fullmatch(pattern, place) for pattern in patterns):
                 raise UserError(
-                    f"claim '{claim.name}': `where` must name a section, table or figure of the paper ('{place}'); write it so "
-                    f'that it matches {patterns[0]}',
+                    f"claim '{claim.name}': `where` must name a section, table or figure of the paper ('{place}'); write the "
+                    f'place so that it matches {patterns[0]}',
                     code='claim-place',
                 )
         words = len(_words(claim.quote))
         if not GRAM <= words <= MOST_WORDS:
             raise UserError(
-                f"claim '{claim.name}': a quotation must have {GRAM} to {MOST_WORDS} words ({words}); shorten or extend it",
+                f"claim '{claim.name}': a quotation must have {GRAM} to {MOST_WORDS} words, but has '{words}'; shorten or "
+                'extend it',
                 code='claim-quote-length',
             )
         if not np.isin(word_hashes(claim.quote), _hashes(claim.paper)).all():
             raise UserError(
-                f"claim '{claim.name}': the paper does not contain these words ('{claim.quote}'); quote it exactly",
+                f"claim '{claim.name}': the paper does not contain these words ('{claim.quote}'); quote the paper exactly",
                 code='claim-quote',
             )
 

@@ -65,7 +65,8 @@ class Dimension(Declared, frozen=True):
             )
         if self.times and not 0 < self.ends[0] < self.ends[1]:
             raise UserError(
-                f'{self.key}: `times` must be two positive factors, the smaller one first ({list(self.times)}); correct them',
+                f'{self.key}: `times` must be two positive factors, the smaller one first ({list(self.times)}); correct the '
+                'factors',
                 code='empty-range',
             )
 

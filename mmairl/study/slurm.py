@@ -162,7 +162,7 @@ def submit(
     """
     if not shutil.which('sbatch'):
         raise UserError(
-            '--slurm: this machine does not have the command sbatch; run the command on a login node of the cluster, or use '
+            '--slurm: this machine does not have sbatch; run this mmairl command on a login node of the cluster, or use '
             '--print-commands',
             code='no-sbatch',
         )

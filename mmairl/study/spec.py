@@ -350,9 +350,10 @@ class Study(Declared, frozen=True):
 
     def _check_rows(self) -> None:
         names = [row.name for row in self.rows]
-        if len({row.slug for row in self.rows}) < len(names):
+        slugs = [row.slug for row in self.rows]
+        if repeated := [slug for slug in slugs if slugs.count(slug) > 1]:
             raise UserError(
-                'rows: two rows have names that give the same folder name; rename one of the rows',
+                f"rows: two rows have names that give the same folder name ('{repeated[0]}'); rename one of the rows",
                 code='same-row-name',
             )
         for row in self.rows:

@@ -1,6 +1,6 @@
 """Inject faults, count outcomes: python -m projects.faults {kills,checkpoints,images,disk,long} [--count N] [--seed S].
 
-kills        kill a run N times at random moments, two fifths of them during a save, and compare it with an undisturbed run
+kills        kill a run N times at random moments, two fifths of the times during a save, and compare it with an undisturbed run
 checkpoints  damage a checkpoint N times and read it
 images       damage N image files and read each
 disk         fill the disk while each of N runs saves, free space and resume the run

@@ -1,4 +1,4 @@
-"""Fill the disk while a run saves a checkpoint. The run must end with a clear error, keep older checkpoints, and resume.
+"""Fill the disk while a run saves a checkpoint. The run must end with a clear error, keep its checkpoints, and resume later.
 
 >>> full_disks(5, seed=0, folder=Path('/tmp/disk'))['values that differ']  # doctest: +SKIP
 0

@@ -1,4 +1,4 @@
-"""Kill a run many times at random moments and resume it each time. In the end, it must equal an undisturbed run.
+"""Kill a run many times at random moments and resume it each time. Its last checkpoint must equal that of an undisturbed run.
 
 >>> killed_runs(50, seed=0, folder=Path('/tmp/kills'))['values that differ']  # doctest: +SKIP
 0

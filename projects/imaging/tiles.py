@@ -60,7 +60,8 @@ class Tiles(ViewDataset):
         super().__init__(views, channels)
         if size < 1 or level < 0:
             raise UserError(
-                f'Tiles: size must be positive and level must not be negative ({size} and {level}); correct them',
+                f"Tiles: size must be positive and level must not be negative ('size={size}, level={level}'); correct "
+                'the numbers',
                 code='bad-tiles',
             )
         self.root = Path(root)

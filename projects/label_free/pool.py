@@ -41,7 +41,7 @@ def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
         expected = expected or common
         if common != expected:
             raise UserError(
-                f"'{path}': differs from '{paths[0]}' ({common}, {expected}); pool studies of one task and one margin",
+                f"'{path}': measured with {common}, but '{paths[0]}' with {expected}; pool studies of one task and one margin",
                 code='different-studies',
             )
         titles.append(f'{study.get("title", path)}, {study.get("scale", {}).get("name", "?")}')

@@ -1,7 +1,8 @@
 """Measure how many tuning trials NormRescale saves: `analyses: [projects.normrescale.benefit]` in a study with `tune`.
 
-The analysis answers two questions. After how many trials of the fine-tuning rate is a network as good as its rescaled copy
-at the recipe's rate? Do weight norms predict the rate that the trials find?
+A trial is one fine-tuning with a certain learning rate (called rate in this file). The analysis answers two questions. After
+how many trials is a network as good as its rescaled copy at the recipe's rate? Do weight norms predict the best rate of the
+trials?
 """
 
 import math

@@ -1,9 +1,9 @@
 """Print how often simulated studies call equal rows different, as in results/2026-11-23_verdict_simulations.md.
 
-A row is a set of runs of one config with different seeds. In the first table, each number is the highest rate of all
-simulated cases. The cases differ in the standard deviations of the rows, in whether a seed affects all rows alike (blocks),
-in whether a run is missing, and in whether the study has an untrained row. The second table is for two rows that are tuned
-by searches and compared by the scores of the best trials, or by fresh runs with the settings of these trials.
+A row is a set of runs of one config with different seeds. In the first table, each number is the highest rate of false
+differences of all simulated cases. The cases differ in the standard deviations of the rows, in whether a seed affects all rows
+alike (blocks), in whether a run is missing, and in whether the study has an untrained row. The second table is for two rows
+that are tuned by searches and compared by the scores of the best trials, or by fresh runs with the settings of these trials.
 """
 
 from collections.abc import Iterator

@@ -24,9 +24,7 @@ def test_total_batch_and_rate_stay_the_same(gpus, per_gpu, accumulation):
     assert cfg.train_dataloader.batch_size == per_gpu
 
 
-@pytest.mark.parametrize(
-    'gpus, per_gpu, advice', [(8, 256, 'use 128 or less'), (4, 100, 'use 64'), (3, 8, 'GPUs that')]
-)
+@pytest.mark.parametrize('gpus, per_gpu, advice', [(8, 256, 'to 128 or less'), (4, 100, 'to 64'), (3, 8, 'GPUs that')])
 def test_layout_that_changes_the_batch_is_an_error(gpus, per_gpu, advice):
     with raises_code('bad-batch', match=advice):
         plan(Config.fromfile(CONFIG), gpus, per_gpu)

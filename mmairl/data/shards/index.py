@@ -103,7 +103,7 @@ def stamps_of(shards: Sequence[str]) -> list[remote.Stamp]:
             return [first, *pool.map(remote.stamp_of, shards[1:])]
     except OSError as error:
         raise UserError(
-            f'{error.filename}: the shard cannot be read ({error.strerror}); restore it, or correct the pattern',
+            f'{error.filename}: the shard cannot be read ({error.strerror}); restore the shard, or correct the pattern',
             code='unreadable-shard',
         ) from error
 
@@ -190,9 +190,11 @@ def require_like_labels(shards: Sequence[str], notes: list[dict]) -> None:
     keys = ('kind', 'classes') if first['kind'] == 'classes' else ('kind',)
     for shard, note in zip(shards, notes):
         if any(note[key] != first[key] for key in keys):
+            fault = f'the classes differ from those in {shards[0]}'
+            if note['kind'] != first['kind']:
+                fault = f"the labels have the form '{note['kind']}', but those in {shards[0]} have '{first['kind']}'"
             raise UserError(
-                f'{shard}: the kind of the labels ({note["kind"]}) or their classes differ from those in {shards[0]} '
-                f'({first["kind"]}); set shards of the same data set',
+                f'{shard}: {fault}; set shards of the same data set',
                 code='unlike-shards',
             )
 

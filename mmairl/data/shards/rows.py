@@ -46,8 +46,8 @@ class ShardRows:
         wrong = [label for label in self.labels if not -1 <= label < count]
         if wrong:
             raise UserError(
-                f'{shard}: a label must be -1 or from 0 to {count - 1} ({wrong[0]}); correct the labels, or store class names '
-                'instead of numbers',
+                f"{shard}: a label must be from 0 to {count - 1}, or -1 for no label ('{wrong[0]}'); correct the labels, or "
+                'store class names instead of numbers',
                 code='bad-label',
             )
 

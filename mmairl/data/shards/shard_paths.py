@@ -114,7 +114,7 @@ def refuse_gaps(shards: Sequence[str]) -> None:
     for (prefix, count), present in Counter(part.groups() for part in parts).items():
         if present < int(count):
             raise UserError(
-                f'{prefix}*-of-{count}: {int(count) - present} of the shards are missing; restore them, or select the '
+                f'{prefix}*-of-{count}: {int(count) - present} of the shards are missing; restore these shards, or select the '
                 'existing shards by a pattern',
                 code='missing-shards',
             )

@@ -56,8 +56,8 @@ class MomentumHook(Hook):
     ) -> None:
         if schedule not in ('cosine', 'constant') or not 0 <= base <= 1:
             raise UserError(
-                f"MomentumHook: expected schedule 'cosine' or 'constant' and base from 0 to 1 ('{schedule}', '{base}'); "
-                'correct default_hooks.momentum',
+                f"MomentumHook: expected schedule 'cosine' or 'constant' and base from 0 to 1 ('schedule={schedule}, "
+                f"base={base}'); correct default_hooks.momentum",
                 code='bad-momentum',
             )
         self.base = base

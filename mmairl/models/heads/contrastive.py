@@ -82,7 +82,7 @@ class InfoNCEHead(Head):
         super().__init__()
         if alpha <= 0 or not 0 <= beta <= 1:
             raise UserError(
-                f"InfoNCEHead: expected alpha > 0 and beta from 0 to 1 ('alpha={alpha}, beta={beta}'); change model.head",
+                f"InfoNCEHead: expected alpha > 0 and beta from 0 to 1 ('alpha={alpha}, beta={beta}'); correct model.head",
                 code='bad-info-nce',
             )
         self.alpha = alpha

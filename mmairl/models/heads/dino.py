@@ -75,7 +75,7 @@ class DINOHead(PrototypeHead):
         width = next(iter(k.values())).shape[1]
         if width != len(self.centre):
             raise UserError(
-                f"DINOHead: expected keys of {len(self.centre)} prototypes ('{width}'); "
+                f"DINOHead: the head has {len(self.centre)} prototypes, but the keys have '{width}' dimensions; "
                 'set model.head.prototypes and model.projector.prototypes to the same number',
                 code='head-width',
             )

@@ -76,7 +76,8 @@ class SwAVHead(PrototypeHead):
         channels = self.prototypes.in_features
         if first.shape[1] != channels:
             raise UserError(
-                f"SwAVHead: expected projections of {channels} dimensions ('{first.shape[1]}'); set model.head.channels",
+                f"SwAVHead: expected projections of {channels} dimensions ('{first.shape[1]}'); set model.head.channels to "
+                'the number of dimensions that the projector returns',
                 code='head-width',
             )
         with torch.autocast(first.device.type, enabled=False):

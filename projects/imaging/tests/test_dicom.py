@@ -150,7 +150,7 @@ def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
 
 
 def deflated(scan: np.ndarray, content: bytes | None = None) -> bytes:
-    """Return the bytes of a deflated (compressed) DICOM file. `content` replaces the data set before compression."""
+    """Return the bytes of a deflated (compressed) DICOM file. If `content` is set, it is compressed instead of the scan."""
     syntax = pydicom.uid.DeflatedExplicitVRLittleEndian
     file = pydicom.dcmread(BytesIO(written(scan)))
     file.file_meta.TransferSyntaxUID = syntax

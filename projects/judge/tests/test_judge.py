@@ -1,4 +1,4 @@
-"""Test that the scripts of projects/judge train, that mmairl reads their checkpoints, and that settings equal mmairl's."""
+"""Test that the scripts of projects/judge train BYOL with mmairl's settings, and that mmairl reads their checkpoints."""
 
 import importlib
 import random

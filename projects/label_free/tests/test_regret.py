@@ -18,7 +18,7 @@ def test_regret_is_the_best_minus_the_chosen():
     scores = np.array([50.0, 60, 40])
     assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
-    # If the measure has no value (-inf) for any network, the regret is that of a random choice.
+    # If all networks have a goodness of -inf, the regret is the mean over a random choice.
     assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)
     low, high = regret_interval([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
