@@ -251,7 +251,8 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
     work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
     settings = dict(work_dir=work_dir, device=default_device(), workers=default_workers())
     settings.update({name: value for name, value in vars(args).items() if name not in GENERAL})
-    return settings_for(args.protocol, cfg, **settings, **args.settings)
+    settings.update(args.settings)
+    return settings_for(args.protocol, cfg, **settings)
 
 
 def default_out(args: argparse.Namespace) -> Path:

@@ -79,6 +79,11 @@ def check_run(run: Path, count: int, seed: int) -> None:
     from mmairl.evaluation.features import show_progress
 
     stretches = stretches_of(run)
+    if not stretches:
+        raise UserError(
+            f'{run}: the run has too few checkpoints to replay a stretch; check a run with more checkpoints',
+            code='no-stretches',
+        )
     chosen = choose_stretches(stretches, count, seed)
     cost = sum(stretch.end.iteration - stretch.first for stretch in chosen)
     total = stretches[-1].end.iteration - stretches[0].first

@@ -136,6 +136,7 @@ SETTINGS = "_base_ = 'mmairl::demo/mocov2plus_shapes.py'\nevaluation = dict(sett
         (['mmairl::demo/mocov2plus_shapes.py', 'a.pth'], 'knn'),
         (['mine.py', 'a.pth'], 'linear'),
         (['mine.py', 'a.pth', '--protocol', 'svm'], 'svm'),
+        (['no_such_config.py', 'a.pth'], 'knn'),
     ],
 )
 def test_tool_test_uses_the_protocol_of_the_config(words, protocol, tmp_path, monkeypatch):
@@ -144,6 +145,12 @@ def test_tool_test_uses_the_protocol_of_the_config(words, protocol, tmp_path, mo
     words_of = runpy.run_path(str(ROOT / 'tools/test.py'))['words']
     expected = [protocol, *words[:2], '--launcher', 'none']
     assert words_of([*words, '--launcher', 'none']) == expected
+
+
+def test_settings_by_name_may_replace_those_with_a_flag():
+    args = evaluate.parse(['knn', 'a.py', 'a.pth', '--settings', 'workers=3'])
+    protocol = evaluate.settings_of(args, Path('out.json'), None)
+    assert protocol.workers == 3
 
 
 @pytest.mark.parametrize('shell', main.SHELLS)
