@@ -126,7 +126,8 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--until-decided',
-        'add seeds until every comparison shows a difference or equivalence (default: run a fixed number of seeds)',
+        'add seeds until every comparison of the primary score shows a difference or equivalence (default: run a fixed number '
+        'of seeds)',
     )
     group.add_argument(
         '--most',

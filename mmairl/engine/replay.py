@@ -100,19 +100,16 @@ class StopAt(Hook):
 def stretches_of(work_dir: Path) -> list[Stretch]:
     """Return the stretches of a run that can be replayed.
 
-    If the run started from the weights of another run, its first stretch cannot be replayed. If checkpoints are written by
-    epoch, no stretch ends at a checkpoint that was written after a signal, because a replay receives no signal and would not
-    write that checkpoint.
+    If the run started from the weights of another run, its first stretch cannot be replayed. No stretch ends at a checkpoint
+    that was written after a signal, because a replay receives no signal and would not write that checkpoint.
     """
     stored = checkpoints_of_run(work_dir)
     values = read_run_config(work_dir, 0)
-    hook = values.get('default_hooks', {}).get('checkpoint') or {}
-    after_signal = 'iter_' if hook.get('by_epoch', True) else '\0'
     from_other_weights = stored[0].meta.get('fork') or values.get('load_from')
     starts: list[StoredCheckpoint | None] = [] if from_other_weights else [None]
     stretches = []
     for checkpoint in stored:
-        if starts and not checkpoint.path.name.startswith(after_signal):
+        if starts and not checkpoint.meta.get('after_signal'):
             stretches.append(Stretch(starts[-1], checkpoint))
         starts.append(checkpoint)
     return stretches

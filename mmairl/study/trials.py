@@ -59,12 +59,12 @@ def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
 
 
 def runs_of_each(study: Study, configs: Configs) -> dict[str, int]:
-    """For each row except untrained rows, return the number of its runs per seed.
+    """Return the number of runs per seed of each row, except untrained rows and rows with external checkpoints.
 
     In a study with a search, the runs include the trials and the run of the row as published.
     """
     trials = trial_counts(study, configs) if study.search else {}
-    rows = [row.name for row in study.rows if not row.untrained]
+    rows = [row.name for row in study.rows if not (row.untrained or row.weights)]
     return {name: trials.get(name, 0) + 1 + bool(study.search) for name in rows}
 
 

@@ -4,6 +4,7 @@ The result must equal the second checkpoint, and any tampering must be detected.
 """
 
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from mmairl.engine.replay import Stretch, check_stretch, differences_of, stretch
 from mmairl.engine.replay_step import replay_step
 from mmairl.evaluation.protocol import evaluate
 from mmairl.io import write_json
+from mmairl.signals import Stopped
 
 
 @pytest.fixture(scope='module')
@@ -194,6 +196,18 @@ def test_other_version_is_not_comparable(run_dir, monkeypatch, number):
 def test_stretch_spans_a_missing_checkpoint(copied):
     (copied / 'iter_4.pth').unlink()
     assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
+
+
+def test_no_stretch_ends_at_a_checkpoint_after_a_signal(tmp_path):
+    folder = tmp_path / 'run'
+    cfg = resuming.config('shuffle_bn', str(folder), epochs=1, steps=4, every=4)
+    cfg.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGTERM))
+    with pytest.raises(Stopped):
+        resuming.run(cfg)
+    assert stretches_of(folder) == []
+    resuming.run(resuming.config('shuffle_bn', str(folder), resume=True, epochs=1, steps=4, every=4))
+    assert len(checkpoints_of_run(folder)) == 2
+    assert [str(stretch) for stretch in stretches_of(folder)] == ['iterations 3 to 4']
 
 
 def test_consolidated_file_is_no_run_checkpoint(copied):

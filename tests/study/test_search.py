@@ -454,6 +454,8 @@ def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
     with pytest.raises(UserError, match='--most to at least 16'):
         begin(tmp_path / 'b', study, (0, 1), 12, sum(each.values()))
     assert runs_of_each(replace(study, search=None), configs) == dict(one=1, two=1)
+    external = replace(study.rows[1], weights={0: 'a.pth', 1: 'b.pth'})
+    assert runs_of_each(replace(study, search=None, rows=[study.rows[0], external]), configs) == dict(one=1)
 
 
 def leaking(folder: Path, **changes) -> Scale:

@@ -72,7 +72,9 @@ class PreemptionHook(Hook):
             )
         steps = runner.iter + 1
         self.leaving = True
-        path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
+        # A replay receives no signal, so it must know that no interval of the config led to this checkpoint.
+        meta = dict(epoch=runner.epoch, iter=steps, after_signal=True)
+        path = hook.save_as(runner, f'iter_{steps}.pth', meta)
         hook.writer.finish()
         self.after_train(runner)
         raise Stopped(
