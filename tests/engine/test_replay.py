@@ -193,6 +193,12 @@ def test_other_version_is_not_comparable(run_dir, monkeypatch, number):
     assert '9.9' in verdict.reason
 
 
+def test_run_without_a_config_is_not_comparable(copied):
+    stretch = stretches_of(copied)[0]
+    shutil.rmtree(next(copied.glob('*/vis_data')))
+    assert check_stretch(copied, stretch).status == replay.NOT_COMPARABLE
+
+
 def test_stretch_spans_a_missing_checkpoint(copied):
     (copied / 'iter_4.pth').unlink()
     assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
