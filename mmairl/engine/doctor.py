@@ -143,7 +143,7 @@ class Trial:
     def first(self) -> int:
         return self.start.iteration if self.start else 0
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The last iteration of each fork.
 

@@ -115,7 +115,7 @@ def test_forks_last_until_after_the_sign(monkeypatch):
     early = Trial(Path(), Sign(QUANTITIES[0], 610, nan), steps=200)
     assert (early.first, early.last) == (600, 800)
     monkeypatch.setattr(doctor, 'length_of_run', lambda work_dir: 900)
-    assert late.last == 900, 'forks cannot train beyond the end of the run'
+    assert Trial(Path(), late.sign, steps=200).last == 900, 'forks cannot train beyond the end of the run'
 
 
 def test_sign_at_the_end_of_a_run_is_measured(tmp_path):
