@@ -163,7 +163,7 @@ def newest_checkpoint(
 
     The checkpoint whose path is in the file `last_checkpoint` counts as the newest. The others are ordered by modification
     time. Damaged checkpoints and checkpoints of another run are skipped with a warning. Files that are not training
-    checkpoints are skipped without a warning.
+    checkpoints, and mmengine's `best_*.pth`, are skipped without a warning.
 
     Args:
         folder: The folder of the checkpoints.
@@ -294,7 +294,7 @@ class RunStart:
         return checkpoint
 
     def begin(self, work_dir: Path) -> None:
-        """Write the name of the run to its work dir, so that `--resume` never loads a checkpoint of an earlier run."""
+        """Write the name of the run to its work dir, so that `--resume` without a path ignores checkpoints of earlier runs."""
         if not is_main_process():
             return
         output(work_dir / NOTE)  # `output` raises if this path is a folder.
