@@ -276,7 +276,8 @@ class ImageFolder(FileDataset):
             fault = 'is a file (for archives, set type=Shards)' if is_file else 'does not exist'
             raise UserError(
                 f'{Path(root).resolve()}: the image folder {fault}; expected layout: {self.layout}. Set the folder by '
-                '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
+                '--cfg-options train_dataloader.dataset.root=DIR (training), or evaluation.train.root=DIR '
+                'evaluation.test.root=DIR (evaluation)',
                 code='no-image-folder',
             )
         endings = extensions() if channels is None else (*extensions(), '.npy')

@@ -67,7 +67,7 @@ def intact(name: str, kind: str) -> AbstractContextManager[None]:
     # ArrowInvalid and ArrowIndexError are derived from these classes.
     errors = (ValueError, OSError, IndexError)
     fault = f'{name}: the file is not {kind} file, or it is truncated or damaged'
-    return explained(fault, 'copy it again', errors, code='damaged-table')
+    return explained(fault, 'copy the file again', errors, code='damaged-table')
 
 
 def read_arrow(file: Path, name: str) -> ShardRows:
