@@ -206,7 +206,7 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
         if name not in settings:
             own = settings[len(fields(Protocol)) :]
             raise UserError(
-                f"{protocol}: unknown setting ('{name}'); {protocol} has {', '.join(own) or 'no settings'}",
+                f"{protocol}: unknown setting ('{name}'); the settings of this protocol are: {', '.join(own) or 'none'}",
                 code='unknown-setting',
             )
     return kind(**chosen)
