@@ -162,3 +162,12 @@ def of_five(name: str) -> str:
     Each part has a multiple of fifteen images, so no two parts share a group.
     """
     return str(next(CALLS) // 15)
+
+
+@pytest.mark.parametrize('views', [[dict(type='CenterCrop', size=24)], None])
+def test_input_size_follows_the_views_of_the_protocol(cfg, views):
+    cfg.evaluation.test.views = [[dict(type='CenterCrop', size=16)]]
+    if views:
+        cfg.evaluation.views = dict(knn=views)
+    assert settings_for('knn').input_size(cfg) == (24 if views else 16)
+    assert settings_for('logreg').input_size(cfg) == 16
