@@ -51,8 +51,8 @@ class DenseDataset(Dataset):
         image, target = self.pair(index)
         if image.shape[1:] != target.shape:
             raise UserError(
-                f"{self.name(index)}: image and target differ in size ('{tuple(image.shape[1:])}' and "
-                f"'{tuple(target.shape)}'); check the files",
+                f'{self.name(index)}: the image has the size {tuple(image.shape[1:])}, but its target has the size '
+                f"'{tuple(target.shape)}'; check the files",
                 code='target-size',
             )
         if self.target == 'classes':

@@ -270,9 +270,10 @@ class Relabelled(ImageSubset):
     ) -> None:
         super().__init__(dataset)
         names = self.dataset.classes
-        if (labels is None) == (taxonomy is None):
+        is_set = tuple(value is not None for value in (labels, taxonomy, groups))
+        if is_set not in ((True, False, False), (False, True, True)):
             raise UserError(
-                'Relabelled: requires either labels or taxonomy; set labels, or set taxonomy and groups',
+                'Relabelled: requires either labels, or taxonomy and groups; set only labels, or set both taxonomy and groups',
                 code='labels-or-taxonomy',
             )
         merged = read_groups(labels, names) if labels else merge_classes(names, taxonomy, groups)

@@ -81,9 +81,10 @@ class Augmentation:
 
     def __call__(self, image: Tensor) -> Tensor:
         params = self.draw(1, *image.shape[-2:])
-        if not params.get('on', True):
-            return image
         is_photograph = image.dtype is torch.uint8 and len(image) == 3
+        if not params.get('on', True):
+            # Changed images have float values, so unchanged images in the same batch must have float values as well.
+            return image if is_photograph else to_unit(image)
         return self.single(image, params) if is_photograph else self.exact(image, params)
 
     def batch(self, images: Tensor) -> Tensor:
