@@ -103,7 +103,12 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
 
 def test_bad_input_raises_and_writes_no_json(tool, cfg, config_file, checkpoint, tmp_path, capsys):
     checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
-    for arguments, message in (([], 'expected a checkpoint, --init'), ([checkpoint], 'truncated or damaged')):
+    for arguments, message in (
+        ([], 'expected a checkpoint, --init'),
+        ([checkpoint], 'truncated or damaged'),
+        (['--init', 'pixels', '--settings', 'workers=0'], 'use --workers'),
+        (['--init', 'pixels', '--k', '5', '--settings', 'ks=[3]'], 'use --ks'),
+    ):
         with pytest.raises(SystemExit, match='2'):
             tool('knn', config_file, *arguments)
         printed = capsys.readouterr().err
