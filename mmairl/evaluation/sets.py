@@ -288,7 +288,7 @@ def refit(data: Mapping) -> dict:
     These are the images of `train`. If `train` and `val` are splits of one data set, the images of `val` are added.
     """
     splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
-    if splits == ['train', 'val']:
+    if splits == ['train', 'val'] and _splits_of_one(data['train'], data['val']):
         return {**copy.deepcopy(data['train']), 'split': 'train+val'}
     return data['train']
 
