@@ -81,12 +81,8 @@ def check_run(run: Path, count: int, seed: int) -> None:
     stretches = stretches_of(run)
     if not stretches:
         raise UserError(
-<<<<<<< HEAD
-            f'{run}: the run has too few checkpoints to replay a stretch; check a run with more checkpoints',
-=======
             f"--check: the run has no stretch that can be replayed ('{run}'); train it until it saves a further checkpoint "
             '(checkpoints that are saved after a signal do not count)',
->>>>>>> main
             code='no-stretches',
         )
     chosen = choose_stretches(stretches, count, seed)

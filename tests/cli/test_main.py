@@ -147,12 +147,6 @@ def test_tool_test_uses_the_protocol_of_the_config(words, protocol, tmp_path, mo
     assert words_of([*words, '--launcher', 'none']) == expected
 
 
-def test_settings_by_name_may_replace_those_with_a_flag():
-    args = evaluate.parse(['knn', 'a.py', 'a.pth', '--settings', 'workers=3'])
-    protocol = evaluate.settings_of(args, Path('out.json'), None)
-    assert protocol.workers == 3
-
-
 @pytest.mark.parametrize('shell', main.SHELLS)
 def test_completion_names_commands_and_flags(shell, capsys):
     pytest.importorskip('shtab', reason='shtab is not installed (pip install shtab)')

@@ -15,7 +15,7 @@ from harness import resume as resuming
 from harness import toy
 from harness.errors import raises_code
 
-from mmairl.cli.replay import check_evaluations, check_run, main
+from mmairl.cli.replay import check_evaluations, main
 from mmairl.engine import replay
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 from mmairl.engine.fork import Fork, checkpoints_of_run
@@ -212,11 +212,7 @@ def test_no_stretch_ends_at_a_checkpoint_after_a_signal(tmp_path):
         resuming.run(cfg)
     assert stretches_of(folder) == []
     with raises_code('no-stretches'):
-<<<<<<< HEAD
-        check_run(folder, 1, 0)
-=======
         main([str(folder), '--check', '1'])
->>>>>>> main
     resuming.run(resuming.config('shuffle_bn', str(folder), resume=True, epochs=1, steps=4, every=4))
     assert len(checkpoints_of_run(folder)) == 2
     assert [str(stretch) for stretch in stretches_of(folder)] == ['iterations 3 to 4']
