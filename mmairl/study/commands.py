@@ -359,7 +359,8 @@ def run_until_decided(
 
     Args:
         prepared: The study.
-        most: The largest number of runs, including trials. Default: enough runs for 12 seeds per row.
+        most: The largest number of runs, including trials. Default: the number in the stored plan or, without a stored plan,
+            enough runs for 12 seeds per row (or for the study's seeds if these are more).
         jobs: How many runs to execute at the same time.
         per_run: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         collect_only: If true, only analyze the runs that are already finished, and start no others.

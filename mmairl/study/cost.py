@@ -177,7 +177,7 @@ def work_per_image(cfg: Config) -> ImageWork | None:
 def view_sizes(cfg: Config) -> list[int | None]:
     """Return the size of each view in pixels, after its transforms in the data loader and on the device.
 
-    The size of a view is None if none of its transforms states a size.
+    The size of a view is None if none of its transforms states a size as a single integer.
     """
     in_worker = expand_named_views(innermost(cfg.train_dataloader.dataset).get('views')) or []
     on_device = (cfg.model.get('data_preprocessor') or {}).get('views') or []
