@@ -197,11 +197,17 @@ class ListedSubset(ImageSubset):
     def __init__(self, dataset: dict, list_file: str | Path) -> None:
         super().__init__(dataset)
         names = read_lines(list_file, 'images')
-        if hasattr(self.dataset, 'contents'):  # in shards, the name of an image has no extension
-            names = [os.path.splitext(name)[0] for name in names]
+        if hasattr(self.dataset, 'contents'):
+            names = list(map(name_in_shard, names))
         self.indices = match_names(
             names, map(self.dataset.member, range(len(self.dataset))), list_file
         )
+
+
+def name_in_shard(name: str) -> str:
+    """Return the name of an image file in a shard: without the extension, and with '_' instead of dots (see `pack`)."""
+    folder, slash, base = name.rpartition('/')
+    return folder + slash + os.path.splitext(base)[0].replace('.', '_')
 
 
 def match_names(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:

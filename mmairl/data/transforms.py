@@ -28,7 +28,7 @@ class Augmentation:
     `augment(image)` changes one CHW image in a data worker, and `augment.batch(images)` changes a float BCHW batch on any
     device. Both calls sample the parameters of each image from torch's global CPU generator, so a seed yields the same views on
     every device. In a data worker, `single` changes 8-bit RGB images. Its results differ from the results of `apply` only by
-    rounding. Images with other channels or bit depths are converted to floats and changed by `apply`.
+    rounding. Images with other channels or bit depths are converted to floats and changed by `exact`.
 
     Args:
         p: Probability that an image is changed.

@@ -208,8 +208,8 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
 def require_apart(data: Mapping) -> None:
     """Raise if hyperparameters would be chosen on test images or their copies, or if two parts share a group.
 
-    Copies of training images in another part do not bias the choice of hyperparameters. They are an error only if more than
-    a tenth of a part are copies.
+    Copies of training images in another part do not bias the choice of hyperparameters. They are an error only if the config
+    has validation images and more than a tenth of a part are copies.
     """
     fit, held = held_out(data)
     described = dict(train=fit, val=held, test=data['test'])

@@ -95,9 +95,8 @@ def read_arrow(file: Path, name: str) -> ShardRows:
             is_large = pa.types.is_large_binary(images.type)
             offsets = np.frombuffer(images.buffers()[1], np.int64 if is_large else np.int32)
             offsets = offsets[images.offset :][: len(images) + 1].astype(np.int64)
-            if (
-                offsets[0] == offsets[-1]
-            ):  # all images of this chunk are empty, so the chunk may have no data
+            if offsets[0] == offsets[-1]:
+                # All images of this chunk are empty, so the chunk may have no buffer for their content.
                 rows.starts += [0] * len(images)
                 rows.sizes += [0] * len(images)
                 continue
