@@ -1,4 +1,4 @@
-# Step 2 from MoCo v2 to BYOL (Fig. 2 of Huang et al. 2022, third bar): add a predictor to the student, which makes the
+# Step 2 from MoCo v2 to BYOL (Fig. 2 of Huang et al. 2022, third point): add a predictor to the student, which makes the
 # networks asymmetric.
 __method__ = 'mocov2_syncbn_predictor'
 _base_ = 'mocov2_syncbn_r50_200e.py'

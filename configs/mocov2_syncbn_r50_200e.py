@@ -1,4 +1,4 @@
-# Step 1 from MoCo v2 to BYOL (Fig. 2 of Huang et al. 2022, second bar): SyncBN in the backbone, and BYOL's wider
+# Step 1 from MoCo v2 to BYOL (Fig. 2 of Huang et al. 2022, second point): SyncBN in the backbone, and BYOL's wider
 # projector, with SyncBN in its hidden layer.
 __method__ = 'mocov2_syncbn'
 _base_ = 'mocov2_r50_200e.py'

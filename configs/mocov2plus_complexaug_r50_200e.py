@@ -1,4 +1,4 @@
-# Step 5 from MoCo v2 to BYOL (Fig. 2 of Huang et al. 2022, last bar; Tab. 5): BYOL's more complex augmentation, which
+# Step 5 from MoCo v2 to BYOL (Fig. 2 of Huang et al. 2022, last point; Tab. 5): BYOL's more complex augmentation, which
 # includes solarization. Both views have the same operations, as the paper states (Sec. 3.2). The paper's release uses
 # BYOL's asymmetric pair of views instead.
 __method__ = 'mocov2plus_complexaug'

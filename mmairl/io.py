@@ -335,7 +335,7 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
             raise
         if cause.errno in FULL:
             raise UserError(
-                f'{path}: the disk is full, so the file was not written, and an earlier version is kept; free space and run '
+                f'{path}: the disk is full, so the file was not written, and any earlier version is kept; free space and run '
                 'the command again (a training run with --resume)',
                 code='disk-full',
             ) from error

@@ -1,5 +1,5 @@
-# Synthetic scenes for the protocol `segment` with the demo's network: all four stages, whole images, and shapes as large
-# as the demo's. 90 % of the pixels are background. The background is ignored, so the score only shows whether the
+# Synthetic scenes for the protocol `segment` with the demo's network: all four stages, whole images, and shapes about as
+# large as the demo's. 90 % of the pixels are background. The background is ignored, so the score only shows whether the
 # features distinguish kinds of shapes. The scenes are synthetic, so no data set is needed.
 _base_ = '../_base_/models/backbone_shapes.py'
 evaluation = dict(

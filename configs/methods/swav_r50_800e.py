@@ -1,7 +1,6 @@
 # SwAV as in its release: two crops of 224 and six of 96 pixels, strong color jitter, 3000 prototypes, LARS with learning
 # rate 0.3 per 256 images, batch 4096, 800 epochs. The rate ends at a thousandth of its maximum. The prototypes are frozen
-# for one epoch (313 steps). The warm-up begins at a rate of 0 instead of the release's 0.3, so that it works for any
-# maximum rate.
+# for one epoch. The warm-up begins at a rate of 1e-6 instead of the release's 0.3, so that it works for any maximum rate.
 __method__ = 'swav'
 _base_ = ['../architectures/byol_lars_r50_1000e.py', '../_base_/views/methods.py']
 model = dict(

@@ -1,5 +1,5 @@
 # MoCo v2+ with a ViT-S/16. AdamW and its settings are MoCo v3's: learning rate 1.5e-4 per 256 images, weight decay 0.1, 40
-# epochs of warm-up. Everything else is as in MoCo v2+ with a ResNet-50.
+# epochs of warm-up. Except for the 300 epochs, everything else is as in mocov2plus_complexaug_r50_200e.py.
 _base_ = '../mocov2plus_complexaug_r50_200e.py'
 model = dict(
     backbone=dict(

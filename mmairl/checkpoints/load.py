@@ -198,7 +198,7 @@ def _explained(path: Path, error: Exception) -> UserError:
 
 def _damaged(path: Path, fault: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(
-        f'{path}: truncated or damaged ({fault}); copy it again, or use an earlier checkpoint',
+        f'{path}: truncated or damaged ({fault}); copy the file again, or use an earlier checkpoint',
         code='damaged-checkpoint',
     )
 

@@ -153,7 +153,7 @@ def views(arguments: Sequence[str]) -> Path:
     parser.add_argument('--root', help='read images here (default: train_dataloader.dataset.root)')
     parser.add_argument(
         '--views',
-        help="choose the views for satellite, microscopy, medical_grey or documents (default: the config's)",
+        help="use the views for a kind of images: satellite, microscopy, medical_grey or documents (default: the config's)",
     )
     parser.add_argument(
         '--seed',

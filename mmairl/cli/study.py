@@ -92,7 +92,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--print-commands',
-        'print a command line for each run, to use with another scheduler, and exit (default: run them)',
+        'print a command line for each run, to use with another scheduler, and exit (default: start the runs)',
     )
 
 
@@ -103,7 +103,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         '--rate',
         type=float,
         metavar='IMAGES',
-        help='assume this number of images per second and device in the plan (default: that of the scale)',
+        help='assume this number of images per second and device in the plan (default: the rate of the scale)',
     )
     add_switch(
         group, '--status', 'print the state of each run and exit; can be used while the study runs'

@@ -149,8 +149,8 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         '--views',
-        help='--suggest: choose the views for satellite, microscopy, medical_grey or documents (default: the views that suit '
-        'the images in --data; without --data, the views of the method)',
+        help='--suggest: use the views for a kind of images: satellite, microscopy, medical_grey or documents (default: the '
+        'views that suit the images in --data; without --data, the views of the method)',
     )
     group.add_argument(
         '--weights',

@@ -51,8 +51,8 @@ class DenseDataset(Dataset):
         image, target = self.pair(index)
         if image.shape[1:] != target.shape:
             raise UserError(
-                f"{self.name(index)}: image and target differ in size ('{tuple(image.shape[1:])}' and "
-                f"'{tuple(target.shape)}'); check the files",
+                f'{self.name(index)}: the image has the size {tuple(image.shape[1:])}, but its target has the size '
+                f"'{tuple(target.shape)}'; check the files",
                 code='target-size',
             )
         if self.target == 'classes':
@@ -137,7 +137,7 @@ class Scenes(DenseDataset):
 
     Args:
         count: Number of images.
-        size: Height and width of an image in pixels. Default: 96.
+        size: Height and width of an image in pixels, at least 36. Default: 96.
         seed: Seed of the images.
         target: 'classes' (0 is the background) or 'depth'.
 

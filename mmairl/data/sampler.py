@@ -64,7 +64,7 @@ class ResumableSampler(Sampler):
         has_shards = getattr(dataset, 'shard_bounds', None) is not None
         if order not in ('images', 'shards') or (order == 'shards' and not has_shards):
             raise UserError(
-                f"ResumableSampler.order: is not supported for {type(dataset).__name__} ('{order}'); set order='images', "
+                f"ResumableSampler.order: not supported for {type(dataset).__name__} ('{order}'); set order='images', "
                 "or order='shards' if the data set is Shards or a Mixture of Shards",
                 code='bad-order',
             )

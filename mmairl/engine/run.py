@@ -269,8 +269,8 @@ def require_shared(folder: str) -> None:
     hosts = ', '.join(sorted({*blind} - {''}))
     if hosts:
         raise UserError(
-            f'{folder}: this folder of the first process is not visible on {hosts}; set --work-dir to a folder that all '
-            'machines share',
+            f'{folder}: the processes on {hosts} do not see this folder, where the first process writes; set --work-dir to a '
+            'folder that all machines share',
             code='work-dir-not-shared',
         )
 

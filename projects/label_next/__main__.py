@@ -65,7 +65,8 @@ class Session:
         for image, label in read_json(self.file) if self.file.exists() else ():
             if not self.add(image, label):
                 raise UserError(
-                    f"{self.file}: '{image}' is not the image to label next; restore predictions.json or delete the labels",
+                    f"{self.file}: '{image}' is not the image that predictions.json selects next; restore the "
+                    'predictions.json of these labels, or delete this file',
                     code='other-labels',
                 )
 

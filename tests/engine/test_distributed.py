@@ -101,7 +101,7 @@ def test_each_step_of_slurm_has_its_own_port(launched, joined):
 def test_more_processes_than_gpus_raise(monkeypatch, launched, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     launched('pytorch', '2')
-    with raises_code('no-gpu-for-process', f'the machine has {gpus}'):
+    with raises_code('no-gpu-for-process', f'torch finds {gpus} GPU'):
         start_processes('pytorch')
 
 

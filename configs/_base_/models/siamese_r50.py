@@ -1,6 +1,6 @@
 # The model from which all frameworks inherit: a ResNet-50 in torchvision's layout, without zero-initialized residual
-# blocks. Its other settings are MoCo v1's: a linear projector, batch norm per GPU with shuffled keys, and one view as
-# query.
+# blocks. Its other settings are MoCo v1's: a linear projector, batch norm as on eight GPUs with shuffled keys, and
+# one view as query.
 model = dict(
     type='Siamese',
     backbone=dict(

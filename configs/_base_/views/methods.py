@@ -1,4 +1,5 @@
-# The views of the other methods, as in their releases. Crops are resized bilinearly, as in all configs of mmairl.
+# The views of the other methods, as in their releases, except that the release of DINO has eight small crops for a ResNet-50.
+# Crops are resized bilinearly, as in all configs of mmairl.
 flip = dict(type='RandomFlip', p=0.5)
 jitter = dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
 strong_jitter = dict(

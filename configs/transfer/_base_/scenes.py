@@ -1,6 +1,6 @@
 # Synthetic scenes of 96 pixels (projects/normrescale/scenes.py): 400 for training and 300 for testing, batch 8, minutes on
 # one CPU core. tools/transfer.py draws the scenes, and sets the depth and width of the backbone as in the checkpoint. A
-# study that tunes the learning rate uses 150 more scenes: one half selects the rate, and the other half scores it.
+# study that tunes the learning rate uses 300 more scenes: one half selects the rate, and the other half scores it.
 scenes_imports = dict(
     imports=[
         'mmairl.transfer',

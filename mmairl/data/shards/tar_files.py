@@ -252,7 +252,9 @@ class TarReader:
         )
 
     def damaged(self, fault: str) -> NoReturn:
-        raise UserError(f'{self.shard}: the shard is {fault}; copy it again', code='damaged-tar')
+        raise UserError(
+            f'{self.shard}: the shard is {fault}; copy the shard again', code='damaged-tar'
+        )
 
 
 def readable(name: bytes) -> str:

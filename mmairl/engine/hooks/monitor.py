@@ -1,5 +1,7 @@
 """Monitor the health of a run: collapsed embeddings, the distance between teacher and student, and sizes of weight updates."""
 
+from itertools import product
+
 import torch
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
@@ -178,8 +180,7 @@ class Recorder:
 
     def _keep_embeddings(self, module: nn.Module, inputs: tuple, output: dict) -> None:
         q, k, negatives = inputs
-        query = next(iter(q))
-        key = next(view for view in k if view != query)
+        query, key = next((i, j) for i, j in product(q, k) if i != j)
         self.embeddings = q[query].detach(), k[key].detach(), negatives
 
     @torch.no_grad()

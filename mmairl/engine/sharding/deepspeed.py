@@ -122,7 +122,7 @@ class DeepSpeedStrategy(Strategy):
         clip = wrapper.clip_grad_kwargs or {}
         if clip.get('norm_type', 2) != 2:
             raise UserError(
-                f"optim_wrapper.clip_grad.norm_type: DeepSpeed clips by the 2-norm ('{clip['norm_type']}'); set 2",
+                f"optim_wrapper.clip_grad.norm_type: DeepSpeed supports only the 2-norm ('{clip['norm_type']}'); set 2",
                 code='unknown-norm',
             )
         config = dict(

@@ -133,7 +133,7 @@ def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0
     """Clip sharded gradients as torch's `clip_grad_norm_` clips full gradients, and return their norm."""
     if norm_type != 2:
         raise UserError(
-            f"optim_wrapper.clip_grad.norm_type: ZeRO clips by the 2-norm ('{norm_type}'); set 2",
+            f"optim_wrapper.clip_grad.norm_type: ZeRO supports only the 2-norm ('{norm_type}'); set 2",
             code='unknown-norm',
         )
     grads = [param.grad for param in params]

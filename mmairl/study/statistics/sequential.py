@@ -90,7 +90,7 @@ def begin(
     """
     if study.design:
         raise UserError(
-            '--until-decided: not available for crossed studies; --power prints how many runs their effects require',
+            '--until-decided: not available for crossed studies; --power prints how many runs the effects require',
             code='sequential-design',
         )
     rows = sum(not row.untrained for row in study.rows)

@@ -82,6 +82,12 @@ def test_hooks_leave_training_bitwise_equal(toy_config, tmp_path, case):
     assert all(torch.isfinite(torch.tensor(values)).all() for values in quantities.values())
 
 
+def test_keys_of_only_the_first_view_are_measured(toy_config):
+    options = {'model.key_views': [0], 'name': 'byol_r50_200e.py'}
+    runner, *_ = trained(toy_config(**options, steps=2, batch=16, width=8, custom_hooks=[HOOK]))
+    assert len(measured(runner)['positive']) == 2
+
+
 def test_classifier_has_no_embedding_quantities(toy_config):
     runner, *_ = trained(
         toy_config('supervised/supervised_r50_100e.py', steps=2, batch=16, width=8, custom_hooks=[HOOK])

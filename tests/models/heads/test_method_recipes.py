@@ -22,7 +22,8 @@ from mmairl.registry import DATASETS
 CONFIGS = Path(__file__).parents[3] / 'configs/methods'
 
 
-# The released code has these values. In order: learning rate per 256 images, weight decay, epochs,
+# The released code has these values, except for the epochs and the number of small crops of
+# 'dino_multicrop_r50_300e'. In order: learning rate per 256 images, weight decay, epochs,
 # batch size, epochs of warm-up, final fraction of the learning rate, hidden widths of projector and
 # predictor, whether projector and predictor end with a norm, and the number of views for each kind
 # of crop (size, smallest and largest scale).
