@@ -264,9 +264,9 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
     after: str = ''
 
     def __post_init__(self) -> None:
-        if self.after and self.after not in self.over:
+        if self.after and self.after not in self.over[:-1]:
             raise UserError(
-                f"trend: `after` must be one of the rows in `over` ('{self.after}'); name one of these rows",
+                f"trend: `after` must be one of the rows in `over` except the last ('{self.after}'); name one of these rows",
                 code='claim-row',
             )
 
@@ -531,7 +531,7 @@ class ScaleMargins(Declared, frozen=True):
 
 
 class Untested(Declared, frozen=True):
-    """A claim that no study can test, with the reason in `why`."""
+    """A claim without a test of its own, with the reason in `why`."""
 
     paper: str
     where: str
