@@ -129,7 +129,22 @@ def _keeping_function(
     rows = []
     # Maps the name of a kernel to the factor by which its input was multiplied.
     entering: dict[str, Tensor | float] = {}
+    # Maps the name of a kernel to the change of the gain and bias after it.
+    affine_rows: dict[str, TensorChange] = {}
     anchor = anchor or {}
+    # The first loop finds all factors, because a file may list a kernel before the kernel that precedes it in the network.
+    for key in weights:
+        names = _batch_norm_after(key, weights)
+        following = _next_kernel(key)
+        if names and following in weights:
+            gain, bias, *_ = names
+            affine_rows[key], entering[following] = _change(
+                f'{gain} and {bias}',
+                _joined(weights, gain, bias),
+                _joined(anchor, gain, bias),
+                constant,
+                per,
+            )
     for key, weight in weights.items():
         names = _batch_norm_after(key, weights)
         if not names:
@@ -144,14 +159,9 @@ def _keeping_function(
         before = weights[variance].double()
         compensation = (grown**2 * before + EPSILON).sqrt() / (grown * (before + EPSILON).sqrt())
         new[gain] = _times(weights[gain], compensation)
-        following = _next_kernel(key)
-        if following in weights:
-            affine = _joined(weights, gain, bias)
-            row, factor = _change(
-                f'{gain} and {bias}', affine, _joined(anchor, gain, bias), constant, per
-            )
-            rows.append(row)
-            entering[following] = factor
+        if key in affine_rows:
+            rows.append(affine_rows[key])
+            factor = entering[_next_kernel(key)]
             new[gain] = _times(new[gain], factor)
             new[bias] = _times(weights[bias], factor)
     if not rows:

@@ -226,6 +226,8 @@ def test_exact_form_keeps_the_function(depth):
     for how in (dict(anchor=anchor), dict(anchor=anchor, per='channel'), dict(constant=0.1)):
         assert change(**how, exact=True) < 1e-6 and change(**how) > 0.1
     new, _ = normrescale(source, anchor, exact=True)
+    other_order, _ = normrescale(dict(reversed(source.items())), anchor, exact=True)
+    assert all(torch.equal(other_order[key], value) for key, value in new.items())
     for key in ('conv1.weight', 'layer2.0.downsample.0.weight', 'layer3.1.conv2.weight'):
         assert new[key].norm().item() == pytest.approx(anchor[key].norm().item(), rel=1e-9)
     assert (new['layer1.0.bn1.bias'] / source['layer1.0.bn1.bias']).std() < 1e-9
