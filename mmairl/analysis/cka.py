@@ -81,7 +81,7 @@ class MinibatchCKA:
 
 
 def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
-    """Return the inner products of all pairs of images, for each feature set, in float64.
+    """Return the inner products of all pairs of images, for each feature set, computed in float32 and returned in float64.
 
     The features are centered first. This does not change HSIC but preserves more digits.
     """

@@ -67,7 +67,7 @@ def patch_picture(
     rows = []
     for image in images:
         inputs.append(normalize(image[None], normal.mean, normal.std))
-        rows.append([image[:3]])
+        rows.append([image[:3] if len(image) >= 3 else image[:1]])
     for backbone in backbones.values():
         maps = []
         for x in inputs:

@@ -155,7 +155,7 @@ class WithHeads(nn.Module):
 
 def heads_of(cfg: Config, checkpoint: str, part: str, layer: str) -> nn.Sequential:
     """Return the projector of a checkpoint in eval mode, followed by the predictor if `layer` is 'predictor'."""
-    state = load_checkpoint(checkpoint)['state_dict']
+    state = load_checkpoint(checkpoint).get('state_dict', {})
     heads = nn.Sequential()
     for name in ('projector', 'predictor')[: 1 if layer == 'projector' else 2]:
         prefix = f'{name}.' if part == 'student' else f'teacher.{name}.'

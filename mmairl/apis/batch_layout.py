@@ -21,27 +21,23 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
     """
     total = cfg.total_batch_size
     at_once = gpus * per_gpu
-    if at_once > total:
-        raise UserError(
-            f"--per-gpu: {gpus} GPUs x {per_gpu} images exceed the total batch ('{total}'); set "
-            f'--per-gpu to {max(1, total // gpus)} or less',
-            code='bad-batch',
-        )
-    if total % at_once:
-        fits = [size for size in range(per_gpu, 0, -1) if total % (gpus * size) == 0]
+    if at_once > total or total % at_once:
+        largest = min(per_gpu, total // gpus)
+        fits = [size for size in range(largest, 0, -1) if total % (gpus * size) == 0]
         advice = (
             f'set --per-gpu to {fits[0]}'
             if fits
             else 'use a number of GPUs that divides the total batch'
         )
+        fault = 'exceed' if at_once > total else 'do not divide'
         raise UserError(
-            f"--per-gpu: {gpus} GPUs x {per_gpu} images do not divide the total batch ('{total}'); {advice}",
+            f"--per-gpu: {gpus} GPUs x {per_gpu} images {fault} the total batch ('{total}'); {advice}",
             code='bad-batch',
         )
     steps = total // at_once
-    first = cfg.param_scheduler[0]
     warm_up = 'none'
-    if first.type in ('WarmUpLR', 'LinearLR'):
+    first = (cfg.get('param_scheduler') or [{}])[0]
+    if first.get('type') in ('WarmUpLR', 'LinearLR'):
         warm_up = f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'
     lines = [
         f'total batch    {total} = {gpus} GPUs x {per_gpu} images x {steps} accumulated steps',
@@ -50,7 +46,8 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
     ]
     if steps > 1 and 'BN' in str(cfg.model.backbone.get('norm_cfg')):
         lines.append(
-            f'note           batch statistics are over {at_once} images instead of {total}; accumulation cannot change that'
+            'note           batch statistics are over the images of one accumulated step; without accumulation, they would be '
+            f'over {steps} times as many images'
         )
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
         lines.append(

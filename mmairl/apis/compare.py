@@ -12,7 +12,7 @@ import torch
 from mmengine.config import Config
 
 from mmairl.checkpoints.read import read_backbone
-from mmairl.config import load_config, write_config
+from mmairl.config import load_config, override, write_config
 from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames
 from mmairl.evaluation.sets import own_groups
@@ -185,16 +185,17 @@ def config_of(
 ) -> Config:
     """Return a config that defines a checkpoint's network and the images to measure it on."""
     if Path(data).is_dir():
-        cfg = load_config('mmairl::evaluation/folder_r50.py', dict(options or {}))
+        cfg = load_config('mmairl::evaluation/folder_r50.py')
         for part in FOLDERS:
             cfg.evaluation[part].root = str(class_folder(Path(data), part))
     else:
-        cfg = load_config(data, dict(options or {}))
+        cfg = load_config(data)
     if config is not None:
         cfg.model = load_config(config).model
     else:
         backbone = read_backbone(checkpoint).network
         cfg.model.backbone = {**(cfg.model.backbone if 'depth' in backbone else {}), **backbone}
+    override(cfg, options or {}, str(data))
     return cfg
 
 

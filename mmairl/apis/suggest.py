@@ -322,19 +322,21 @@ def _without_rgb(view: Sequence[dict]) -> list[dict]:
 
 
 def domain_of(dataset: ViewDataset) -> str | None:
-    """Return the name of the set of views that suits the images, or None for photographs.
+    """Return the name of the set of views that suits the images, or None for photographs and images with two channels.
 
     The choice is based on thumbnails of some images. Documents are white and without color, medical images are gray, and
     stained tissue has more red and blue than green. In aerial images, all positions are equally bright on average, so
     the mean over the images is nearly uniform.
     """
+    if dataset.channels == 2:
+        return None
     small = []
     for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
         with suppress(UnreadableImage):
             image = to_unit(dataset.raw(index))[:3].float()
             thumbnail = F.interpolate(image[None], (8, 8), mode='bilinear', antialias=True)
             small.append(thumbnail.expand(-1, 3, -1, -1))
-    if not small or dataset.channels == 2:
+    if not small:
         return None
     images = torch.cat(small)
     gray = images.mean(1)

@@ -251,6 +251,11 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
     work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
     settings = dict(work_dir=work_dir, device=default_device(), workers=default_workers())
     settings.update({name: value for name, value in vars(args).items() if name not in GENERAL})
+    for name in sorted(settings.keys() & args.settings.keys()):
+        raise UserError(
+            f"--settings: an option already sets this setting ('{name}'); use --{name.replace('_', '-')} instead",
+            code='setting-twice',
+        )
     return settings_for(args.protocol, cfg, **settings, **args.settings)
 
 

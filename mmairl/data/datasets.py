@@ -1,9 +1,9 @@
 """The base class of our image data sets, and data sets that read image folders with or without classes."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -292,7 +292,8 @@ class ImageFolder(FileDataset):
         super().__init__(root, files, labels, views, max_unreadable, max_pixels, channels)
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
-        return class_folders(root, endings)
+        with listable_folders(root):
+            return class_folders(root, endings)
 
 
 @DATASETS.register_module()
@@ -329,7 +330,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
     def files_below(below: str, parents: tuple = ()) -> list[str]:
         folder = os.path.join(root, below)
         files, folders = [], []
-        try:
+        with listable_folders(root):
             status = os.stat(folder)
             # The device and inode numbers identify a folder, even if it is reached by a link.
             this = status.st_dev, status.st_ino
@@ -347,15 +348,21 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
                         folders.append(path)
                     elif path.lower().endswith(endings):
                         files.append(path)
-        except OSError as error:
-            raise UserError(
-                f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its permissions, or move it out of '
-                f'{root}',
-                code='unlisted-folder',
-            ) from error
         each = map if parents else pool.map
         inner = partial(files_below, parents=(*parents, this))
         return [*sorted(files), *chain.from_iterable(each(inner, sorted(folders)))]
 
     with ThreadPoolExecutor(THREADS) as pool:
         return files_below('')
+
+
+@contextmanager
+def listable_folders(root: str | Path) -> Iterator[None]:
+    """Turn an OSError about a folder in `root` that cannot be listed into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its permissions, or move it out of {root}',
+            code='unlisted-folder',
+        ) from error

@@ -137,7 +137,7 @@ class Scenes(DenseDataset):
 
     Args:
         count: Number of images.
-        size: Height and width of an image in pixels. Default: 96.
+        size: Height and width of an image in pixels, at least 36. Default: 96.
         seed: Seed of the images.
         target: 'classes' (0 is the background) or 'depth'.
 

@@ -76,10 +76,11 @@ class ForeignTransform:
         else:
             changed = self.transform(image)
         if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
-            kind = list(getattr(changed, 'shape', ())) or type(changed).__name__
+            is_tensor = isinstance(changed, Tensor)
+            kind = f'shape {list(changed.shape)}' if is_tensor else type(changed).__name__
             raise UserError(
-                f"{self.name}: must return one image with {len(image)} channels, but returned '{kind}'; correct the "
-                'transform, or use another transform',
+                f"{self.name}: must return one image with {len(image)} channels as a tensor, but returned '{kind}'; correct "
+                'the transform, or use another transform',
                 code='not-one-image',
             )
         return changed

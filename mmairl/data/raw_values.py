@@ -28,9 +28,12 @@ from mmairl.errors import UserError
 PNG = b'\x89PNG\r\n\x1a\n'
 DEPTH = 24  # offset of the bit depth in a PNG file
 COLOR_TYPE = 25  # offset of the color type in a PNG file
-RGB_TYPES = (2, 6)  # PNG's color types for RGB without and with transparency
 GRAY_ALPHA = 4  # PNG's color type for gray with transparency
-# In these modes, Pillow does not change the stored values, except that it scales gray values of 2 or 4 bits to 8 bits.
+# PNG's color types of which Pillow does not keep 16 bits: RGB, gray with transparency, and RGB with transparency.
+CHANGED_TYPES = (2, GRAY_ALPHA, 6)
+NETPBM = (b'P5', b'P6')  # the first bytes of binary PGM and PPM files
+# In these modes, Pillow does not change the stored values, except that it scales gray values of 2 or 4 bits in PNG files and
+# values in ASCII files of the formats PGM and PPM.
 MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')
 
 
@@ -131,16 +134,17 @@ def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
         with suppress(Exception):  # broken EXIF data raises errors of many types
             orientation = image.getexif().get(ORIENTATION, 1)
         turn_upright(image)
-        if (
-            data.startswith(PNG)
-            and data[DEPTH] == 16
-            and data[COLOR_TYPE] in (*RGB_TYPES, GRAY_ALPHA)
-        ):
-            # Pillow keeps only 8 of the 16 bits. OpenCV keeps all bits, but its channels are in the order blue, green, red,
-            # transparency. If the image is gray, the first three channels are equal.
+        is_deep_png = (
+            data.startswith(PNG) and data[DEPTH] == 16 and data[COLOR_TYPE] in CHANGED_TYPES
+        )
+        if is_deep_png or data.startswith(NETPBM):
+            # Pillow keeps only 8 of the 16 bits of these PNG files, and scales values of NETPBM files. OpenCV keeps the
+            # values, but its channels are in the order blue, green, red, transparency. If a PNG file is gray with
+            # transparency, the first three channels are equal.
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-            is_gray = data[COLOR_TYPE] == GRAY_ALPHA
-            pixels = pixels[:, :, [0, 3] if is_gray else [2, 1, 0, 3][: pixels.shape[2]]]
+            if pixels.ndim == 3:
+                is_gray = is_deep_png and data[COLOR_TYPE] == GRAY_ALPHA
+                pixels = pixels[:, :, [0, 3] if is_gray else [2, 1, 0, 3][: pixels.shape[2]]]
             return oriented(pixels, orientation)
         if image.mode not in MODES:
             raise UnreadableImage(Reason.NO_ARRAY)
@@ -148,7 +152,7 @@ def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
 
 
 def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Rotate and mirror an H x W x C array as the EXIF orientation (1 to 8) states.
+    """Rotate and mirror an H x W or H x W x C array as the EXIF orientation (1 to 8) states.
 
     OpenCV ignores the orientation if it reads a file with IMREAD_UNCHANGED.
     """

@@ -74,7 +74,7 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
             f"{path}: no column has this name ('{column}'); use one of {known}{closest(column, header[1:])}",
             code='no-column',
         )
-    position = header.index(column)
+    position = header.index(column, 1)
     values: dict[str, str] = {}
     for row in rows:
         if len(row) > position:
@@ -168,7 +168,7 @@ def groups_or_none(names: Sequence[str], groups: Groups) -> list[str | None]:
         result = list(map(groups, names))
     elif 'function' in groups:
         fault = f'groups={groups}: the function cannot be imported'
-        kinds = (ImportError, AttributeError)
+        kinds = (ImportError, AttributeError, ValueError)
         with explained(fault, "set 'module.function'", kinds, code='no-function'):
             function = resolve_name(groups['function'])
         return groups_or_none(names, function)

@@ -197,11 +197,17 @@ class ListedSubset(ImageSubset):
     def __init__(self, dataset: dict, list_file: str | Path) -> None:
         super().__init__(dataset)
         names = read_lines(list_file, 'images')
-        if hasattr(self.dataset, 'contents'):  # in shards, the name of an image has no extension
-            names = [os.path.splitext(name)[0] for name in names]
+        if hasattr(self.dataset, 'contents'):
+            names = list(map(name_in_shard, names))
         self.indices = match_names(
             names, map(self.dataset.member, range(len(self.dataset))), list_file
         )
+
+
+def name_in_shard(name: str) -> str:
+    """Return the name of an image file in a shard: without the extension, and with '_' instead of dots (see `pack`)."""
+    folder, slash, base = name.rpartition('/')
+    return folder + slash + os.path.splitext(base)[0].replace('.', '_')
 
 
 def match_names(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
@@ -270,9 +276,10 @@ class Relabelled(ImageSubset):
     ) -> None:
         super().__init__(dataset)
         names = self.dataset.classes
-        if (labels is None) == (taxonomy is None):
+        is_set = tuple(value is not None for value in (labels, taxonomy, groups))
+        if is_set not in ((True, False, False), (False, True, True)):
             raise UserError(
-                'Relabelled: requires either labels or taxonomy; set labels, or set taxonomy and groups',
+                'Relabelled: requires either labels, or taxonomy and groups; set only labels, or set both taxonomy and groups',
                 code='labels-or-taxonomy',
             )
         merged = read_groups(labels, names) if labels else merge_classes(names, taxonomy, groups)

@@ -28,7 +28,7 @@ class Augmentation:
     `augment(image)` changes one CHW image in a data worker, and `augment.batch(images)` changes a float BCHW batch on any
     device. Both calls sample the parameters of each image from torch's global CPU generator, so a seed yields the same views on
     every device. In a data worker, `single` changes 8-bit RGB images. Its results differ from the results of `apply` only by
-    rounding. Images with other channels or bit depths are converted to floats and changed by `apply`.
+    rounding. Images with other channels or bit depths are converted to floats and changed by `exact`.
 
     Args:
         p: Probability that an image is changed.
@@ -81,9 +81,10 @@ class Augmentation:
 
     def __call__(self, image: Tensor) -> Tensor:
         params = self.draw(1, *image.shape[-2:])
-        if not params.get('on', True):
-            return image
         is_photograph = image.dtype is torch.uint8 and len(image) == 3
+        if not params.get('on', True):
+            # Changed images have float values, so unchanged images in the same batch must have float values as well.
+            return image if is_photograph else to_unit(image)
         return self.single(image, params) if is_photograph else self.exact(image, params)
 
     def batch(self, images: Tensor) -> Tensor:

@@ -163,7 +163,7 @@ def newest_checkpoint(
 
     The checkpoint whose path is in the file `last_checkpoint` counts as the newest. The others are ordered by modification
     time. Damaged checkpoints and checkpoints of another run are skipped with a warning. Files that are not training
-    checkpoints are skipped without a warning.
+    checkpoints, and mmengine's `best_*.pth`, are skipped without a warning.
 
     Args:
         folder: The folder of the checkpoints.
@@ -171,7 +171,7 @@ def newest_checkpoint(
         note: The `last_checkpoint` file. Default: the one in the folder.
 
     Raises:
-        UserError: If there are damaged checkpoints, but no other checkpoint of the run.
+        UserError: If there are damaged checkpoints, but no other checkpoint of the run, or if loading a file would run code.
     """
     note = note or folder / NOTE
     last = Path(read_text(note, errors='replace').strip()).name if note.is_file() else None
@@ -188,6 +188,10 @@ def newest_checkpoint(
         except DamagedCheckpoint as error:
             damaged = True
             _warn(f'{error}; the previous checkpoint is tried instead')
+            continue
+        except UserError as error:
+            if error.code != 'no-dictionary':
+                raise
             continue
         if missing_part(checkpoint):
             continue
@@ -290,7 +294,7 @@ class RunStart:
         return checkpoint
 
     def begin(self, work_dir: Path) -> None:
-        """Write the name of the run to its work dir, so that `--resume` never loads a checkpoint of an earlier run."""
+        """Write the name of the run to its work dir, so that `--resume` without a path ignores checkpoints of earlier runs."""
         if not is_main_process():
             return
         output(work_dir / NOTE)  # `output` raises if this path is a folder.
@@ -299,7 +303,7 @@ class RunStart:
             write_text(work_dir / RUN, self.run)
         if self.resume and not self.forks:
             # From now on, this checkpoint counts as the newest, even if later checkpoints of the run exist.
-            write_text(work_dir / NOTE, self.path)
+            write_text(work_dir / NOTE, str(Path(self.path).expanduser().absolute()))
 
 
 def choose_start(cfg: Config) -> RunStart:

@@ -24,7 +24,7 @@ from mmairl.engine.curves import Curve, read_scalars
 from mmairl.engine.fork import Fork, checkpoints_of_run
 from mmairl.engine.health import QUANTITIES, Quantity, state
 from mmairl.engine.hooks.monitor import SILENT
-from mmairl.engine.replay import StopAt, rerun
+from mmairl.engine.replay import StopAt, from_scratch, rerun
 from mmairl.errors import Diverged, UserError
 from mmairl.io import read_yaml
 
@@ -117,9 +117,9 @@ class Trial:
     """The experiment that compares remedies.
 
     Attributes:
-        work_dir: The work dir of the run. Nothing is written there.
+        work_dir: The work dir of the run, with at least one checkpoint, which stores the seed. Nothing is written there.
         sign: The first bad value of the run's health.
-        steps: Minimum number of iterations of each fork.
+        steps: Minimum number of iterations of each fork, unless the run ends earlier.
     """
 
     work_dir: Path
@@ -131,19 +131,27 @@ class Trial:
         """The last checkpoint before the sign, or None for the initial weights."""
         stored = checkpoints_of_run(self.work_dir)
         before = [checkpoint for checkpoint in stored if checkpoint.iteration < self.sign.iteration]
+        if not before and not from_scratch(self.work_dir):
+            raise UserError(
+                f"{self.work_dir}: no checkpoint before the first bad sign, at iteration '{self.sign.iteration}', and the run "
+                'did not start from scratch; train it again with a smaller default_hooks.checkpoint.interval',
+                code='no-checkpoint-before',
+            )
         return before[-1] if before else None
 
     @property
     def first(self) -> int:
         return self.start.iteration if self.start else 0
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The last iteration of each fork.
 
-        It is at least `steps / 2` iterations after the sign, so that the control shows the sign, too.
+        It is at least `steps / 2` iterations after the sign, so that the control shows the sign, too, unless the run ends
+        earlier.
         """
-        return max(self.first + self.steps, self.sign.iteration + self.steps // 2)
+        last = max(self.first + self.steps, self.sign.iteration + self.steps // 2)
+        return min(last, length_of_run(self.work_dir) or last)
 
     def severity(self, options: Options, repeat: int) -> float:
         """Train a fork and return how bad its health is at the end.
@@ -173,6 +181,12 @@ class Trial:
             elif late:
                 others.append(mean(late))
         return of_sign + OTHERS * (mean(others) if others else 0.0)
+
+
+def length_of_run(work_dir: Path) -> int:
+    """Return the number of iterations that a complete run has, or 0 if it is unknown."""
+    train = Fork(work_dir).config().train_cfg
+    return train.get('max_iters') or train.max_epochs * checkpoints_of_run(work_dir)[0].steps
 
 
 def severity(quantity: Quantity, value: float) -> float:

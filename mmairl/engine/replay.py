@@ -104,9 +104,7 @@ def stretches_of(work_dir: Path) -> list[Stretch]:
     that was written after a signal, because a replay receives no signal and would not write that checkpoint.
     """
     stored = checkpoints_of_run(work_dir)
-    values = read_run_config(work_dir, 0)
-    from_other_weights = stored[0].meta.get('fork') or values.get('load_from')
-    starts: list[StoredCheckpoint | None] = [] if from_other_weights else [None]
+    starts: list[StoredCheckpoint | None] = [None] if from_scratch(work_dir) else []
     stretches = []
     for checkpoint in stored:
         if starts and not checkpoint.meta.get('after_signal'):
@@ -115,8 +113,24 @@ def stretches_of(work_dir: Path) -> list[Stretch]:
     return stretches
 
 
+def from_scratch(work_dir: Path) -> bool:
+    """Return whether a run started with the initial weights of its config, not with the weights of another run."""
+    stored = checkpoints_of_run(work_dir)
+    return not (stored[0].meta.get('fork') or read_run_config(work_dir, 0).get('load_from'))
+
+
 def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> list[Stretch]:
-    """Return at most `count` random stretches, in the order of the run."""
+    """Return at most `count` random stretches, in the order of the run.
+
+    Raises:
+        UserError: If there are no stretches.
+    """
+    if not stretches:
+        raise UserError(
+            'replay --check: no part of the run can be replayed, because each checkpoint was written after a signal, or is the '
+            'first one of a run that did not start from scratch; choose another run',
+            code='no-stretch',
+        )
     chosen = random.Random(seed).sample(stretches, min(count, len(stretches)))
     return sorted(chosen, key=lambda stretch: stretch.first)
 
@@ -124,13 +138,13 @@ def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> lis
 def check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
     """Replay a stretch in a temporary folder, and compare weights, optimizer and random states bit for bit.
 
-    If the replay fails, the status is MISMATCH. The status is NOT_COMPARABLE if another version of mmairl wrote the run, or
-    if the results differ and the run was trained on another machine or with other software.
+    If the replay fails, the status is MISMATCH. The status is NOT_COMPARABLE if another version of mmairl wrote the run, if
+    the work dir has no config, or if the results differ and the run was trained on another machine or with other software.
     """
     try:
         return _check_stretch(work_dir, stretch)
     except UserError as error:
-        status = NOT_COMPARABLE if error.code == 'other-code' else MISMATCH
+        status = NOT_COMPARABLE if error.code in ('other-code', 'no-run-config') else MISMATCH
         return Verdict(str(stretch), status, str(error))
 
 
@@ -181,7 +195,7 @@ def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[st
     """
     fork = Fork(work_dir)
     starts = len(list(work_dir.glob('*/vis_data/config.py')))
-    for start in reversed(range(starts)):
+    for start in reversed(range(max(1, starts))):
         cfg = fork.config(start=start)
         completed = Config(cfg.to_dict())
         complete_config(completed, 'none')

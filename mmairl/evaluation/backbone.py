@@ -43,7 +43,8 @@ def load_backbone(
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Raises:
-        UserError: If the names or shapes of the weights in the checkpoint differ from those of the backbone.
+        UserError: If the names or shapes of the weights in the checkpoint differ from those of the backbone. An exception is a
+            first convolution for RGB images, whose weights are fitted to another number of channels.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

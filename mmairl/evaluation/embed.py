@@ -328,6 +328,8 @@ class ListedImages(ViewDataset):
         if self.as_stored:
             return self.checked_format(channels_first(np.asarray(image)), index)
         if isinstance(image, np.ndarray):
+            if image.dtype == bool:
+                image = image.astype(np.uint8) * 255
             if image.shape[2:] == (1,):
                 image = image[..., 0]
             image = Image.fromarray(image)

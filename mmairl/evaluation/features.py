@@ -229,7 +229,7 @@ def show_progress(items: object, label: str, total: int | None = None) -> Iterat
     if console.is_terminal:
         yield from track(items, label, total, console=console, transient=True)
         return
-    total = total or len(items)
+    total = len(items) if total is None else total
     printed = time.monotonic()
     for done, item in enumerate(items):
         if time.monotonic() - printed >= SECONDS:

@@ -211,7 +211,10 @@ def _add_images(
 ) -> None:
     """Add the images of `dataset`, which wraps no other data set, to the digest."""
     if hasattr(dataset, 'sets'):
-        contents = [data_identity({}, part)['content'] for part in dataset.sets.values()]
+        parts = innermost(described).get('sets') or {}
+        contents = []
+        for name, part in dataset.sets.items():
+            contents.append(data_identity(parts.get(name, {}), part)['content'])
         digest.update(json.dumps(contents).encode())
     elif hasattr(dataset, 'contents'):
         _add_shards(digest, dataset.contents)

@@ -28,7 +28,8 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
 
     Raises:
         Diverged: If a score is not finite.
-        UserError: If a label is out of range, or if the metric is unknown.
+        UserError: If images have one class each and a label is out of range or the metric is unknown. If images can have
+            several classes: if no image belongs to any class.
     """
     require_finite(scores)
     classes = scores.shape[1]

@@ -53,7 +53,7 @@ def nearest(
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Scale each row to length 1, even if its values are very large or very small.
+    """Scale each row to length 1, even if its values are near the limits of float32.
 
     Rows are first divided by a power of two, because the squares of values like 1e20 would overflow in float32.
     """

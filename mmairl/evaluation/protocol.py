@@ -16,12 +16,14 @@ from mmengine import Config
 from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone, read_backbone
+from mmairl.data.view_sets import expand_named_views
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import config_identity, data_identity, identity_of
 from mmairl.evaluation.sets import (
+    described_sets,
     evaluation_sets,
     innermost,
     require_no_test_images,
@@ -146,8 +148,9 @@ class Protocol:
 
     def input_size(self, cfg: Config) -> int | None:
         """Return the side of the images that the network receives, or None if the config does not state it."""
-        tested = innermost(cfg.evaluation.test)
-        steps = chain([tested], *tested.get('views', []))
+        tested = innermost(described_sets(cfg, self.name)['test'])
+        views = expand_named_views(tested.get('views') or [])
+        steps = chain([tested], *views)
         sizes = [step['size'] for step in steps if 'size' in step]
         return sizes[-1] if sizes else None
 

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from mmengine import Config
 from torch import Tensor
 
+from mmairl.checkpoints.read import Backbone
 from mmairl.data.dense import IGNORED
+from mmairl.errors import explained
 from mmairl.evaluation.dense_protocol import POINTS, Cells, DenseProtocol, Head
 from mmairl.evaluation.neighbors import nearest, vote
-from mmairl.evaluation.protocol import Scores
+from mmairl.evaluation.protocol import Outcome, Scores, Sets
 from mmairl.registry import PROTOCOLS
 
 HEADS = ('linear', 'k-NN')
@@ -43,6 +46,16 @@ class Segmentation(DenseProtocol):
 
     metric: ClassVar = 'mIoU'
     known_heads: ClassVar = HEADS
+
+    def run(
+        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
+    ) -> Outcome:
+        # Without this check, the import in `measure` would fail only after the heads are trained.
+        fault = 'segment: the scores require mmseg, which cannot be imported'
+        kinds = (ImportError, AssertionError)
+        with explained(fault, 'run requirements/install.sh full', kinds, code='missing-mmseg'):
+            import mmseg.evaluation.metrics  # noqa: F401
+        return super().run(cfg, subject, sets, identity)
 
     def prepared(self, target: Tensor) -> Tensor:
         ignore = torch.tensor(list(self.ignore), dtype=target.dtype)

@@ -208,8 +208,8 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
 def require_apart(data: Mapping) -> None:
     """Raise if hyperparameters would be chosen on test images or their copies, or if two parts share a group.
 
-    Copies of training images in another part do not bias the choice of hyperparameters. They are an error only if more than
-    a tenth of a part are copies.
+    Copies of training images in another part do not bias the choice of hyperparameters. They are an error only if the config
+    has validation images and more than a tenth of a part are copies.
     """
     fit, held = held_out(data)
     described = dict(train=fit, val=held, test=data['test'])
@@ -288,7 +288,7 @@ def refit(data: Mapping) -> dict:
     These are the images of `train`. If `train` and `val` are splits of one data set, the images of `val` are added.
     """
     splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
-    if splits == ['train', 'val']:
+    if splits == ['train', 'val'] and _splits_of_one(data['train'], data['val']):
         return {**copy.deepcopy(data['train']), 'split': 'train+val'}
     return data['train']
 

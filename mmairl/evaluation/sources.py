@@ -39,7 +39,8 @@ BOOKKEEPING = tuple(
 def outside_sources(cfg: Config) -> dict[str, str]:
     """Return a digest of each module that a config imports from outside the installed packages.
 
-    Keys are the names of modules or Python files. Modules that these modules import are included. A missing module has the
+    Keys are the names of modules or Python files. If two files have the same name, the name of the second one includes its
+    folder. Modules that these modules import are included. A missing module has the
     value NOT_FOUND. A config imports a module if `custom_imports` names it, if a `type` with dots names an object in it, or if
     a value is the path of a Python file.
     """
@@ -55,7 +56,11 @@ def outside_sources(cfg: Config) -> dict[str, str]:
         if keys[-1] == 'type' and '.' in value:
             direct.add(value)
         elif value.endswith('.py') and os.path.isfile(value):
-            files[Path(value).name] = Path(value).resolve()
+            path = Path(value).resolve()
+            name = Path(value).name
+            if files.get(name, path) != path:
+                name = f'{path.parent.name}/{name}'
+            files[name] = path
     folders = sorted({str(path.parent) for path in files.values()})
 
     def find(name: str) -> Path | None:

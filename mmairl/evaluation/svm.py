@@ -45,8 +45,8 @@ ITERATIONS = 2000
 class LinearSVM(FeatureProtocol):
     """Train one linear SVM for each class against all other classes (the VOC07 protocol).
 
-    The cost of each SVM is chosen by 3-fold cross-validation on the training and validation images. Therefore, each class needs
-    at least three images. The scores are mAP, 11-point mAP and, if each image has one class, top-1 accuracy.
+    The cost of each SVM is chosen by 3-fold cross-validation on the training images. Therefore, each class needs at least
+    three images. The scores are mAP, 11-point mAP and, if each image has one class, top-1 accuracy.
 
     Args:
         low_shot: Whether to also train SVMs on few positive images per class. Default: False.
@@ -102,6 +102,12 @@ def svm(
         >>> svm(train, test, jobs=16).per_class[14]  # doctest: +SKIP
     """
     y, y_test = label_matrices(train, test)
+    if train.groups is not None and (count := len(set(train.groups))) < FOLDS:
+        raise UserError(
+            f'svm: the training images are in only {count} groups, but each of {FOLDS} folds requires one; add images of other '
+            'groups',
+            code='few-groups',
+        )
     for label, column in enumerate(y.T):
         _require_folds(column, label, train.groups)
     x = unit_rows(train.x.double()).numpy()
@@ -133,7 +139,10 @@ def svm(
 
 
 def _require_folds(labels: Tensor, label: int, groups: np.ndarray | None) -> None:
-    """Raise unless each fold can have an image of the class and an image of another class."""
+    """Raise unless the class and all other classes together have enough images, and more than one group each.
+
+    If all images of the class were in one group, one fold would be trained without them.
+    """
     for kind, value in (('of', 1), ('not of', 0)):
         rows = (labels == value).numpy()
         if groups is not None and len(set(groups[rows])) == 1:

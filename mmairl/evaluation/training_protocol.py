@@ -251,6 +251,14 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
     All heads share the computed features. Each head uses only the layers and the pooling of its point.
     """
     optimizer = recipe.optim_wrapper.optimizer
+    model = recipe.model
+    fixed = dict(
+        lr=optimizer.lr,
+        weight_decay=optimizer.get('weight_decay', 0.0),
+        layers=model.get('layers'),
+        pooling=model.get('pooling', 'cls'),
+    )
+    points = [fixed | point for point in points]
     many = copy.deepcopy(recipe)
     many.model.heads = len(points)
     many.optim_wrapper.optimizer = dict(
@@ -258,17 +266,18 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
         lr=1.0,
         rates=[point['lr'] for point in points],
         decays=[point['weight_decay'] for point in points],
-        momentum=optimizer.momentum,
+        momentum=optimizer.get('momentum', 0.0),
         nesterov=optimizer.get('nesterov', False),
     )
-    if 'layers' in points[0]:
+    if points[0]['layers'] and {'layers', 'pooling'} & recipe.sweep.keys():
         layers = max(point['layers'] for point in points)
         many.model.update(layers=layers, pooling='both')
         many.model.blocks = []
         for point in points:
             unused = layers - point['layers']
-            blocks = [0] * unused + [1] * point['layers']
-            blocks.append(int(point['pooling'] == 'both'))
+            tokens = int(point['pooling'] != 'mean')
+            blocks = [0] * unused + [tokens] * point['layers']
+            blocks.append(int(point['pooling'] != 'cls'))
             many.model.blocks.append(blocks)
     return many
 

@@ -38,7 +38,7 @@ class WeightNorms(Protocol):
         growth = typical_growth(subject.weights) if isinstance(subject, Backbone) else None
         if not growth:
             raise UserError(
-                f"norms: the model has no 3x3 convolutions ('{subject}'); use the checkpoint of a ResNet",
+                f"norms: requires a checkpoint with 3x3 convolutions ('{subject}'); use the checkpoint of a ResNet",
                 code='no-convolutions',
             )
         scores = {'log10 of weight norms': math.log10(growth)}

@@ -1,4 +1,4 @@
-"""Backbones that mmpretrain lacks, and functions that pool features or list the stages and blocks of any backbone."""
+"""Backbones that mmpretrain lacks, and functions that pool features or list the stages and blocks of a backbone."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -146,7 +146,7 @@ def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:
     """Return the modules of each stage, from the input to the output.
 
     Children with a numbered name, such as `layer1` or `stage2`, are stages. In a network without such children, such as a
-    ViT, each quarter of its list of blocks counts as a stage.
+    ViT, each quarter of its list of blocks counts as a stage. If there is no such list either, the result is empty.
 
     >>> layers = nn.ModuleList(nn.Linear(1, 1) for _ in range(12))
     >>> list(stages(nn.ModuleDict(dict(layers=layers))))

@@ -183,9 +183,9 @@ class Siamese(BaseModel):
             )
         every = range(count)
         keys = self.key_views or (every if self.symmetric else every[1:])
-        if max(keys) >= count:
+        if min(keys) < 0 or max(keys) >= count:
             raise UserError(
-                f"model.key_views: the data set has {count} views, so the largest index is {count - 1} ('{list(keys)}'); "
+                f"model.key_views: the data set has {count} views, so the indices are 0 to {count - 1} ('{list(keys)}'); "
                 'correct the indices, or set more views in the data set',
                 code='no-such-view',
             )

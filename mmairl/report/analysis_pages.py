@@ -160,7 +160,9 @@ def _add_equal_stages(page: Page, by_pair: Numbers, stages: Sequence[str], out: 
     series = {name: (range(len(line)), line) for name, line in by_pair.items()}
     drawn = _curves(out / 'cka_stages', series, 'CKA of equal stages', x='stage', ticks=stages)
     page.add('Equal stages', 'These numbers are drawn as in Fig. 3b of Huang et al. 2022.', drawn)
-    print_table(stages, _cells(by_pair, 4))
+    missing = [ABSENT] * len(stages)
+    rows = [(name, [*cells, *missing][: len(stages)]) for name, cells in _cells(by_pair, 4)]
+    print_table(stages, rows)
 
 
 def _save_rows(columns: Sequence[str], rows: Numbers, stem: Path) -> None:
@@ -185,8 +187,8 @@ def geometry_page(
 ) -> Path:
     """Write a page about the geometry of the features of any number of networks.
 
-    The page shows alignment, uniformity, rank, spectrum and invariances, and maps and nearest neighbors of images. If
-    `published` is given, the published values of a network follow its measured values.
+    The page shows alignment, uniformity, rank, spectrum and invariances. If each image has one class, the page also shows maps
+    and nearest neighbors of images. If `published` is given, the published values of a network follow its measured values.
     """
     page = Page(
         'Geometry',
@@ -221,11 +223,12 @@ def geometry_page(
         rows += [[name, change, *values] for change, values in changes.items()]
     strengths = [f'strength {strength}' for strength in STRENGTHS]
     save_table(['network', 'change', *strengths], rows, out / 'invariance')
-    labeled = {name: Features(x, images.labels) for name, x in features.items()}
-    add_maps(page, labeled, images.classes, seed)
-    for name, bank in labeled.items():
-        same = (images.picture, bank)
-        add_neighbors(page, same, same, images.classes, f'Nearest neighbors by {name}')
+    if images.labels.ndim == 1:
+        labeled = {name: Features(x, images.labels) for name, x in features.items()}
+        add_maps(page, labeled, images.classes, seed)
+        for name, bank in labeled.items():
+            same = (images.picture, bank)
+            add_neighbors(page, same, same, images.classes, f'Nearest neighbors by {name}')
     return page.write(out / 'geometry.html')
 
 
@@ -299,7 +302,7 @@ def measures_page(
         loss = checkpoint_loss(Path(subjects[name][0]))
         measured[name] = measure_network(network, cfg, loss, count, **loading)
     networks = list(measured)
-    names = [name for name in MEASURES if name in measured[networks[0]]]
+    names = [name for name in MEASURES if all(name in known for known in measured.values())]
     by_network = {}
     for network, known in measured.items():
         by_network[network] = [known[name] for name in names]

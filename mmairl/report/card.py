@@ -144,8 +144,10 @@ def _records_of(backbone: Backbone) -> list[Record]:
 
 
 def _settings(settings: dict[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the settings whose keys start with one of the prefixes. Paths of folders are cut to their last part."""
-    selected = {key: value for key, value in settings.items() if key.startswith(prefixes)}
-    return {
-        key: Path(value).name if key.endswith('root') else value for key, value in selected.items()
-    }
+    """Return the settings whose keys start with one of the prefixes. Paths are cut to their last part."""
+    selected = {}
+    for key, value in settings.items():
+        if key.startswith(prefixes):
+            is_path = key.endswith('root') or Path(str(value)).is_absolute()
+            selected[key] = Path(value).name if is_path else value
+    return selected

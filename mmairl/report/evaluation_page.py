@@ -252,7 +252,7 @@ def write_evaluation_page(
         Path(folder) / NAME,
         'evaluation.html',
         title='Evaluation',
-        lead=f'{_best_score(tables)} Scores are in percent.',
+        lead=f'{_best_score(tables)} Scores are in percent unless their protocol has another unit.',
         tables=[(data, text, results_table(rows)) for data, text, rows in tables],
         low_shots=[(data, low_shot(by_name)) for data, by_name in shots.items()],
         records=[(record, record.details, names[record.network]) for record in records],

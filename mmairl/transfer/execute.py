@@ -110,7 +110,7 @@ def tune_task(
     place: Place,
     trials: Sequence[Mapping[str, Any]],
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Run a task with several sets of options (trials). Return the options with the best score, and a record of all trials.
+    """Run a task with several sets of options (trials). Return the options with the highest score, and a record of all trials.
 
     The options of a trial change the config of the task. The trials are compared by the task's first score, averaged over
     the two halves of the held-out images.

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mmengine import Config
 from PIL import Image
 
-from mmairl.analysis.patch_pictures import class_attention, component_colors
+from mmairl.analysis.patch_pictures import class_attention, component_colors, patch_picture
 from mmairl.config import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.registry import MODELS
@@ -55,6 +56,15 @@ def test_attention_weighs_the_values_of_the_last_layer():
     query, key, _ = attention.qkv(seen['x'])[0].view(25, 3, 2, 8).permute(1, 2, 0, 3)
     weights = torch.softmax(query[:, 0] @ key.mT / 8**0.5, -1)[range(2), range(2), 1:]
     torch.testing.assert_close(heads.flatten(1), weights / weights.amax(1, keepdim=True))
+
+
+def test_images_of_two_channels_are_shown_in_gray():
+    vit = MODELS.build(dict(type='mmpretrain.VisionTransformer', arch=ARCH, img_size=32, patch_size=8, in_channels=2))
+    cfg = Config(dict(model=dict(data_preprocessor=dict(mean=[0.5, 0.5], std=[0.25, 0.25]))))
+    vit.eval()
+    picture = patch_picture({'a': vit}, [torch.rand(2, 32, 32)], cfg)
+    red, green, blue = np.asarray(picture)[:32, :32].transpose(2, 0, 1)
+    assert (red == green).all() and (red == blue).all() and red.std() > 0
 
 
 @pytest.mark.parametrize('checkpoints', [1, 2])

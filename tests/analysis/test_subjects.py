@@ -68,3 +68,11 @@ def test_layer_that_a_part_lacks_is_an_error(trained):
     with pytest.raises(UserError) as caught:
         Images(cfg, 8).network(path, 'teacher', 'predictor')
     assert caught.value.code == 'no-such-head'
+
+
+def test_projector_of_a_checkpoint_without_one_is_an_error(trained, tmp_path):
+    cfg, model, _ = trained
+    torch.save(model.backbone.state_dict(), tmp_path / 'plain.pth')
+    with pytest.raises(UserError) as caught:
+        Images(cfg, 8).network(str(tmp_path / 'plain.pth'), 'student', 'projector')
+    assert caught.value.code == 'no-such-head'

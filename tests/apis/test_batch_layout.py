@@ -24,7 +24,15 @@ def test_total_batch_and_rate_stay_the_same(gpus, per_gpu, accumulation):
     assert cfg.train_dataloader.batch_size == per_gpu
 
 
-@pytest.mark.parametrize('gpus, per_gpu, advice', [(8, 256, 'to 128 or less'), (4, 100, 'to 64'), (3, 8, 'GPUs that')])
+def test_constant_rate_has_no_warm_up():
+    cfg = Config.fromfile(CONFIG)
+    cfg.param_scheduler = []
+    assert 'warm-up        none' in plan(cfg, 8, 64)[1]
+
+
+@pytest.mark.parametrize(
+    'gpus, per_gpu, advice', [(8, 256, 'to 128'), (4, 100, 'to 64'), (3, 8, 'GPUs that'), (3, 999, 'GPUs that')]
+)
 def test_layout_that_changes_the_batch_is_an_error(gpus, per_gpu, advice):
     with raises_code('bad-batch', match=advice):
         plan(Config.fromfile(CONFIG), gpus, per_gpu)

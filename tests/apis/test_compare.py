@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import mmairl
+from mmairl.apis.compare import config_of
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 
@@ -21,3 +22,9 @@ def test_bad_name_is_an_error_before_a_file_is_written(names, code, tmp_path):
     with pytest.raises(UserError) as caught:
         mmairl.compare(networks, 'mmairl::demo/mocov2plus_shapes.py', ['knn'], tmp_path / 'out')
     assert code in ('', caught.value.code) and not (tmp_path / 'out').exists()
+
+
+def test_options_override_the_network_of_a_config(tmp_path):
+    options = {'model.backbone.depth': 50}
+    config = 'mmairl::demo/mocov2plus_shapes.py'
+    assert config_of('a.pth', 'mmairl::evaluation/folder_r50.py', config, options).model.backbone.depth == 50

@@ -1,6 +1,9 @@
 """Image folders: the order of files and classes, unreadable images, and invalid folders."""
 
+import errno
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from harness.errors import raises_code
@@ -32,6 +35,14 @@ def test_classes_are_sorted_and_cyclic_links_raise(tmp_path):
         (tmp_path / 'pair' / one / 'other').symlink_to(tmp_path / 'pair' / two)
     with raises_code('cyclic-link', match='left/other/other:'):
         UnlabelledFolder(tmp_path / 'pair')
+
+
+@pytest.mark.parametrize('kind', [ImageFolder, UnlabelledFolder])
+def test_folder_that_cannot_be_listed_is_an_error(kind, tmp_path, monkeypatch):
+    fault = PermissionError(errno.EACCES, 'Permission denied', str(tmp_path))
+    monkeypatch.setattr(os, 'scandir', Mock(side_effect=fault))
+    with raises_code('unlisted-folder', str(tmp_path)):
+        kind(tmp_path)
 
 
 def test_files_of_each_folder_are_sorted(tmp_path):

@@ -98,6 +98,11 @@ def test_result_that_is_not_one_image_is_an_error(function):
         ForeignTransform(function)(IMAGE)
 
 
+def test_result_that_is_not_a_tensor_is_named_by_its_type():
+    with raises_code('not-one-image', "returned 'ndarray'"):
+        ForeignTransform(lambda image: image.numpy())(IMAGE)
+
+
 @pytest.mark.parametrize('name', ['torchvision.transforms.v2.Nothing', 'no_such_package.Blur', ' '])
 def test_unknown_transform_is_an_error(name):
     with raises_code('no-transform'):

@@ -123,6 +123,8 @@ def test_mixture_has_images_and_labels_of_its_sets(places):
         assert torch.equal(data.raw(index), raw)
     assert [data.member(at) for at in (0, 10, 32)] == ['a/ant/a00.png', 'b/bee/b00', 'c/c08.png']
     assert data.name(32) == f'{places}/c/c08.png'
+    half = dict(type='Part', dataset=dict(type='ImageFolder', root=str(places / 'a')), held=False, fraction=0.5)
+    assert Mixture(dict(half=half)).member(0).startswith('half/ant/a0')
     item = Mixture(three(places), views=[[dict(type='CenterCrop', size=16)]] * 2)[12]
     assert [view.shape for view in item['inputs']] == [(3, 16, 16)] * 2
     assert item['data_samples'] == dict(label=1, index=12)

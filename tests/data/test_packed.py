@@ -15,6 +15,7 @@ from mmairl.data.datasets import ImageFolder, UnlabelledFolder
 from mmairl.data.decode import Reason, decode_bytes
 from mmairl.data.packed import Smaller, pack
 from mmairl.data.shards.dataset import Shards
+from mmairl.data.subsets import ListedSubset
 from mmairl.study.factors import images_of
 
 VIEW = [dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip')]
@@ -56,6 +57,12 @@ def test_packed_items_equal_those_of_the_folder(folder):
     list(pack(UnlabelledFolder(folder), folder.parent / 'out.tar'))
     bare = Shards(folder.parent / 'out.tar')
     assert bare.classes == [] and bare.labels.tolist() == [-1] * 7
+
+
+def test_listed_names_with_dots_are_found(folder):
+    (folder.parent / 'list.txt').write_text('1.c.jpg\nç a/5.jpeg\n')
+    for source in (dict(type='ImageFolder', root=str(folder)), dict(type='Shards', root=str(make(folder)))):
+        assert ListedSubset(source, folder.parent / 'list.txt').indices.tolist() == [1, 6]
 
 
 def test_tar_and_webdataset_unpack_the_files(folder):

@@ -336,6 +336,13 @@ def test_missing_or_broken_file_is_an_error(tmp_path):
     write(tmp_path / 'train2018.json', '{"images": [')
     with raises_code('unreadable-set', 'JSONDecodeError'):
         INaturalist2018(tmp_path)
+    write(tmp_path / 'train2018.json', '[]')
+    with raises_code('unreadable-set', 'TypeError'):
+        INaturalist2018(tmp_path)
+    cars(tmp_path)
+    (tmp_path / 'stanford_cars/devkit/cars_train_annos.mat').write_bytes(b'')
+    with raises_code('unreadable-set', 'MatReadError'):
+        EVERY['StanfordCars'](tmp_path)
     write(tmp_path / 'VOCdevkit/VOC2007/Annotations/000005.xml', '<annotation><object>')
     with raises_code('unreadable-set', 'ParseError'):
         VOC2007(tmp_path)

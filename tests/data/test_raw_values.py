@@ -163,6 +163,25 @@ def test_16_bit_png_keeps_its_values_upright():
         assert same(read(png_of(pixels, color_type, orientation)), np.concatenate(grays, 2))
 
 
+@pytest.mark.parametrize('most', (100, 255, 1000, 65535))
+def test_binary_pgm_and_ppm_keep_their_values(most):
+    for magic, channels in (('P5', 1), ('P6', 3)):
+        pixels = RANDOM.integers(0, most + 1, (6, 9, channels), np.uint8 if most < 256 else np.uint16)
+        stored = pixels.astype(pixels.dtype.newbyteorder('>')).tobytes()
+        data = f'{magic} 9 6 {most}\n'.encode() + stored
+        assert same(read(data), pixels)
+        assert reason(data[:-1]) in (Reason.CUT_SHORT, Reason.BROKEN)
+
+
+def test_unchanged_images_are_scaled_like_changed_ones(tmp_path):
+    for index in range(20):
+        (tmp_path / f'{index}.png').write_bytes(png(noise(8, 8, 4, kind=np.uint8)))
+    data = UnlabelledFolder(tmp_path, views=[[dict(type='RandomFlip')]], channels=4)
+    for index in range(20):
+        view = data[index]['inputs'][0]
+        assert torch.equal(view.sort().values, (data.raw(index) / 255).sort().values)
+
+
 def test_file_with_other_channels_or_depth_is_named(folder):
     uses = [lambda data: data[6], lambda data: list(pack(data, folder.parent / 'out.tar')), channel_statistics]
     odd = {

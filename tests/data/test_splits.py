@@ -70,11 +70,13 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     # Spreadsheets with a German locale write this format.
     table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
-    function = dict(function='no.where')
-    for groups, code in (('[', 'bad-pattern'), (function, 'no-function'), ({'cvs': 1}, 'no-table')):
+    table.write_text('file,file\na.png,one\n')
+    assert read_column(table) == read_column(table, 'file') == {'a.png': 'one'}
+    functions = (dict(function='no.where'), 'no-function'), (dict(function='no-where'), 'no-function')
+    for groups, code in (('[', 'bad-pattern'), *functions, ({'cvs': 1}, 'no-table')):
         with raises_code(code):
             groups_of(names, groups)
-    for groups in (r'p1', dict(csv=table, column='patient')):
+    for groups in (r'p1', dict(csv=table, column='file')):
         with raises_code('no-group', match='the first: p'):
             groups_of(['p1/a.png', 'p3/c.png'], groups)
 

@@ -190,6 +190,8 @@ ERRORS = [
     ('cyclic-taxonomy', lambda root: relabelled(root, 3, 'a b\nb a', ['a'])),
     ('bad-taxonomy', lambda root: relabelled(root, 3, 'one two three')),
     ('labels-or-taxonomy', lambda _: Relabelled(numbered(1, 2))),
+    ('labels-or-taxonomy', lambda _: Relabelled(numbered(1, 2), taxonomy='tree.txt')),
+    ('labels-or-taxonomy', lambda _: Relabelled(numbered(1, 2), labels='labels.txt', groups=2)),
     ('class-without-group', lambda root: with_labels(root, 'cat 1\ncup 0\n')),
     ('class-in-two-groups', lambda root: with_labels(root, 'cat 1\ncup 0\nhusky 1\ncat 0\n')),
     ('bad-labels', lambda root: with_labels(root, 'cat\n')),

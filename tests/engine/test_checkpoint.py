@@ -62,6 +62,17 @@ def test_newest_checkpoint_is_the_noted_or_last_file(folder):
         assert name_of_newest(folder) == expected
 
 
+def test_note_of_a_resumed_run_is_an_absolute_path(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    RunStart(run='a', path='iter_25.pth', resume=True).begin(Path())
+    assert (folder / 'last_checkpoint').read_text() == str(folder / 'iter_25.pth')
+
+
+def test_tensor_in_the_work_dir_is_skipped(folder):
+    torch.save(torch.zeros(3), folder / 'features.pth')
+    assert name_of_newest(folder) == 'iter_25.pth'
+
+
 def test_damaged_checkpoint_falls_back_to_the_previous(folder):
     flip(folder / 'iter_25.pth')
     (folder / 'dangling.pth').symlink_to(folder / 'gone')

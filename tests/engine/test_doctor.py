@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from harness import resume as resuming
+from harness.errors import raises_code
 
 from mmairl.cli.doctor import main
 from mmairl.engine import doctor
@@ -12,6 +13,7 @@ from mmairl.engine.checkpoint import StoredCheckpoint
 from mmairl.engine.doctor import Outcome, Remedy, Sign, Trial, by_likelihood, first_sign, remedies, treat
 from mmairl.engine.fork import Fork
 from mmairl.engine.health import QUANTITIES
+from mmairl.engine.replay import choose_stretches, stretches_of
 
 # For each planted fault: the changed options, the quantity that shows the fault, and the remedy.
 FAULTS = {
@@ -107,10 +109,32 @@ def test_forks_last_until_after_the_sign(monkeypatch):
     """The continued runs must reach the first bad value. Otherwise, even the unchanged run would look healthy."""
     stored = [StoredCheckpoint(Path('a'), dict(iter=iteration)) for iteration in (300, 600, 900)]
     monkeypatch.setattr(doctor, 'checkpoints_of_run', lambda work_dir: stored)
+    monkeypatch.setattr(doctor, 'length_of_run', lambda work_dir: 0)
     late = Trial(Path(), Sign(QUANTITIES[0], 890, nan), steps=200)
     assert (late.first, late.last) == (600, 990)
     early = Trial(Path(), Sign(QUANTITIES[0], 610, nan), steps=200)
     assert (early.first, early.last) == (600, 800)
+    monkeypatch.setattr(doctor, 'length_of_run', lambda work_dir: 900)
+    assert Trial(Path(), late.sign, steps=200).last == 900, 'forks cannot train beyond the end of the run'
+
+
+def test_sign_at_the_end_of_a_run_is_measured(tmp_path):
+    changes, _, _ = FAULTS['teacher without momentum']
+    run = planted(tmp_path / 'run', changes | {'train_cfg.max_epochs': 2, 'param_scheduler.0.end': 2})
+    at_end = Trial(run, Sign(first_sign(run).quantity, 8, 0.0), steps=6)
+    assert at_end.last == 8 and at_end.severity({}, 0) >= 1
+
+
+def test_fork_needs_a_checkpoint_or_random_weights(tmp_path):
+    short = {'train_cfg.max_epochs': 1, 'param_scheduler.0.end': 1}
+    first = planted(tmp_path / 'first', short)
+    second = planted(tmp_path / 'second', short | {'load_from': str(first / 'iter_4.pth')})
+    sign = Sign(QUANTITIES[0], 2, nan)
+    assert Trial(first, sign).start is None
+    with raises_code('no-checkpoint-before'):
+        _ = Trial(second, sign).start
+    with raises_code('no-stretch'):
+        choose_stretches(stretches_of(second), 3)
 
 
 def test_cause_precedes_remedies_of_every_fault():

@@ -193,6 +193,12 @@ def test_other_version_is_not_comparable(run_dir, monkeypatch, number):
     assert '9.9' in verdict.reason
 
 
+def test_run_without_a_config_is_not_comparable(copied):
+    stretch = stretches_of(copied)[0]
+    shutil.rmtree(next(copied.glob('*/vis_data')))
+    assert check_stretch(copied, stretch).status == replay.NOT_COMPARABLE
+
+
 def test_stretch_spans_a_missing_checkpoint(copied):
     (copied / 'iter_4.pth').unlink()
     assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
@@ -205,6 +211,8 @@ def test_no_stretch_ends_at_a_checkpoint_after_a_signal(tmp_path):
     with pytest.raises(Stopped):
         resuming.run(cfg)
     assert stretches_of(folder) == []
+    with raises_code('no-stretches'):
+        main([str(folder), '--check', '1'])
     resuming.run(resuming.config('shuffle_bn', str(folder), resume=True, epochs=1, steps=4, every=4))
     assert len(checkpoints_of_run(folder)) == 2
     assert [str(stretch) for stretch in stretches_of(folder)] == ['iterations 3 to 4']

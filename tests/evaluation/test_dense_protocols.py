@@ -1,6 +1,7 @@
 """The protocols `segment` and `depth_probe`: scores equal loops in float64, and heads learn to find bright squares."""
 
 import math
+import sys
 import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,6 +99,13 @@ def test_miou_equals_a_float64_loop():
     scores, details = settings.summarize('linear', sum(statistics), classes)
     assert scores['mIoU'] == pytest.approx(100 * np.mean(counts[:, 0] / counts[:, 1]), abs=1e-4)
     assert details['per_class']['b'] == pytest.approx(100 * counts[1, 0] / counts[1, 1], abs=1e-4)
+
+
+def test_missing_mmseg_raises_before_training(dense_cfg, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'mmseg.evaluation.metrics', None)
+    monkeypatch.setattr(dense_protocol.DenseProtocol, 'run', None)
+    with raises_code('missing-mmseg'):
+        probe(dense_cfg)
 
 
 def test_depth_scores_equal_a_loop_and_mmseg():

@@ -90,6 +90,7 @@ def test_array_of_five_planes_is_ambiguous():
 def test_each_kind_of_image_is_embedded_or_an_error(network, checkpoint, pixels):
     reference, tensor = expected(network, pixels, *IMAGENET), torch.from_numpy(pixels).permute(0, 3, 1, 2)
     grey = expected(network, pixels[..., :1].repeat(3, 3), *IMAGENET)
+    black_or_white = expected(network, np.where(pixels[:1] > 127, 255, 0).astype(np.uint8), *IMAGENET)
     for images, features in (
         (Image.fromarray(pixels[0]), reference[:1]),
         (pixels[0], reference[:1]),
@@ -102,6 +103,8 @@ def test_each_kind_of_image_is_embedded_or_an_error(network, checkpoint, pixels)
         (pixels[..., :1], grey),
         (tensor[0, 0], grey[:1]),
         (tensor[:, :1], grey),
+        (pixels[0] > 127, black_or_white),
+        (tensor[0] > 127, black_or_white),
     ):
         rows, names = mmairl.embed(checkpoint, images, size=CROP)
         assert names == [f'image {number}' for number in range(len(features))]

@@ -17,6 +17,7 @@ from filelock import FileLock
 from harness.errors import raises_code
 from PIL import Image
 from torch import nn
+from torch.utils.data import Subset
 
 from mmairl.data.datasets import ImageFolder
 from mmairl.evaluation import feature_store
@@ -124,6 +125,11 @@ def test_interrupted_extraction_leaves_no_file(tmp_path, monkeypatch):
     path.with_name('.key.npy.lock').touch()
     assert torch.equal(stored(path, None, Noise(), HOW).x, extract(None, Noise(), HOW).x)
     assert in_store(tmp_path / 'f') == ['key.npy']
+
+
+def test_process_without_images_extracts_nothing(tmp_path):
+    dataset = Subset(DATASETS.build(dict(type='Shapes', count=1, size=32)), [])
+    assert list(Extraction([0.5] * 3, [0.5] * 3).batches(None, dataset)) == []
 
 
 def test_damaged_file_and_failed_lock_are_errors(tmp_path):

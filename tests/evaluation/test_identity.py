@@ -148,10 +148,17 @@ def test_custom_data_set_is_identified_by_its_folder(tmp_path, folder):
         def __len__(self) -> int:
             return 10
 
+    class Mixed(torch.utils.data.ConcatDataset):
+        sets = dict(own=Own())
+
     data = dict(type='Own', root=str(folder))
     base = data_identity(data, Own())
+    mixed = dict(type='Mixture', sets=dict(own=data))
+    mixture = Mixed([Own()])
+    of_mixture = data_identity(mixed, mixture)
     swap_pixels(folder / 'b/2.bmp')
     assert data_identity(data, Own()) != base
+    assert data_identity(mixed, mixture) != of_mixture
 
 
 def test_weights_differ_by_value_shape_and_name():

@@ -103,7 +103,12 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
 
 def test_bad_input_raises_and_writes_no_json(tool, cfg, config_file, checkpoint, tmp_path, capsys):
     checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
-    for arguments, message in (([], 'expected a checkpoint, --init'), ([checkpoint], 'truncated or damaged')):
+    for arguments, message in (
+        ([], 'expected a checkpoint, --init'),
+        ([checkpoint], 'truncated or damaged'),
+        (['--init', 'pixels', '--settings', 'workers=0'], 'use --workers'),
+        (['--init', 'pixels', '--k', '5', '--settings', 'ks=[3]'], 'use --ks'),
+    ):
         with pytest.raises(SystemExit, match='2'):
             tool('knn', config_file, *arguments)
         printed = capsys.readouterr().err
@@ -157,3 +162,12 @@ def of_five(name: str) -> str:
     Each part has a multiple of fifteen images, so no two parts share a group.
     """
     return str(next(CALLS) // 15)
+
+
+@pytest.mark.parametrize('views', [[dict(type='CenterCrop', size=24)], None])
+def test_input_size_follows_the_views_of_the_protocol(cfg, views):
+    cfg.evaluation.test.views = [[dict(type='CenterCrop', size=16)]]
+    if views:
+        cfg.evaluation.views = dict(knn=views)
+    assert settings_for('knn').input_size(cfg) == (24 if views else 16)
+    assert settings_for('logreg').input_size(cfg) == 16

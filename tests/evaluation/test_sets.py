@@ -20,7 +20,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation import sets
 from mmairl.evaluation.overlap import shared_images
 from mmairl.evaluation.protocol import evaluate
-from mmairl.evaluation.sets import PARTS, evaluation_sets, held_out, require_apart
+from mmairl.evaluation.sets import PARTS, evaluation_sets, held_out, refit, require_apart
 from mmairl.registry import DATASETS, TRANSFORMS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -61,6 +61,12 @@ def test_evaluation_without_a_part_is_an_error(folders, part):
     cfg = Config(dict(evaluation={**folders, part: None}))
     with raises_code('no-evaluation-data'):
         evaluation_sets(cfg)
+
+
+@pytest.mark.parametrize('val,split', [('a', 'train+val'), ('b', 'train')])
+def test_refit_adds_only_validation_images_of_one_data_set(val, split):
+    data = {name: dict(type='Digits', root=root, split=name) for name, root in (('train', 'a'), ('val', val))}
+    assert refit(data)['split'] == split
 
 
 def test_validation_set_of_none_is_held_out(folders):

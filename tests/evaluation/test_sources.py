@@ -67,6 +67,14 @@ def test_source_covers_dotted_types_and_files_by_path(folder):
     assert outside_sources(cfg).keys() == {'a_method', 'a_helper', 'a_script.py', 'a_neighbor'}
 
 
+def test_files_of_the_same_name_are_all_covered(folder):
+    for name in ('one', 'two'):
+        (folder / name).mkdir()
+        (folder / name / 'recipe.py').write_text(f'lr = "{name}"')
+    recipes = dict(linear=str(folder / 'one/recipe.py'), finetune=str(folder / 'two/recipe.py'))
+    assert outside_sources(Config(dict(recipes=recipes))).keys() == {'recipe.py', 'two/recipe.py'}
+
+
 def test_missing_module_is_recorded_and_compared(folder):
     cfg = Config(dict(custom_imports=dict(imports=['a_missing'], allow_failed_imports=True)))
     before = outside_sources(cfg)

@@ -143,5 +143,7 @@ def test_small_classes_and_unknown_labels_are_errors(digits, kinds):
     groups = np.where(column.numpy(), 'one', [f'p{number % 5}' for number in range(len(column))])
     with raises_code('one-group'):
         svm(dataclasses.replace(digits[0], groups=groups), digits[1], GRID)
+    with raises_code('few-groups', match='only 2 groups'):
+        svm(dataclasses.replace(digits[0], groups=np.arange(len(column)) % 2), digits[1], GRID)
     with raises_code('label-out-of-range'):
         svm(digits[0], Features(digits[1].x, digits[1].y + 1))

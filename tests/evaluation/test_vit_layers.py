@@ -54,6 +54,17 @@ def test_dinov2_grid_has_52_heads():
     assert len(recipe.sweep.lr) * len(recipe.sweep.layers) * len(recipe.sweep.pooling) == 52
 
 
+def test_heads_take_settings_outside_the_sweep_from_the_recipe():
+    recipe = load_config('mmairl::_base_/recipes/linear_dinov2_10e.py')
+    recipe.model.layers = 2
+    recipe.sweep = dict(pooling=['cls', 'mean'])
+    many = _many_heads(recipe, [dict(pooling=pooling) for pooling in recipe.sweep['pooling']])
+    assert many.model.blocks == [[1, 1, 0], [0, 0, 1]]
+    optimizer = recipe.optim_wrapper.optimizer
+    assert many.optim_wrapper.optimizer.rates == [optimizer.lr] * 2
+    assert many.optim_wrapper.optimizer.decays == [optimizer.get('weight_decay', 0.0)] * 2
+
+
 def test_sweep_over_layers_tests_the_best_point(cfg, tmp_path, small_recipe):
     cfg.model.backbone = BACKBONE
     cfg.model.in_channels = 16

@@ -93,6 +93,7 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
         ('bad-length', {'model.queue.length': 0}, 2),
         ('unknown-start', {'model.queue.start': 'full'}, 2),
         ('no-such-view', {'model.key_views': [2]}, 2),
+        ('no-such-view', {'model.key_views': [0, -1]}, 2),
         ('too-few-views', {}, 1),
     ],
 )

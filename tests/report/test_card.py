@@ -19,6 +19,7 @@ SETTINGS = {
     'train_dataloader.dataset.views': "[[{'type': 'RandomResizedCrop', 'size': 96}]]",
     'optim_wrapper.optimizer.lr': 0.03,
     'train_dataloader.dataset.root': '/home/me/leaves',
+    'train_dataloader.dataset.cache': '/home/me/copies',
     'log_level': 'INFO',
 }
 
@@ -49,6 +50,7 @@ def test_card_shows_the_checkpoints_settings(checkpoint, tmp_path, run_tool, to,
     for phrase in (
         'ResNet-18 with 11.2 million',
         '`train_dataloader.dataset.root`: leaves',
+        '`train_dataloader.dataset.cache`: copies',
         '`model.queue.length`: 4096',
         'epoch_7.pth',
         name,

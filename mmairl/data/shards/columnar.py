@@ -81,16 +81,25 @@ def read_arrow(file: Path, name: str) -> ShardRows:
         table = table.select(columns.used)
         table.validate(full=True)  # wrong offsets would read memory outside the file
         rows = labeled_rows(table, columns, name)
-        for images in table.column(columns.image).chunks:
-            images = images.field('bytes') if pa.types.is_struct(images.type) else images
-            if images.null_count and images.null_count == len(images):
-                raise UserError(
-                    f'{name}: the shard contains paths instead of images; store the images by dataset.save_to_disk(...)',
-                    code='paths-in-arrow',
-                )
+        chunks = [
+            images.field('bytes') if pa.types.is_struct(images.type) else images
+            for images in table.column(columns.image).chunks
+            if len(images)
+        ]
+        if chunks and all(images.null_count == len(images) for images in chunks):
+            raise UserError(
+                f'{name}: the shard contains paths instead of images; store the images by dataset.save_to_disk(...)',
+                code='paths-in-arrow',
+            )
+        for images in chunks:
             is_large = pa.types.is_large_binary(images.type)
             offsets = np.frombuffer(images.buffers()[1], np.int64 if is_large else np.int32)
             offsets = offsets[images.offset :][: len(images) + 1].astype(np.int64)
+            if offsets[0] == offsets[-1]:
+                # All images of this chunk are empty, so the chunk may have no buffer for their content.
+                rows.starts += [0] * len(images)
+                rows.sizes += [0] * len(images)
+                continue
             place = images.buffers()[2].address - content.address
             if not 0 <= place < content.size:
                 raise UserError(
@@ -175,8 +184,8 @@ opened_once = lru_cache(open_parquet)
 def row_group(file: io.FileIO, name: str, group: int) -> Any:
     """Return all images of a row group. The images are compressed together, so a single image cannot be read alone."""
     opened, columns = opened_once(file, name)
-    table = opened.read_row_group(group, [columns.image], use_threads=False)
-    return table.column(0).combine_chunks()
+    # The chunks of the column are not combined, because pyarrow cannot combine chunks of more than 2 GB in total.
+    return opened.read_row_group(group, [columns.image], use_threads=False).column(0)
 
 
 def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:

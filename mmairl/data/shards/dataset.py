@@ -95,11 +95,14 @@ class Shards(ViewDataset):
         shard, start, size = self.contents.place(index)
         name = self.contents.shards[shard]
         stamp = self.contents.stamps[shard]
-        if size > BYTES_PER_PIXEL * self.max_pixels:
+        is_parquet = remote.base_name(name).endswith(
+            '.parquet'
+        )  # `size` is then the row of the image
+        if not is_parquet and size > BYTES_PER_PIXEL * self.max_pixels:
             raise UnreadableImage(Reason.TOO_LARGE)
         if self.cache or not remote.is_remote(name):
             return retried(lambda: read_local(name, stamp, self.cache, start, size), name)
-        if remote.base_name(name).endswith('.parquet'):
+        if is_parquet:
             raise UserError(
                 f'{name}: remote Parquet files require a cache; set cache of the data set to a folder of this node',
                 code='parquet-without-cache',

@@ -40,7 +40,7 @@ HASHED = 2**28
 class Index:
     """The index of the images in all shards. Item i of `starts`, `sizes`, `labels` and `name_ends` describes image i.
 
-    bounds[s] is the first image of shard s.
+    bounds[s] is the index of the first image of shard s.
     """
 
     def __init__(self, folder: Path, shards: Sequence[str]) -> None:

@@ -19,8 +19,8 @@ class ShardRows:
     and Parquet files, the names are empty.
 
     Attributes:
-        label_kind: The form of the labels in the shard: 'none', 'numbers', 'names' (`classes` contains the names that occur)
-            or 'classes' (`classes` contains the names that the shard states).
+        label_kind: The form of the labels in the shard: 'none', 'numbers', 'names' (the labels are names, and `classes`
+            contains all of them) or 'classes' (the labels are numbers, and the shard states the names in `classes`).
         groups: Number of images in each unit that must be read as a whole. The list is empty if images can be read one by
             one.
     """

@@ -233,12 +233,14 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     study = found.study
     rows = len(trained_rows(study))
     present = len(study['seeds'])
+    first = max(study['seeds'], default=-1) + 1
+    missing = max(FEW_SEEDS - present, 0)
     if len(found.with_verdict(ONE_SEED)) == len(found.all):
         yield Step(
             Markup(f'Run {counted(FEW_SEEDS - 1, "more seed")}'),
             'one seed cannot decide a comparison; three seeds detect large effects',
             cost_of(study, rows * (FEW_SEEDS - 1)),
-            command(study, seeds=range(FEW_SEEDS)),
+            command(study, seeds=[*study['seeds'], *range(first, first + missing)]),
         )
         return
     options = []
@@ -255,7 +257,6 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
         )
     elif options:
         more, size, name = min(options, key=lambda option: option[0])
-        first = max(study['seeds'], default=-1) + 1
         decided = f'enough to detect a difference of {size:.1f} points with 80 % power'
         yield Step(
             Markup('Run {} to decide {}').format(counted(more, 'more seed'), quoted(name)),

@@ -95,8 +95,8 @@ def response(trials: Sequence[Trial], dimension: str, key: str) -> Markup:
         dimension: The name of the dimension.
         key: The config key of the dimension.
     """
-    values = {trial['values'][dimension] for trial in trials}
-    ordered = sorted(values, key=lambda value: (str(type(value)), value))
+    values = {repr(trial['values'][dimension]): trial['values'][dimension] for trial in trials}
+    ordered = sorted(values.values(), key=_order)
     numeric = all(isinstance(value, int | float) for value in ordered)
     groups = {}
     for search in sorted({trial['search'] for trial in trials}):
@@ -120,6 +120,11 @@ def response(trials: Sequence[Trial], dimension: str, key: str) -> Markup:
         ticks=() if numeric else [str(value) for value in ordered],
         dots=True,
     )
+
+
+def _order(value: Any) -> tuple[str, Any]:
+    """Return the key by which the values of a dimension are sorted. A value may also be a list or a dictionary."""
+    return str(type(value)), value if isinstance(value, int | float) else str(value)
 
 
 def best_chart(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Markup:

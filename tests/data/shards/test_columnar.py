@@ -1,5 +1,6 @@
 """Shards that webdataset, pyarrow and datasets have written, and damaged or hostile Arrow and Parquet files."""
 
+import mmap
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from data.archives import png
 from harness.errors import raises_code
 from torch.utils.data import DataLoader
 
+from mmairl.data.decode import UnreadableImage
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.shards import columnar
 from mmairl.data.shards.dataset import Shards
@@ -152,6 +154,33 @@ def test_data_set_of_the_hub_is_read_by_name(tmp_path, monkeypatch):
 def test_missing_class_name_is_no_label(tmp_path):
     path = parquet(tmp_path / 'a.parquet', dict(jpg=FILES[:3], label=['cat', 'dog', None]))
     assert Shards(path).labels.tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize('missing', [[], [b'', b''], [None]])
+def test_chunk_without_images_does_not_reject_arrow(missing, tmp_path):
+    schema = pa.schema(dict(image=pa.binary()))
+    with pa.OSFile(str(tmp_path / 'a.arrow'), 'wb') as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for files in (FILES[:2], missing, FILES[2:]):
+            writer.write_batch(pa.record_batch([pa.array(files, pa.binary())], schema=schema))
+    shards = Shards(tmp_path / 'a.arrow')
+    assert len(shards) == 10 + len(missing) and torch.equal(shards.raw(len(shards) - 1), IMAGES[9])
+    for index in range(2, 2 + len(missing)):
+        with pytest.raises(UnreadableImage, match='is empty'):
+            shards.raw(index)
+
+
+def test_row_of_a_parquet_image_is_not_its_size(tmp_path):
+    shards = Shards(parquet(tmp_path / 'a.parquet', dict(image=[FILES[0]] * 40)), max_pixels=1)
+    assert shards.encoded(39) == FILES[0]
+
+
+def test_row_group_can_have_more_than_two_gigabytes(monkeypatch):
+    memory = pa.py_buffer(mmap.mmap(-1, 2**30))  # no page of this memory is used
+    large = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.int32([0, 2**30])), memory])
+    table = pa.table(dict(image=pa.chunked_array([pa.array(FILES[:1]), large, large])))
+    opened = Mock(read_row_group=Mock(return_value=table))
+    monkeypatch.setattr(columnar, 'opened_once', Mock(return_value=(opened, columnar.Columns('image', None, []))))
+    assert columnar.parquet_image(Mock(), 'a.parquet', 0, 0) == FILES[0]
 
 
 def test_overwritten_parquet_is_read_again(tmp_path):

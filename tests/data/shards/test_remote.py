@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from data.archives import PIXELS, all_pixels, numbered_shard
+from data.archives import PIXELS, all_pixels, archive, numbered_shard, png
 from harness.errors import raises_code
 
+from mmairl.data.decode import UnreadableImage
 from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
 
@@ -83,6 +84,17 @@ def storage(server, own_cache, clock, monkeypatch):
     served._server.app = faults
     yield client, faults
     faults.left = 0
+
+
+def test_empty_remote_image_is_unreadable(storage):
+    client, _ = storage
+    client.put_object(
+        Bucket='images', Key='empty/a.tar', Body=archive({'a.png': b'', 'b.png': png(np.zeros((8, 8, 3), np.uint8))})
+    )
+    data = Shards('s3://images/empty/a.tar')
+    with pytest.raises(UnreadableImage, match='is empty'):
+        data.raw(0)
+    assert len(data.raw(1)) == 3
 
 
 def test_remote_images_are_read_also_in_workers(storage):

@@ -99,6 +99,14 @@ def test_study_of_one_seed_suggests_three_seeds():
     assert step.cost == '6 runs, 12 min'
 
 
+def test_more_seeds_include_the_seed_of_the_study():
+    record = one_seed()
+    record['seeds'] = [7]
+    for row in record['rows']:
+        row['runs'] = [dict(run, seed=7) for run in row['runs']]
+    assert next_steps(record)[0].command.endswith('--seeds 7 8 9')
+
+
 def test_unfinished_runs_state_how_to_refresh():
     text = plain(problems(unfinished()))
     assert '12 of 15 runs are finished (1 missing, 1 running, 1 failed).' in text

@@ -10,7 +10,7 @@ from study.pages.planted import trial
 from study.pages.test_study_page import text_of
 
 from mmairl.report.page import fill
-from mmairl.study.pages.search_section import search_values
+from mmairl.study.pages.search_section import response, search_values
 
 
 def row(name: str, on: str | None, *scores: float, state: str = 'done') -> dict:
@@ -86,3 +86,8 @@ def test_section_charts_trials_over_each_dimension(section):
     assert norm['ticks'] == ['a']
     line = best['series'][0]
     assert (line['y'], line['low'], line['high']) == ([41, 41], [40, 40], [42, 42])
+
+
+def test_values_of_a_dimension_may_be_lists():
+    trials = [dict(search=0, score=score, values=dict(betas=[0.9, score])) for score in (0.99, 0.95)]
+    assert '[0.9, 0.95]' in response(trials, 'betas', 'betas')
