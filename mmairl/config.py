@@ -6,6 +6,7 @@ The name `mmairl::NAME.py` refers to a config of this package; see `config_names
 """
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from keyword import iskeyword
@@ -250,6 +251,9 @@ def _expression(value: Any, indent: str = '') -> str:
     elif callable(value):
         # Write a class or function as its import path, which mmengine's registries can resolve.
         return repr(f'{value.__module__}.{value.__qualname__}')
+    elif isinstance(value, float) and not math.isfinite(value):
+        # 1e999 is infinity. Unlike a call of `float`, `read_run_config` can read this literal.
+        return "float('nan')" if math.isnan(value) else str(value).replace('inf', '1e999')
     else:
         return repr(value) if isinstance(value, str) else str(value)
     line = start + ', '.join(parts) + (',)' if start == '(' and len(parts) == 1 else end)

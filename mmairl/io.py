@@ -207,7 +207,10 @@ def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
 
 
 def refuse_expansion(content: Any, most: int) -> None:
-    """Raise OverflowError if the content of a YAML file has more than `most` values after all aliases are expanded."""
+    """Raise OverflowError if the content of a YAML file has more than `most` values after all aliases are expanded.
+
+    Each entry of a dictionary counts as four values.
+    """
     parts = json.JSONEncoder(skipkeys=True, default=str).iterencode(content)
     if next(islice(parts, most, None), None):
         raise OverflowError('it has too many values')

@@ -1,4 +1,4 @@
-"""The registries of mmairl. Each is a child of a registry of mmengine and has the scope ``mmairl``.
+"""The registries of mmairl. Each has the scope ``mmairl`` and, except for PROTOCOLS, is a child of a registry of mmengine.
 
 A registry has a table of modules and of the classes that each module registers. Looking up a class imports only the module of
 that class, so a run imports only the modules that its config requires. To use a class of mmpretrain, mmdet or mmseg, write the
@@ -71,7 +71,8 @@ class Registry(parent.Registry):
         """Return the class of this name, or None if it is unknown. Never import another package to find it."""
         scope, _, inner = name.rpartition('.')
         if scope not in ('', self.scope):
-            other = self.parent.children.get(scope)
+            is_parent = scope == self.parent.scope
+            other = self.parent if is_parent else self.parent.children.get(scope)
             return other and other.module_dict.get(inner)
         if inner in self.module_dict or inner in self.module_of:
             return self.get(inner)

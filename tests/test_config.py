@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from mmengine.config import Config
 from mmairl.cli.factors import table
 from mmairl.config import MOVED_MODULES, load_config, python_text, same_config, write_config
 from mmairl.engine.checks import check_config
+from mmairl.engine.curves import read_run_config
 from mmairl.errors import UserError
 from mmairl.io import write_text
 from mmairl.study.factors import changed, factors_of
@@ -149,6 +151,13 @@ def test_braces_of_a_written_config_stay(tmp_path, monkeypatch, suffix):
     else:
         write_config(cfg, path)
     assert load_config(path).to_dict() == values
+
+
+def test_python_text_keeps_numbers_that_are_not_finite(tmp_path):
+    path = tmp_path / 'start' / 'vis_data' / 'config.py'
+    write_text(path, python_text(Config(dict(ends=[math.inf, -math.inf], loss=math.nan))))
+    cfg = load_config(path)
+    assert cfg.ends == read_run_config(tmp_path)['ends'] == [math.inf, -math.inf] and math.isnan(cfg.loss)
 
 
 @pytest.mark.parametrize('old', MOVED_MODULES)

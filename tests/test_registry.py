@@ -52,6 +52,10 @@ def test_unregistered_class_names_the_way_to_import_it(name, advice):
         registry.MODELS.build(dict(type=name))
 
 
+def test_lookup_finds_classes_of_mmengine():
+    assert registry.HOOKS.peek('mmengine.IterTimerHook') is registry.HOOKS.peek('IterTimerHook') is not None
+
+
 def test_lookup_imports_no_other_package():
     assert registry.MODELS.peek('mmdet.NoSuchDetector') is None
     assert 'mmdet' not in parent.MODELS.children or parent.MODELS.children['mmdet'].get('NoSuchDetector') is None

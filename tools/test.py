@@ -22,8 +22,12 @@ def words(arguments: list[str]) -> list[str]:
 
 def protocol_of(config: str) -> str:
     from mmairl.config import load_config
+    from mmairl.errors import UserError
 
-    settings = load_config(config).get('evaluation', {}).get('settings', {})
+    try:
+        settings = load_config(config).get('evaluation', {}).get('settings', {})
+    except UserError:
+        return 'knn'  # `mmairl evaluate` loads the config again and reports the error
     return next(iter(settings)) if len(settings) == 1 else 'knn'
 
 

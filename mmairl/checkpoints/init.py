@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.norms import warning_before_fine_tuning
-from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.errors import UserError
 from mmairl.registry import WEIGHT_INITIALIZERS
 
@@ -44,15 +44,19 @@ class PretrainedBackbone:
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
         """Return the backbone's weights, and a text that states where they come from."""
+        backbone = self.read(self.checkpoint, self.part)
+        return backbone.weights, str(backbone)
+
+    def read(self, checkpoint: str, part: str) -> Backbone:
+        """Return the backbone in a checkpoint, which may be a network of any kind if the module is a whole backbone."""
         try:
-            backbone = read_backbone(self.checkpoint, self.part, network=self.network)
+            return read_backbone(checkpoint, part, network=self.network)
         except UserError as error:
             # The module may have only some of the stages, like a C4 detector's backbone. In this case, the complete network
             # is read, without comparing it with the module, and `weights_for` selects the stages.
             if self.network is None or error.code not in ('other-network', 'incomplete-network'):
                 raise
-            backbone = read_backbone(self.checkpoint, self.part)
-        return backbone.weights, str(backbone)
+            return read_backbone(checkpoint, part)
 
     def __call__(self, module: nn.Module) -> None:
         self.network = None if self.prefix else module.state_dict()

@@ -21,7 +21,8 @@ ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_st
 WRAPPERS = ('module.', '_orig_mod.')
 # VISSL has dictionaries with these names inside the dictionary of weights.
 NESTED = ('trunk', 'heads')
-# In every layout, the name of a tensor in the stem of a ResNet or ViT begins with one of these strings.
+# If other tensors may have the prefix of a format, too, the format matches if the prefix is followed by one of these names
+# of a ResNet's or ViT's stem.
 STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token', 'conv_proj.')
 
 

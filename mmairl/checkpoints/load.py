@@ -143,7 +143,7 @@ def warn(text: str) -> None:
 
 
 def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
-    """Return one dictionary of a checkpoint, by default `meta`, or None if the file cannot be read.
+    """Return one dictionary of a checkpoint, by default `meta`, or None if the file cannot be read or lacks it.
 
     The tensors in the checkpoint are not read.
 

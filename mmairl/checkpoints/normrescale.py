@@ -15,7 +15,6 @@ from torch import Tensor
 from mmairl.checkpoints.init import PretrainedBackbone
 from mmairl.checkpoints.load import first_few
 from mmairl.checkpoints.norms import is_statistic
-from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
 from mmairl.registry import WEIGHT_INITIALIZERS
 
@@ -290,7 +289,7 @@ class NormRescaled(PretrainedBackbone):
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
         weights, origin = super().weights()
-        anchor = read_backbone(self.anchor, self.anchor_part).weights if self.anchor else None
+        anchor = self.read(self.anchor, self.anchor_part).weights if self.anchor else None
         rescaled, rows = normrescale(weights, anchor, self.constant, **self.options)
         # A tensor that is zero in either network, such as an untrained bias, and a tensor of whole numbers are left
         # unchanged. If any other tensor was not rescaled, the anchor does not fit the checkpoint.

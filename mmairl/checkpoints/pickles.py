@@ -475,8 +475,8 @@ def restore_histories(checkpoint: dict[str, Any]) -> None:
 def portable(value: Any, place: str = '') -> Any:
     """Return a copy of a value that `torch.load(weights_only=True)` accepts, even in a process without mmairl.
 
-    NumPy numbers become Python numbers, and arrays become tensors. Objects that cannot be converted are left out, with a
-    warning.
+    NumPy numbers become Python numbers, and arrays become tensors. Objects that cannot be converted are left out of
+    dictionaries, and replaced by None in lists, tuples and sets, with a warning.
 
     Args:
         value: The value to copy.

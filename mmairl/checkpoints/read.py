@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mmairl.checkpoints.architecture import backbone_of, require_complete
 from mmairl.checkpoints.hub_config import (
+    INTERPOLATIONS,
     HubConfig,
     Input,
     hub_config,
@@ -136,11 +137,16 @@ class Backbone:
         if self.settings:
             return input_of(self.settings)
         if 'mean' in self.origin and 'std' in self.origin:
-            size = str(self.origin.get('size', ''))
+            size, channels = (str(self.origin.get(name, '')) for name in ('size', 'channels'))
+            interpolation = self.origin.get('interpolation')
             return Input(
                 mean=parse_statistics(self.origin['mean'], 'mean', self.path),
                 std=parse_statistics(self.origin['std'], 'std', self.path),
                 size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size,
+                channels=int(channels) if re.fullmatch(r'[1-9]\d{0,3}', channels) else None,
+                interpolation=interpolation
+                if interpolation in INTERPOLATIONS
+                else Input.interpolation,
                 origin='its record',
             )
         if self._is_torchvision:
@@ -158,6 +164,10 @@ class Backbone:
         images = self.input
         if images.origin:
             record |= dict(mean=list(images.mean), std=list(images.std), size=images.size)
+            if images.channels is not None:
+                record['channels'] = images.channels
+            if images.interpolation != Input.interpolation:
+                record['interpolation'] = images.interpolation
         file = self.path if is_released(self.path) else Path(self.path).name
         return {**record, 'file': file, 'source_format': self.source, 'part': self.part}
 

@@ -60,7 +60,8 @@ def released_file(name: str) -> Path:
         name: 'torchvision:NAME' with ImageNet weights, 'timm:NAME' with or without a tag, or 'hf-hub:ORG/NAME[@REVISION]'.
 
     Raises:
-        UserError: 'unknown-model', 'gated-model', 'no-safetensors', 'offline' or 'download-failed'.
+        UserError: 'unknown-model', 'gated-model', 'no-safetensors', 'offline' or 'download-failed'. If a package is missing,
+            'missing-timm' or 'missing-huggingface-hub'.
     """
     if is_hub(name):
         return _hub_file(hub_repository(name), name)

@@ -164,14 +164,13 @@ def _draw_patches(
 ) -> Path:
     from mmairl.analysis.patch_pictures import patch_picture, whole_images
     from mmairl.evaluation.backbone import load_backbone
-    from mmairl.io import explained_disk_errors, output
+    from mmairl.io import output, replacing
 
     path = output(args.out / 'patches.png')
     backbones = {name: load_backbone(cfg, *subject) for name, subject in subjects.items()}
     image = patch_picture(backbones, list(whole_images(cfg, args.images or 8, args.size)), cfg)
-    with explained_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(path)
+    with replacing(path) as temporary:
+        image.save(temporary, 'PNG')
     return path
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FORMATS = ('mmairl', 'torchvision', 'timm', 'detectron2', 'safetensors', 'hub', 'onnx')
 WITH_CARD = ('timm', 'safetensors', 'hub')
+# The entries of the record of origin that --mean and --std do not replace.
+ARCHITECTURE_AND_INPUT = ('heads', 'norm_eps', 'size', 'channels', 'interpolation')
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -134,7 +136,9 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
             name: parse_statistics(getattr(args, name), f'--{name}', args.src)
             for name in ('mean', 'std')
         }
-        return replace(backbone, origin={**backbone.origin, **given}, settings={})
+        record = backbone.record
+        kept = {name: record[name] for name in ARCHITECTURE_AND_INPUT if name in record}
+        return replace(backbone, origin={**backbone.origin, **kept, **given}, settings={})
     if not backbone.input.origin and args.to in (*WITH_CARD, 'onnx') and cfg is None:
         warn_of_assumed_statistics(backbone, '--mean and --std')
     return backbone

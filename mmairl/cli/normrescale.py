@@ -209,8 +209,8 @@ def advise(args: argparse.Namespace) -> None:
 def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:
     """Write the rescaled checkpoint, which contains only weights.
 
-    If the source is the student of a training checkpoint of mmairl, the weights of the checkpoint's other networks are copied,
-    too. Otherwise the file contains only the backbone.
+    If the source is the student of a training checkpoint of mmairl or OpenMMLab, the weights of the checkpoint's other networks
+    are copied, too. Otherwise the file contains only the backbone.
     """
     from mmairl.checkpoints.load import load_checkpoint
     from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
@@ -253,11 +253,13 @@ def draw(
     stem = Path(args.out).with_name(f'{Path(args.out).stem}_norms')
     shown = {Path(args.lars).name: source.weights}
     if anchor:
-        shown[Path(anchor.path).name] = anchor.weights
+        # Checkpoints of different runs may have the same file name.
+        shown[f'{Path(anchor.path).name} (anchor)'] = anchor.weights
     shown[f'{Path(args.out).name} (rescaled)'] = weights
     norms = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
-    if any(norms.values()):
+    has_figure = any(norms.values())
+    if has_figure:
         save_figure(lines(**norm_curves(norms)), stem)
     header = ('tensor', 'before', 'anchor', 'ratio', 'left alone because')
     save_table(header, [(row.name, row.norm, row.anchor, row.ratio, row.why) for row in rows], stem)
-    print(f'figure and table: {stem}.png, .svg, .csv')
+    print(f'figure and table: {stem}.png, .svg, .csv' if has_figure else f'table: {stem}.csv')

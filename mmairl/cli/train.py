@@ -47,7 +47,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        '--work-dir', help='write logs and checkpoints here (default: work_dirs/CONFIG)'
+        '--work-dir',
+        help='write logs and checkpoints here (default: work_dir of the config if it is set, else work_dirs/CONFIG)',
     )
     parser.add_argument(
         '--resume',

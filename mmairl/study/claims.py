@@ -547,7 +547,7 @@ class ScaleMargins(Declared, frozen=True):
 
 
 class Untested(Declared, frozen=True):
-    """A claim that no study can test, with the reason in `why`."""
+    """A claim without a test of its own, with the reason in `why`."""
 
     paper: str
     where: str

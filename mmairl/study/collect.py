@@ -90,7 +90,7 @@ def collect(
         *rows_left_out,
         *external_comparisons(differences),
         *unknown_identities(described.values()),
-        *watched_tests(ours),
+        *watched_tests({row.name: configs[row.name] for row in study.rows if row.trains}),
     ]
     fairness = dict(
         before=differences,
@@ -116,9 +116,7 @@ def collect(
     record |= analysis_records(study, configs, runs)
     add_statistics(record, study, out)
     if study.claims:
-        claim_runs = StudyRuns(
-            record, scale.name, lambda one, other: changed(configs[one], configs[other])
-        )
+        claim_runs = StudyRuns(record, scale.name, partial(row_differences, configs))
         record['claims'] = judge(study.claims, claim_runs, printed_numbers(study))
     write_json(out / 'study.json', record)
     return record
@@ -351,6 +349,13 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
     record['noise'] = {key: noise(record, key, out) for key in scores}
     equal = {key: at_equal_cost(record, key) for key in scores}
     record['cost'] = dict(rows=costs(record), equal=equal)
+
+
+def row_differences(configs: Configs, one: str, other: str) -> list[str] | None:
+    """Return the config keys in which two rows differ; None if one of the rows is left out at this scale."""
+    if not {one, other} <= configs.keys():
+        return None
+    return changed(configs[one], configs[other])
 
 
 def as_records(families: Mapping[str, Sequence[Comparison]]) -> dict[str, list[Record]]:

@@ -228,18 +228,16 @@ def costs_of_rows(prepared: PreparedStudy) -> dict[str, RunCost]:
     """Return the cost of one run of each row."""
     costs = {}
     for row in prepared.study.rows:
-        if row.weights:
-            costs[row.name] = RunCost(0, 0, 0)
-            continue
-        points = fork_points(row, prepared.study.rows, prepared.configs)
-        spent = cost(prepared.configs[row.name], prepared.scale, more_checkpoints=len(points))
-        if not row.trains:
-            # A run without training writes one checkpoint, or none if its row is untrained.
-            spent = RunCost(
-                0, 0, 0 if row.untrained else checkpoint_bytes(prepared.configs[row.name]) / 1e9
-            )
-        elif row.fork:
-            spent = spent.after(fork_epoch(row, prepared.configs))
+        cfg = prepared.configs[row.name]
+        if row.untrained or row.weights:
+            spent = RunCost(0, 0, 0)
+        elif not row.trains:  # Such a run writes one checkpoint.
+            spent = RunCost(0, 0, checkpoint_bytes(cfg) / 1e9)
+        else:
+            points = fork_points(row, prepared.study.rows, prepared.configs)
+            spent = cost(cfg, prepared.scale, more_checkpoints=len(points))
+            if row.fork:
+                spent = spent.after(fork_epoch(row, prepared.configs))
         costs[row.name] = spent
     return costs
 
@@ -361,7 +359,8 @@ def run_until_decided(
 
     Args:
         prepared: The study.
-        most: The largest number of runs, including trials. Default: enough runs for 12 seeds per row.
+        most: The largest number of runs, including trials. Default: the number in the stored plan or, without a stored plan,
+            enough runs for 12 seeds per row (or for the study's seeds if these are more).
         jobs: How many runs to execute at the same time.
         per_run: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         collect_only: If true, only analyze the runs that are already finished, and start no others.

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from mmairl import hardware
 from mmairl.data.preprocess import channels_of
+from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import key_of, versions
 from mmairl.evaluation.sets import innermost
@@ -112,7 +113,7 @@ def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
 
 
 def kept_checkpoints(cfg: Config) -> int:
-    """Return how many checkpoints the checkpoint hook of a run keeps."""
+    """Return the largest number of checkpoints that the checkpoint hook of a run keeps."""
     hook = cfg.default_hooks.checkpoint
     most = hook.get('max_keep_ckpts', -1)
     if most > 0:
@@ -176,9 +177,9 @@ def work_per_image(cfg: Config) -> ImageWork | None:
 def view_sizes(cfg: Config) -> list[int | None]:
     """Return the size of each view in pixels, after its transforms in the data loader and on the device.
 
-    The size of a view is None if none of its transforms states a size.
+    The size of a view is None if none of its transforms states a size as a single integer.
     """
-    in_worker = innermost(cfg.train_dataloader.dataset).get('views') or []
+    in_worker = expand_named_views(innermost(cfg.train_dataloader.dataset).get('views')) or []
     on_device = (cfg.model.get('data_preprocessor') or {}).get('views') or []
     sizes = []
     for first, second in zip_longest(in_worker, on_device, fillvalue=[]):

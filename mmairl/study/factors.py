@@ -12,6 +12,7 @@ from mmairl.data.decode import decoder
 from mmairl.data.shards.cache import NodeCache
 from mmairl.data.shards.index import index_of
 from mmairl.data.shards.shard_paths import shards_at
+from mmairl.data.view_sets import expand_named_views
 from mmairl.evaluation.backbone import FEATURES
 from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
@@ -138,7 +139,7 @@ def _loss(model: Config) -> str:
 
 
 def _augmentation(cfg: Config) -> str:
-    in_workers = cfg.train_dataloader.dataset.get('views')
+    in_workers = expand_named_views(cfg.train_dataloader.dataset.get('views'))
     views = in_workers or cfg.model.data_preprocessor.get('views') or ()
     return ' / '.join(dict.fromkeys(', '.join(map(_transform, view)) for view in views))
 

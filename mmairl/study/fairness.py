@@ -221,8 +221,9 @@ def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
 
 def is_declared(key: str, row: Row) -> bool:
     """Return True if a row declares the key, or a key that contains it."""
-    path = f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS)
-    return path.startswith(tuple(f'{prefix}.' for prefix in row.declares))
+    prefixes = tuple(f'{prefix}.' for prefix in row.declares)
+    paths = (f'{key}.', f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS))
+    return any(path.startswith(prefixes) for path in paths)
 
 
 def require_fair(compared: Sequence[dict[str, Any]]) -> None:

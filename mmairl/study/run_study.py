@@ -50,7 +50,8 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
 def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) -> list[Path]:
     """Write a page for each analysis in the study's `look`, and return the paths of the pages.
 
-    An analysis uses the first compared run of each of its rows, and is left out until all of these runs are finished.
+    An analysis uses the first compared run of each of its rows, and is left out unless all of these runs are finished and have
+    a checkpoint.
     """
     first_runs: dict[str, Run] = {}
     for run in runs:
@@ -59,10 +60,15 @@ def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) ->
     pages = []
     for number, look in enumerate(study.look):
         compared = {name: first_runs[name] for name in look.rows if name in first_runs}
-        if len(compared) == len({*look.rows}) and all(run.done for run in compared.values()):
+        if len(compared) == len({*look.rows}) and all(map(_has_weights, compared.values())):
             folder = out / f'{look.instrument}_{number}'
             pages.append(instrument_page(study, configs, look, compared, folder))
     return pages
+
+
+def _has_weights(run: Run) -> bool:
+    """Return True if a run is finished and has a checkpoint. Untrained rows and branches of collapsed trunks have none."""
+    return run.done and (run.folder / 'last_checkpoint').is_file()
 
 
 def instrument_page(

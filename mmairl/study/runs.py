@@ -211,7 +211,7 @@ def _any_trial_finished(search: Path) -> bool:
 
 
 def repeated_failure(folder: Path) -> str:
-    """Return the last message of a run if its last two starts failed with the same error; else ''.
+    """Return the last message of a run if its last two failed starts ended with the same error; else ''.
 
     Two errors are the same even if numbers in them differ, such as the size of free memory. If a start was killed, its
     message is the last line of its log. Such messages are the same only if their numbers are also equal.

@@ -263,6 +263,10 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
         else:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
+            if 'milestones' in schedule:
+                schedule.milestones = [max(1, round(at * factor)) for at in schedule.milestones]
+            if 'T_max' in schedule:
+                schedule.T_max = max(1, round(schedule.T_max * factor))
     checkpoint = cfg.default_hooks.checkpoint
     # If a config keeps all its checkpoints, their number does not change, because rows with `along` take their weights from
     # these checkpoints.

@@ -149,7 +149,12 @@ class Search(Declared, frozen=True):
     def __post_init__(self) -> None:
         require_distinct(self.dimensions)
         require_searchable(self.dimensions)
-        known = [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
+        known = []
+        for name in PROTOCOLS.names():
+            protocol = protocol_class(name)
+            # Higher values of scores in percent are better. Other scores, such as uniformity, can be better if they are lower.
+            if not protocol.trains and protocol.unit == '%':
+                known.append(name)
         if self.criterion not in known:
             raise UserError(
                 f"search.criterion: trials cannot be compared by this task ('{self.criterion}'); set one of "

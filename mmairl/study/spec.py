@@ -247,18 +247,19 @@ class Cross(Declared, frozen=True):
     def rows(self) -> Iterator[Row]:
         """Yield a row for each combination of levels. Every other row is compared with the first one.
 
-        In the first row of a full design, each factor is at its first level.
+        In the first row of a full design or of a fraction, each factor is at its first level.
         """
         base = None
-        for levels in self.combinations:
+        combinations = self.combinations
+        for levels in combinations:
             labels = []
             options: dict[str, Any] = {}
             for factor, level in zip(self.factors, levels):
                 label, overrides = list(factor.levels.items())[level]
                 labels.append(str(label))
                 options |= overrides
-            # These factors are not at their first level.
-            changed = list(compress(self.factors, levels))
+            differs = [level != other for level, other in zip(levels, combinations[0])]
+            changed = list(compress(self.factors, differs))
             row = Row(
                 name=', '.join(labels),
                 config=self.config,

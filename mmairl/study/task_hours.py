@@ -23,6 +23,7 @@ from mmairl.study.task_names import (
     data_of,
     features_of,
     is_local,
+    is_measured,
     is_on_features,
     protocol_of,
     recipe,
@@ -55,7 +56,8 @@ def hours_of_tasks(
     for row in study.rows:
         if row.untrained == 'pixels':
             continue
-        for task, of_run in task_hours(configs[row.name], tasks, scale, trials).items():
+        measured = [task for task in tasks if is_measured(row.untrained, task)]
+        for task, of_run in task_hours(configs[row.name], measured, scale, trials).items():
             hours[task] += math.nan if of_run is None else of_run * runs[row.name]
     known = {task: spent for task, spent in hours.items() if not math.isnan(spent)}
     return known, hours.keys() - known.keys()
@@ -81,7 +83,8 @@ def task_hours(
     extracted = set()
     for task in tasks:
         if not is_local(task):
-            hours[task] = transfer_hours(cfg, task, scale)
+            of_training = transfer_hours(cfg, task, scale)
+            hours[task] = of_training and of_training * (1 + trials.get(task, 0))
             continue
         hours[task] = protocol_hours(cfg, task, scale, trials.get(task))
         if is_on_features(task):

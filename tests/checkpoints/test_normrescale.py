@@ -12,6 +12,8 @@ from mmairl.checkpoints.normrescale import left_alone, normrescale
 from mmairl.checkpoints.norms import is_statistic
 from mmairl.checkpoints.read import read_backbone
 from mmairl.registry import MODELS
+from mmairl.report import figures
+from mmairl.report.figures import norm_curves
 
 SMALL = dict(type='mmpretrain.ResNet', depth=18, base_channels=4, stem_channels=4)
 
@@ -155,6 +157,17 @@ def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
         assert 'the output is also an input' in capsys.readouterr().err
 
 
+def test_curves_of_files_with_the_same_name_are_separate(tmp_path, run_tool, monkeypatch):
+    for run, seed in (('lars', 1), ('sgd', 2)):
+        (tmp_path / run).mkdir()
+        torch.save(weights(seed), tmp_path / run / 'epoch_2.pth')
+    drawn = []
+    monkeypatch.setattr(figures, 'norm_curves', lambda norms: drawn.extend(norms) or norm_curves(norms))
+    paths = (tmp_path / run / 'epoch_2.pth' for run in ('lars', 'sgd'))
+    run_tool('tools/normrescale.py', next(paths), tmp_path / 'out.pth', '--anchor', next(paths))
+    assert drawn == ['epoch_2.pth', 'epoch_2.pth (anchor)', 'out.pth (rescaled)']
+
+
 def test_weights_of_zero_are_an_error(tmp_path, run_tool, capsys):
     torch.save({key: torch.zeros_like(value) for key, value in weights(1).items()}, tmp_path / 'zero.pth')
     with pytest.raises(SystemExit, match='2'):
@@ -175,6 +188,20 @@ def test_init_cfg_rescales_the_backbone(tmp_path):
     torch.save({f'backbone.{key}': value for key, value in other.items()}, tmp_path / 'anchor.pth')
     with raises_code('other-anchor'):
         initialize(backbone, init)
+
+
+def test_init_cfg_reads_anchors_of_any_network(tmp_path):
+    network = dict(type='mmpretrain.SwinTransformer', arch='tiny', img_size=32)
+    for name in ('lars', 'anchor'):
+        torch.save(MODELS.build(network).state_dict(), tmp_path / f'{name}.pth')
+    files = {name: str(tmp_path / f'{name}.pth') for name in ('lars', 'anchor')}
+    init = dict(type='mmairl.NormRescaled', checkpoint=files['lars'], anchor=files['anchor'])
+    backbone = MODELS.build(dict(**network, init_cfg=init))
+    backbone.init_weights()
+    norms = [
+        state['patch_embed.projection.weight'].norm() for state in (backbone.state_dict(), torch.load(files['anchor']))
+    ]
+    torch.testing.assert_close(*norms)
 
 
 @pytest.mark.parametrize('depth', [18, 50])

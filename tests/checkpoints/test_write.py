@@ -152,3 +152,22 @@ def test_statistics_stay_with_converted_files(tmp_path, run_tool):
     flags = ('--mean', 0.1, 0.2, 0.3, '--std', 1, 1, 1)
     run_tool('tools/convert.py', source / 'a.pth', out, '--to', 'timm', *flags)
     assert '- mean: 0.1, 0.2, 0.3\n' in out.with_name('README.md').read_text()
+    assert read_backbone(out).input.size == 32
+
+
+def test_heads_and_interpolation_stay_with_converted_files(tmp_path, run_tool):
+    settings = {'model.backbone.arch.num_heads': '4', 'train_dataloader.dataset.channels': '3'}
+    state = with_prefix('backbone.', vit().state_dict())
+    torch.save(dict(meta=dict(settings=settings), state_dict=state), tmp_path / 'a.pth')
+    flags = ('--mean', 0.1, 0.2, 0.3, '--std', 1, 1, 1)
+    for name, more in (('b.safetensors', flags), ('c.safetensors', ())):
+        run_tool('tools/convert.py', tmp_path / 'a.pth', tmp_path / name, '--to', 'safetensors', *more)
+        converted = read_backbone(tmp_path / name)
+        assert (converted.heads, converted.input.channels) == (4, 3)
+    (tmp_path / 'hub').mkdir()
+    torch.save(vit().state_dict(), tmp_path / 'hub' / 'a.pth')
+    stated = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3, resample=3)
+    (tmp_path / 'hub' / 'preprocessor_config.json').write_text(json.dumps(stated))
+    for more in (flags, ()):
+        run_tool('tools/convert.py', tmp_path / 'hub' / 'a.pth', tmp_path / 'd.pth', *more)
+        assert read_backbone(tmp_path / 'd.pth').input.interpolation == 'bicubic'

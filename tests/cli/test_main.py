@@ -136,6 +136,7 @@ SETTINGS = "_base_ = 'mmairl::demo/mocov2plus_shapes.py'\nevaluation = dict(sett
         (['mmairl::demo/mocov2plus_shapes.py', 'a.pth'], 'knn'),
         (['mine.py', 'a.pth'], 'linear'),
         (['mine.py', 'a.pth', '--protocol', 'svm'], 'svm'),
+        (['no_such_config.py', 'a.pth'], 'knn'),
     ],
 )
 def test_tool_test_uses_the_protocol_of_the_config(words, protocol, tmp_path, monkeypatch):

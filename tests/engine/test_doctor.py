@@ -13,7 +13,6 @@ from mmairl.engine.checkpoint import StoredCheckpoint
 from mmairl.engine.doctor import Outcome, Remedy, Sign, Trial, by_likelihood, first_sign, remedies, treat
 from mmairl.engine.fork import Fork
 from mmairl.engine.health import QUANTITIES
-from mmairl.engine.replay import choose_stretches, stretches_of
 
 # For each planted fault: the changed options, the quantity that shows the fault, and the remedy.
 FAULTS = {
@@ -133,8 +132,6 @@ def test_fork_needs_a_checkpoint_or_random_weights(tmp_path):
     assert Trial(first, sign).start is None
     with raises_code('no-checkpoint-before'):
         _ = Trial(second, sign).start
-    with raises_code('no-stretch'):
-        choose_stretches(stretches_of(second), 3)
 
 
 def test_cause_precedes_remedies_of_every_fault():

@@ -211,7 +211,7 @@ def test_no_stretch_ends_at_a_checkpoint_after_a_signal(tmp_path):
     with pytest.raises(Stopped):
         resuming.run(cfg)
     assert stretches_of(folder) == []
-    with raises_code('no-stretches'):
+    with raises_code('no-stretch'):
         main([str(folder), '--check', '1'])
     resuming.run(resuming.config('shuffle_bn', str(folder), resume=True, epochs=1, steps=4, every=4))
     assert len(checkpoints_of_run(folder)) == 2

@@ -231,6 +231,7 @@ def test_bad_claims_are_errors(fields, code):
     [
         '{form: unknown, better: a, than: b, scores: [linear]}',
         '{form: equivalence, of: [a, b], scores: [linear], margin: 0}',
+        '{form: trend, over: [a, b, c], shape: rises, after: c, scores: [linear]}',
         '{form: difference, better: a, scores: [linear]}',
         TREND.format('a, b, c', 'rises, after: c'),
         '{form: regression, x: linear, y: voc07_ap50, groups: {A: [a], B: [b]}, ranking: [A, C]}',

@@ -25,8 +25,9 @@ def test_finished_run_states_the_time_left(monkeypatch):
 
 
 @pytest.mark.parametrize('unfinished, expected', [((), [['own', 'external']]), (('external',), [])])
-def test_look_uses_the_first_run_of_each_row(monkeypatch, unfinished, expected):
+def test_look_uses_the_first_run_of_each_row(monkeypatch, tmp_path, unfinished, expected):
     """The seeds of a row with external checkpoints can differ from the seeds of the study."""
+    (tmp_path / 'last_checkpoint').touch()
     runs = []
     for name, seed, part in (
         ('own', 0, 'published'),
@@ -34,13 +35,22 @@ def test_look_uses_the_first_run_of_each_row(monkeypatch, unfinished, expected):
         ('own', 1, 'compared'),
         ('external', 7, 'compared'),
     ):
-        runs.append(SimpleNamespace(row=SimpleNamespace(name=name), seed=seed, part=part, done=name not in unfinished))
+        done = name not in unfinished
+        row = SimpleNamespace(name=name)
+        runs.append(SimpleNamespace(row=row, seed=seed, part=part, done=done, folder=tmp_path))
     look = SimpleNamespace(rows=('own', 'external'), instrument='norms')
     used = []
     monkeypatch.setattr(run_study, 'instrument_page', lambda study, configs, look, chosen, folder: used.append(chosen))
     run_study.look_into(SimpleNamespace(look=[look]), {}, runs, Path('out'))
     assert [list(chosen) for chosen in used] == expected
     assert all(chosen['own'] is runs[1] for chosen in used)
+
+
+def test_look_at_a_run_without_weights_is_left_out(tmp_path):
+    """The branches of a collapsed trunk are finished without having been trained."""
+    run = SimpleNamespace(row=SimpleNamespace(name='own'), part='compared', done=True, folder=tmp_path)
+    look = SimpleNamespace(rows=('own',), instrument='norms')
+    assert run_study.look_into(SimpleNamespace(look=[look]), {}, [run], Path('out')) == []
 
 
 def test_look_at_a_row_without_runs_is_left_out():

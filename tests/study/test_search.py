@@ -109,7 +109,10 @@ FIXED = (
         ('times-or-values', searching(key=TEMPERATURE['key'])),
         ('same-dimension', searching(**PART)),
         *(('not-searchable', searching(key=key, values=[1, 2])) for key in FIXED),
-        ('unknown-criterion', dict(search={**SEARCH, 'criterion': 'linear@imagenet'})),
+        *(
+            ('unknown-criterion', dict(search={**SEARCH, 'criterion': task}))
+            for task in ('linear@imagenet', 'uniformity')
+        ),
         *(('wrong-content', dict(search={**SEARCH, 'budget': budget})) for budget in (0.5, math.inf, math.nan, 1e9)),
         ('search-one-row', dict(search=SEARCH, rows=ONE_ROW)),
         ('row-search-without-search', dict(rows=[dict(ONE_ROW[0], search=dict(t=TEMPERATURE))])),

@@ -15,7 +15,7 @@ from mmairl.apis.compare import UNCHANGED
 from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
-from mmairl.study.collect import collect
+from mmairl.study.collect import collect, row_differences
 from mmairl.study.cost import flops, flops_per_image
 from mmairl.study.factors import changed, hidden_factors
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
@@ -181,6 +181,36 @@ def test_factors_are_crossed_into_a_design(tmp_path):
         read_study(written(tmp_path, cross={**three, 'fraction': 0.5}))
 
 
+def test_crossed_row_declares_its_differences_from_the_first(tmp_path):
+    study = read_study(written(tmp_path, cross=cross(levels=[[1, 1], [0, 1], [1, 0]])))
+    assert [row.factor for row in study.rows] == ['', 'a', 'b']
+    require_fair(compare_configs(study, resolved(study)))
+
+
+def test_declared_views_on_the_device_may_differ(tmp_path):
+    views = {'model.data_preprocessor.views': [[dict(type='RandomFlip', p=p)] for p in (0.1, 0.2)]}
+    for declared in ('model', 'model.data_preprocessor.views', 'train_dataloader.dataset.views'):
+        second = dict(config=ROWS[0]['config'], options=views, declares=[declared])
+        study = read_study(written(tmp_path, {}, second))
+        require_fair(compare_configs(study, resolved(study)))
+
+
+def test_only_trained_rows_watch_test_images(tmp_path):
+    watching = dict(options={'custom_hooks': [dict(type='OnlineKNNHook', images='test')]})
+    study = read_study(written(tmp_path, watching, dict(watching, untrained='random')))
+    sentences = collect(study, resolved(study), read_scale('in1k'), [], tmp_path)['rows_left_out']
+    assert [sentence for sentence in sentences if 'test images' in sentence] == [
+        "the runs of 'one' were measured on the test images during training"
+    ]
+
+
+def test_keys_of_a_row_that_is_left_out_are_unknown():
+    _, configs = at('byol_target', 'in1k')
+    name, *_ = configs
+    assert row_differences(configs, name, name) == []
+    assert row_differences(configs, name, 'left out') is None
+
+
 def test_head_that_reads_values_is_not_counted():
     """A forward and a backward pass together cost as much as three forward passes.
 
@@ -282,3 +312,12 @@ def test_warm_up_in_iterations_keeps_its_share(tmp_path):
     whole, warm_up = cfg.train_cfg.max_iters, cfg.param_scheduler[0].end
     before = load_config(f'configs/{study.rows[0].config}', study.rows[0].options)
     assert warm_up / whole == pytest.approx(before.param_scheduler[0].end / before.train_cfg.max_iters, rel=0.01)
+
+
+def test_schedules_with_lengths_of_their_own_are_shortened(tmp_path):
+    schedules = [dict(type='MultiStepLR', milestones=[120, 160]), dict(type='CosineAnnealingLR', T_max=200)]
+    study = read_study(written(tmp_path, dict(options=dict(param_scheduler=schedules))))
+    cfg = resolved(study, 'demo')['one']
+    steps, cosine = cfg.param_scheduler
+    assert cfg.train_cfg.max_epochs == steps.end == cosine.T_max == 12
+    assert steps.milestones == [7, 10]

@@ -1,13 +1,14 @@
 """The hours of evaluation and transfer tasks in the plan of a study."""
 
 import pytest
+import yaml
 from mmengine.config import Config
 
 from mmairl.config import load_config
 from mmairl.engine.run import register
 from mmairl.study import cost as cost_module
 from mmairl.study import task_hours as module
-from mmairl.study.commands import missing_images, prepare_study
+from mmairl.study.commands import missing_images, prepare_study, show_plan
 from mmairl.study.cost import cost
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study
@@ -75,9 +76,25 @@ def test_external_and_tuned_tasks_are_counted():
     cfg = load_config('mmairl::evaluation/shapes_r18.py')  # This config has no data set to train on
     (plain,), (tuned,) = (task_hours(cfg, ['finetune'], scale, trials).values() for trials in ({}, {'finetune': 6}))
     assert tuned == pytest.approx(7 * plain)
-    study = Study(title='', rows=(Row('a', ''), Row('b', '', untrained='pixels')), tune={})
-    hours_by_task, unknown = hours_of_tasks(study, {'a': cfg}, ['finetune', 'voc0712'], scale, {'a': 3, 'b': 1})
-    assert hours_by_task == {'finetune': pytest.approx(3 * plain)} and unknown == {'voc0712'}
+    rows = (Row('a', ''), Row('b', '', untrained='pixels'), Row('c', '', untrained='random'))
+    study = Study(title='', rows=rows, tune={})
+    configs, runs = dict(a=cfg, c=cfg), dict(a=3, b=1, c=1)
+    hours_by_task, unknown = hours_of_tasks(study, configs, ['finetune', 'voc0712'], scale, runs)
+    assert hours_by_task == {'finetune': pytest.approx(4 * plain)} and unknown == {'voc0712'}
+    scale = read_scale('in1k')
+    (plain,), (tuned,) = (task_hours(cfg, ['voc07'], scale, trials).values() for trials in ({}, {'voc07': 6}))
+    assert tuned == pytest.approx(7 * plain)
+    # Transfer tasks do not measure untrained rows.
+    assert hours_of_tasks(study, configs, ['voc07'], scale, runs)[0] == {'voc07': pytest.approx(3 * plain)}
+
+
+def test_external_study_without_training_has_a_plan(tmp_path, capsys):
+    config = 'mmairl::evaluation/shapes_r18.py'
+    rows = [dict(name=name, config=config, weights={0: f'{name}.pth'}) for name in 'ab']
+    (tmp_path / 'study.yaml').write_text(yaml.safe_dump(dict(title='External', tasks=dict(demo=['knn']), rows=rows)))
+    register()
+    show_plan(prepare_study(tmp_path / 'study.yaml', 'demo', out=tmp_path), devices=1)
+    assert 'random initialisation' in capsys.readouterr().out
 
 
 def test_plan_lists_missing_data_of_all_tasks(tmp_path):

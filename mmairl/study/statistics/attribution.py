@@ -143,7 +143,7 @@ def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
     names, seeds = zip(*runs)
     rows = indicators(names)
     fixed = indicators(seeds)[:, 1:] if blocks else np.empty((len(runs), 0))
-    complete = design.resolution is None and rows.shape[1] == len(design.rows)
+    complete = rows.shape[1] == 2 ** len(design.factors)
     terms = all_effects(design) if complete else design.distinct
     columns = [design.signs(term, names) for term in [(), *terms]]
     table = np.hstack([np.stack(columns, axis=1), fixed])
@@ -349,7 +349,8 @@ class DesignEffects:
         if effect in self.collapses and decision == DIFFERS:
             return verdict_of(decision, None, by_counts=True)
         if numbers is None:
-            return f'not estimable without {", ".join(self._rows_with(0))}'
+            absent = self._rows_with(0)
+            return f'not estimable without {", ".join(absent)}' if absent else 'not estimable'
         if self.collapses:
             return COLLAPSED
         estimate, error, _ = map(float, numbers)

@@ -66,7 +66,10 @@ class Design:
 
     @property
     def resolution(self) -> int | None:
-        """The resolution: the smallest number of factors whose product is the same in all rows; None for a full factorial."""
+        """The resolution: the smallest number of factors whose product is the same in all rows.
+
+        It is None if there are no such factors, as in a full factorial.
+        """
         for count in range(1, len(self.factors) + 1):
             if any(self.alias(term, ()) for term in combinations(self.factors, count)):
                 return count
@@ -76,12 +79,10 @@ class Design:
     def words(self) -> str:
         """A description of the design for the plan and the study page."""
         possible = 2 ** len(self.factors)
-        if self.resolution is None:
+        if len(self.rows) == possible:
             return f'all {possible} combinations of {len(self.factors)} factors'
-        return (
-            f'{len(self.rows)} of {possible} combinations of {len(self.factors)} factors, '
-            f'resolution {ROMAN[self.resolution]}'
-        )
+        words = f'{len(self.rows)} of {possible} combinations of {len(self.factors)} factors'
+        return words if self.resolution is None else f'{words}, resolution {ROMAN[self.resolution]}'
 
     def aliases(self, effect: Effect) -> list[str]:
         """Return the main effects and pairwise interactions that the rows cannot separate from an effect.

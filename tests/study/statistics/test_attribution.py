@@ -80,6 +80,18 @@ def test_fraction_equals_the_whole_without_triples():
     assert result['shares'][0]['low'] is None
 
 
+def test_irregular_design_gives_the_effects_of_the_whole():
+    """Seven of eight rows suffice for the mean, three main effects and three interactions of two factors."""
+    rows = full_rows(3)
+    whole, most = (
+        attribute(study(some, [[planted(row)] * 2 for row in some]), 'knn', 1.0) for some in (rows, rows[1:])
+    )
+    assert estimates(most['effects']) == pytest.approx(estimates(whole['effects']))
+    assert not most['exact']
+    (one, *_) = attribute(study(rows[3:], [[planted(row)] * 2 for row in rows[3:]]), 'knn', 1.0)['effects']
+    assert one['verdict'] == 'not estimable'
+
+
 def test_published_factorial_has_the_published_effects():
     """Compare with the pilot plant of Box, Hunter and Hunter (1978), section 10.2, which has 2 x 2 x 2 rows of two runs.
 

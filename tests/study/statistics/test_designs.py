@@ -61,5 +61,6 @@ def test_inseparable_asked_effects_are_named():
     assert design(fraction_rows(3, 1, [(0,), (1,), (2,), (0, 1)]), interactions=(('a', 'b'),)).indistinct
     assert design([(0, 0), (1, 1)]).indistinct == (('a',), ('b',))
     assert design(fraction_rows(5, 1, [])).words == '16 of 32 combinations of 5 factors, resolution V'
+    assert design([(0, 0), (0, 1), (1, 0)]).words == '3 of 4 combinations of 2 factors'
     whole = design(list(product((0, 1), repeat=3)), interactions=(('a', 'b'), ('b', 'c')))
     assert (whole.indistinct, whole.resolution, whole.words) == (None, None, 'all 8 combinations of 3 factors')
