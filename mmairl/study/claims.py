@@ -114,6 +114,11 @@ class Form(Declared, frozen=True, tag_field='form'):
         parts = self.parts(lambda score: 1.0)
         return list(dict.fromkeys(row for part in parts for row in part.weights))
 
+    @property
+    def all_scores(self) -> Sequence[str]:
+        """The names of all scores that the test compares."""
+        return self.scores
+
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         """Return the evidence for and against the claim.
 
@@ -229,6 +234,10 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
                 code='claim-interaction',
             )
 
+    @property
+    def all_scores(self) -> Sequence[str]:
+        return [*self.scores, *self.than_scores]
+
     def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
         sign = -1.0 if self.relation == 'not_larger' else 1.0
         for other in self.than_scores or (score,):
@@ -342,6 +351,13 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
     flat: Margin = 0.25
     ranking: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if unknown := [group for group in self.ranking if group not in self.groups]:
+            raise UserError(
+                f"regression: `ranking` must list groups ('{unknown[0]}'); name some of {', '.join(self.groups)}",
+                code='claim-group',
+            )
+
     @property
     def rows(self) -> Sequence[str]:
         return [row for rows in self.groups.values() for row in rows]
@@ -431,7 +447,7 @@ class Every(Form, frozen=True, tag='all', kw_only=True):
 
     @property
     def scores(self) -> Sequence[str]:
-        return list(dict.fromkeys(score for test in self.of for score in test.scores))
+        return list(dict.fromkeys(score for test in self.of for score in test.all_scores))
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         return self.combine([test.evidence(runs, seeds) for test in self.of])
@@ -585,7 +601,7 @@ def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[
     """
     for claim in claims:
         _require_known(claim.name, 'row', claim.test.rows, rows)
-        _require_known(claim.name, 'score', claim.test.scores, scores)
+        _require_known(claim.name, 'score', claim.test.all_scores, scores)
         _require_known(claim.name, 'paper', [claim.paper], [*shared_claims().papers])
         patterns = shared_claims().papers[claim.paper].places
         for place in claim.where:
@@ -759,7 +775,7 @@ def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict
     for claim, one, verdict in zip(claims, evidence, verdicts):
         if set(one.reason.split('; ')) == {NOT_RUN}:
             verdict = NOT_RUN
-        measured = {score: runs.measured(score) for score in claim.test.scores}
+        measured = {score: runs.measured(score) for score in claim.test.all_scores}
         entry = to_builtins(claim) | dict(
             paper=shared_claims().papers[claim.paper].title,
             verdict=verdict,

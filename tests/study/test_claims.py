@@ -25,6 +25,7 @@ A_OVER_C = '{form: difference, better: a, than: c, scores: [linear]}'
 RIVAL = '{{form: rival, row: a, numbers: {{linear: 55.0}}, of: Tab. 1, relation: {}}}'
 TREND = '{{form: trend, over: [{}], shape: {}, scores: [linear]}}'
 GAIN = '{{form: interaction, gain: [a, b], than: [c, d], relation: {}, scores: [linear]}}'
+OTHER_SCORE = '{{form: interaction, gain: [a, b], scores: [linear], than_scores: [{}]}}'
 LARGEST = '{form: largest, pair: [d, c], among: [[b, a], [c, b]], scores: [linear]}'
 # Each form has a claim, means of the rows a, b, c and d that support the claim, and means that
 # contradict it.
@@ -163,6 +164,9 @@ def test_small_scale_names_its_stand_in():
     test = DIFFERENCE.replace('[linear]', '[linear, voc07_ap50]')
     entry = judged(test, StudyRuns(record(dict(a=60, b=50), score='knn'), 'demo'))
     assert entry['verdict'] == 'supported' and entry['stand_ins'] == {'linear': 'knn'}
+    test = OTHER_SCORE.format('linear').replace('[linear]', '[knn]', 1)
+    entry = judged(test, StudyRuns(record(dict(a=60, b=50), score='knn'), 'demo'))
+    assert entry['stand_ins'] == {'linear': 'knn'}
 
 
 def test_seeds_needed_decide_when_the_estimate_stays():
@@ -209,6 +213,8 @@ def test_record_has_no_interval_if_runs_collapsed():
     [
         (dict(test=DIFFERENCE.replace('than: b', 'than: nobody')), 'claim-row'),
         (dict(test=DIFFERENCE.replace('linear', 'unknown')), 'claim-score'),
+        (dict(test=OTHER_SCORE.format('unknown')), 'claim-score'),
+        (dict(test=f'{{form: all, of: [{DIFFERENCE}, {OTHER_SCORE.format("unknown")}]}}'), 'claim-score'),
         (dict(where=['Sec. 99']), 'claim-place'),
         (dict(paper='another'), 'claim-paper'),
         (dict(quote='these words are in none of the papers at all'), 'claim-quote'),
@@ -227,6 +233,8 @@ def test_bad_claims_are_errors(fields, code):
         '{form: equivalence, of: [a, b], scores: [linear], margin: 0}',
         '{form: trend, over: [a, b, c], shape: rises, after: c, scores: [linear]}',
         '{form: difference, better: a, scores: [linear]}',
+        TREND.format('a, b, c', 'rises, after: c'),
+        '{form: regression, x: linear, y: voc07_ap50, groups: {A: [a], B: [b]}, ranking: [A, C]}',
     ],
 )
 def test_malformed_tests_are_rejected(test):
