@@ -48,7 +48,11 @@ class PretrainedBackbone:
         return backbone.weights, str(backbone)
 
     def read(self, checkpoint: str, part: str) -> Backbone:
-        """Return the backbone in a checkpoint, which may be a network of any kind if the module is a whole backbone."""
+        """Return the backbone in a checkpoint.
+
+        If the module is a whole backbone (`self.network`), its tensors identify the weights of any kind of network. Otherwise,
+        the checkpoint must contain a ResNet or a ViT.
+        """
         try:
             return read_backbone(checkpoint, part, network=self.network)
         except UserError as error:

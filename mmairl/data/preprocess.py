@@ -19,8 +19,8 @@ class ViewPreprocessor(BaseDataPreprocessor):
     """Moves a batch to the device, augments it there if `views` is set, and normalizes it.
 
     If `views` is set, batched operations augment each training batch on the device. If all images have the same size, the
-    data set requires no views, and every pipeline in `views` starts from the same images. If the images differ in size, the
-    views of the data set contain only the crops, and each pipeline starts from the crop of its view (see
+    data set can have `views=None`. It then returns each image once, and all pipelines start from this image. If the images
+    differ in size, the views of the data set contain only the crops, and each pipeline starts from the crop of its view (see
     configs/_base_/views/on_device.py). If `views` is None, the data workers do all augmentation.
 
     Args:

@@ -187,7 +187,7 @@ def newest_checkpoint(
             checkpoint = load_checkpoint(path)
         except DamagedCheckpoint as error:
             damaged = True
-            _warn(f'{error}; the previous checkpoint is tried instead')
+            _warn(f'{error}; now trying the previous checkpoint')
             continue
         except UserError as error:
             if error.code != 'no-dictionary':
@@ -398,7 +398,9 @@ def consolidate(src: Path, dst: Path) -> str:
     unusual |= dict.fromkeys(not_finite(tensors), 'not finite')
     listed = ', '.join(f'{key} ({kind})' for key, kind in unusual.items() if kind)
     message = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
-    return printable(f'{message}; not usable as weights: {listed}' if listed else message)
+    return printable(
+        f'{message}; these tensors are not usable as weights: {listed}' if listed else message
+    )
 
 
 def trust_mmengine_checkpoints() -> None:

@@ -214,7 +214,10 @@ class OnlineProbeHook(SelectionHook):
             self.counts = torch.zeros(2)
 
     def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
-        """Return a mask of the images that are held out. Unlabeled images need no group."""
+        """Return a mask of the images that are held out.
+
+        Only labeled images are held out, so unlabeled images need no group.
+        """
         rows = (dataset.labels > UNKNOWN).nonzero().flatten()
         group_names = None
         if groups:

@@ -185,8 +185,8 @@ class Siamese(BaseModel):
         keys = self.key_views or (every if self.symmetric else every[1:])
         if min(keys) < 0 or max(keys) >= count:
             raise UserError(
-                f"model.key_views: the data set has {count} views, so the indices are 0 to {count - 1} ('{list(keys)}'); "
-                'correct the indices, or set more views in the data set',
+                f"model.key_views: the indices must be from 0 to {count - 1} ('{list(keys)}'), because the data set has "
+                f'{count} views; correct the indices, or set more views in the data set',
                 code='no-such-view',
             )
         return every if self.symmetric else every[:1], keys

@@ -275,7 +275,8 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
     def __post_init__(self) -> None:
         if self.after and self.after not in self.over[:-1]:
             raise UserError(
-                f"trend: `after` must be one of the rows in `over` except the last ('{self.after}'); name one of these rows",
+                f"trend.after: must be a row in `over` other than the last row ('{self.after}'); name one of "
+                f'{", ".join(self.over[:-1])}',
                 code='claim-row',
             )
 
@@ -354,7 +355,7 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
     def __post_init__(self) -> None:
         if unknown := [group for group in self.ranking if group not in self.groups]:
             raise UserError(
-                f"regression: `ranking` must list groups ('{unknown[0]}'); name some of {', '.join(self.groups)}",
+                f"regression.ranking: unknown group ('{unknown[0]}'); name some of {', '.join(self.groups)}",
                 code='claim-group',
             )
 

@@ -1,4 +1,4 @@
-"""The regression heads equal plain formulas."""
+"""The regression heads compute the same values as plain formulas."""
 
 import pytest
 import torch

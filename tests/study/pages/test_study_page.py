@@ -349,7 +349,7 @@ def test_design_is_described_in_methods(planted_page):
     text = text_of(section(planted_page(crossed), 'methods'))
     assert 'The design consists of a half-fraction of resolution III.' in text
     assert '23 runs are finished. They are compared within seeds (seeds are blocks).' in text
-    assert 'Excluded from the effects because all other runs of the same row collapsed: a, seed 1.' in text
+    assert 'If all runs of a row except one collapsed, the remaining run is excluded, too: a, seed 1.' in text
 
 
 def test_methods_state_whether_a_design_is_paired(page):
