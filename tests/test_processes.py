@@ -89,5 +89,5 @@ def test_unshared_work_dir_raises(tmp_path, run_processes):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'two.py').write_text(ELSEWHERE)
     output = run_processes(2, tmp_path / 'two.py', tmp_path)
-    sentence = f'error: run: this folder of the first process is not visible on {socket.gethostname()}'
+    sentence = f'error: run: the processes on {socket.gethostname()} do not see this folder'
     assert output.count(sentence) == 2 and not list(tmp_path.rglob('.?*'))

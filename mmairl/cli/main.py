@@ -13,7 +13,7 @@ from mmairl.errors import UserError, one_sentence_errors
 COMMANDS = {
     'train': 'pre-train a model from a config',
     'evaluate': 'measure a checkpoint: k-NN, linear, logistic regression, SVM, fine-tuning',
-    'transfer': 'run the detection, segmentation and classification tasks of the papers',
+    'transfer': 'run the detection, segmentation and classification tasks that papers use to compare backbones',
     'study': 'run a study: train, evaluate and compare several configs',
     'demo': 'pre-train a small model and write a page about it, in minutes on a CPU',
     'normrescale': 'rescale a LARS-trained backbone to the weight norms of another checkpoint',
@@ -22,9 +22,9 @@ COMMANDS = {
     'analyze': 'compare representations: weight norms, CKA, geometry',
     'doctor': 'find remedies for a run whose health turned bad',
     'replay': 'replay parts of a run and compare them with its checkpoints',
-    'report': 'write a page about results, a run, several runs, views or an image map',
+    'report': 'write a page about results, one or several runs, or augmented views, or draw a map of images',
     'pack': 'pack a data set into tar archives, or measure its channel statistics',
-    'factors': 'print the factors that distinguish the frameworks',
+    'factors': 'print the factors in which the methods from MoCo v2 to BYOL differ',
 }
 SHELLS = ('bash', 'zsh')
 

@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str]) -> None:
         if reason is not None:
             left_out += 1
             print(f'left out: {printable(path)} {reason}')
-    files = args.out.parent.glob(f'{args.out.stem}-*.tar') if args.shard else [args.out]
+    files = args.out.parent.glob(f'{escape(args.out.stem)}-*.tar') if args.shard else [args.out]
     size = sum(file.stat().st_size for file in files)
     print(f'{args.out}: {packed} images packed, {left_out} left out, {size / 2**30:.2f} GiB in all')
 

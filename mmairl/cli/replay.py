@@ -79,6 +79,12 @@ def check_run(run: Path, count: int, seed: int) -> None:
     from mmairl.evaluation.features import show_progress
 
     stretches = stretches_of(run)
+    if not stretches:
+        raise UserError(
+            f"--check: the run has no stretch that can be replayed ('{run}'); train it until it saves a further checkpoint "
+            '(checkpoints that are saved after a signal do not count)',
+            code='no-stretch',
+        )
     chosen = choose_stretches(stretches, count, seed)
     cost = sum(stretch.end.iteration - stretch.first for stretch in chosen)
     total = stretches[-1].end.iteration - stretches[0].first

@@ -190,7 +190,8 @@ def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
     """Return a function that scales each dimension to mean 0 and standard deviation 1. Constant dimensions become 0."""
     mean = x.mean(dim=0)
     std = x.std(dim=0)
-    std = std.where(std > 1e-6, 1)
+    # The limit is relative, because rounding gives constant dimensions a small standard deviation.
+    std = std.where(std > 1e-6 * x.abs().amax(dim=0), 1)
     return lambda values: (values - mean).div_(std)
 
 

@@ -189,6 +189,12 @@ class Siamese(BaseModel):
                 f'{count} views; correct the indices, or set more views in the data set',
                 code='no-such-view',
             )
+        if not self.symmetric and set(keys) == {0}:
+            raise UserError(
+                f"model.key_views: view 0 is the only query and cannot be compared with itself ('{list(keys)}'); add another "
+                'index, or set symmetric=True',
+                code='no-pair',
+            )
         return every if self.symmetric else every[:1], keys
 
     @torch.no_grad()

@@ -54,8 +54,8 @@ class RunCost:
     Args:
         epochs: The number of epochs. An epoch has the number of images that the scale states, even if the row trains on
             only a part of them.
-        hours: The hours on one device. They are computed from the scale's rate, and from the row's work per image relative
-            to the work of the config to which the rate applies.
+        hours: The hours on one device. They are computed from the scale's rate (the images per second with the reference
+            config `Scale.rate_of`), and from the row's work per image relative to that of the reference config.
         gigabytes: The size of the checkpoints that the run keeps.
     """
 
@@ -124,7 +124,7 @@ def kept_checkpoints(cfg: Config) -> int:
 
 
 def reference_work(scale: Scale) -> ImageWork | None:
-    """Return the work per image of the config for which the scale states its rate."""
+    """Return the work per image of the reference config `scale.rate_of`."""
     return _reference_work(msgspec.json.encode(scale))
 
 

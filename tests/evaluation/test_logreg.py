@@ -6,7 +6,15 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.logreg import NEVER, QUICK, STRENGTHS, Objective, logistic_regression, scores
+from mmairl.evaluation.logreg import (
+    NEVER,
+    QUICK,
+    STRENGTHS,
+    Objective,
+    _standardiser,
+    logistic_regression,
+    scores,
+)
 
 
 def unequal(train: Features, classes: int) -> Features:
@@ -149,3 +157,11 @@ def test_features_without_a_solution_are_an_error(digits):
     train = Features(x, torch.arange(40) % 2)
     with raises_code('no-strength-solved'):
         logistic_regression(train, train, strengths=(1.0, 1e-3))
+
+
+def test_standardisation_does_not_depend_on_the_scale(digits):
+    x = digits[0].x.double()
+    x[:, 0] = 7.1
+    expected = _standardiser(x)(x)
+    torch.testing.assert_close(_standardiser(1e-8 * x)(1e-8 * x), expected)
+    assert expected[:, 0].abs().max() < 1e-6 and expected[:, 1:].std(dim=0).max() > 0.99

@@ -94,6 +94,7 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
         ('unknown-start', {'model.queue.start': 'full'}, 2),
         ('no-such-view', {'model.key_views': [2]}, 2),
         ('no-such-view', {'model.key_views': [0, -1]}, 2),
+        ('no-pair', {'model.key_views': [0], 'model.symmetric': False}, 2),
         ('too-few-views', {}, 1),
     ],
 )

@@ -1,4 +1,7 @@
-"""Rows of external checkpoints: the identity of models, stated and unknown factors, and `mmairl.compare`."""
+"""Study rows whose checkpoints were trained outside mmairl are identified and compared by the factors that are stated.
+
+`mmairl.compare` is tested, too.
+"""
 
 from collections.abc import Callable
 from itertools import chain

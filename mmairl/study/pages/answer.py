@@ -96,7 +96,7 @@ def _primary(study: Record) -> Findings:
 
 
 def _along_axis(study: Record) -> Iterator[Markup]:
-    """Yield a clause for each group of rows in a line chart, with its primary score at the smallest and the largest x value."""
+    """For each group of rows in a line chart, yield a clause with the primary score at the smallest and the largest x value."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
     found = _primary(study)
@@ -107,7 +107,8 @@ def _along_axis(study: Record) -> Iterator[Markup]:
     for group, rows in groups.items():
         rows.sort(key=lambda row: row['x'])
         ends = rows[0], rows[-1]
-        places = [f'{found.mean(row["name"]):.1f} at {row["x"]:g}' for row in ends]
+        axis = study['figure'].get('x') or 'x'
+        places = [f'{found.mean(row["name"]):.1f} at {axis} = {row["x"]:g}' for row in ends]
         name = quoted(group) if group else Markup('the score')
         yield name + f' changes from {" to ".join(places)}'
 
@@ -228,7 +229,8 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
 def _more_seeds(found: Findings) -> Iterator[Step]:
     """Yield a step that adds seeds, if more seeds can decide a comparison.
 
-    After several seeds, it adds those of the inconclusive comparison that requires the fewest additional seeds.
+    If the rows already have several seeds, the step adds as many as one inconclusive comparison needs: the one that needs the
+    fewest.
     """
     study = found.study
     rows = len(trained_rows(study))

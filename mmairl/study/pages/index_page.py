@@ -99,6 +99,10 @@ def _reason(error: Exception) -> str:
     code = getattr(error, 'code', '')
     if code == 'no-file':
         return (
-            'no study.json; this is not a study, or its results are not collected yet (--collect)'
+            'no study.json; the folder has no study, or the results of its study are not collected yet (mmairl study ... '
+            '--collect)'
         )
-    return f'study.json is not the record of a study ({code or type(error).__name__}); run --collect to write it again'
+    return (
+        f'study.json is not the record of a study ({code or type(error).__name__}); run mmairl study ... --collect to write it '
+        'again'
+    )

@@ -18,26 +18,32 @@ def test_regret_is_the_best_minus_the_chosen():
     scores = np.array([50.0, 60, 40])
     assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
-    # If all networks have a goodness of -inf, the regret is the mean over a random choice.
+    # If all networks have a goodness of -inf, they are tied, and the regret is the mean regret of all networks.
     assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)
     low, high = regret_interval([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
 
 
 def test_verdicts_are_wrong_in_at_most_one_of_twenty():
-    """The regret of each of 20 measures is within the margin with probability 1/2, so TRUSTED and USELESS are both wrong."""
+    """For each of 20 measures, the regret of a choice is within the margin with probability 1/2.
+
+    TRUSTED claims a probability above 1/2 and USELESS one below 1/2, so both are wrong.
+    """
     rng = np.random.default_rng(0)
     studies = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
     for word in (TRUSTED, USELESS):
         assert np.mean([word in verdicts for verdicts in studies]) <= 0.05
-    # Without Holm's correction, one test (at least 12 of 15 choices) errs in less than 5 % of studies, but one of 20 tests in
-    # more than 25 %.
+    # Without Holm's correction, a measure would be TRUSTED if at least 12 of its 15 choices are within the margin. A single
+    # such test errs in less than 5 % of studies, but at least one of 20 tests errs in more than 25 %.
     naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))
     assert naive > 0.25
 
 
 def test_searches_of_one_row_count_once():
-    """In each of five rows, all three searches agree, so 15 successful choices are only five independent observations."""
+    """Each of five rows of a study has three choices, one per search.
+
+    All three agree, so 15 choices within the margin count as only five independent observations.
+    """
     scores = np.array([60.0, 50, 40])
     choices = {'knows': [(scores, scores)] * 15}
     rows = {'knows': [row for row in 'abcde' for _ in range(3)]}

@@ -36,7 +36,7 @@ HEADLINES = {
     'sequential': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
     'two_factors': f'{LARGEST} “symmetric loss”: k-NN is higher, +8.0 points',
     'tuned': 'With “LARS” instead of “SGD”, k-NN is higher, +9.0 points',
-    'drawn_as_lines': 'k-NN along epochs: “MoCo v2+” changes from 73.6 at 100 to 75.9 at 1000',
+    'drawn_as_lines': 'k-NN against epochs: “MoCo v2+” changes from 73.6 at epochs = 100 to 75.9 at epochs = 1000',
     'external': 'With “theirs” instead of “ours”, k-NN is higher, +3.0 points',
     'costly': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
 }
@@ -55,7 +55,7 @@ def test_headline_states_the_answer(name):
 def test_headline_has_interval_total_and_paper():
     text = plain(answer(costly()))
     assert '(95 % interval +7.0 to +9.4). The paper reports +0.4 (VOC07 AP50).' in text
-    assert 'This row takes 2 times the compute of its base row. All steps together: +9.2.' in text
+    assert 'takes 2 times the compute of the row with which it is compared. All steps together: +9.2.' in text
 
 
 def test_total_is_the_difference_of_shown_means():
