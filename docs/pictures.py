@@ -50,7 +50,7 @@ def ladder() -> Record:
     return record | dict(
         title='From MoCo v2 to BYOL, one factor at a time',
         question='Which training detail makes the difference?',
-        paper=dict(where='AIRL, Fig. 2, Tab. 1'),
+        paper=dict(where='Huang et al. 2022, Fig. 2, Tab. 1'),
         scale=dict(
             name='half',
             text='ResNet-18 of base width 16 on synthetic shapes, 6 epochs; invented numbers',
