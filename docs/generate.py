@@ -96,7 +96,11 @@ def keys(match: re.Match[str]) -> str:
     meanings = dict(re.findall(r'^\| `(\w+)` \|.*\| ([^|]*) \|$', match[0], re.MULTILINE))
     text = match[1] + '| key | type | default | meaning |\n|---|---|---|---|\n'
     for name, kind, default in fields(STRUCTS[match[2]]):
-        text += f'| `{name}` | {kind} | {default} | {meanings.get(name, "TODO")} |\n'
+        if name not in meanings:
+            raise SystemExit(
+                f"docs/reference/study_yaml.md: the table {match[2]} has no key '{name}'; add a row with its meaning"
+            )
+        text += f'| `{name}` | {kind} | {default} | {meanings[name]} |\n'
     return text
 
 

@@ -228,7 +228,7 @@ def main(arguments: Sequence[str]) -> None:
         cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix
     )
     if is_main_process():
-        write(args, result, out)
+        write_result(args, result, out)
     stop_processes()
 
 
@@ -251,9 +251,9 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
     work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
     settings = dict(work_dir=work_dir, device=default_device(), workers=default_workers())
     settings.update({name: value for name, value in vars(args).items() if name not in GENERAL})
-    for name in sorted(settings.keys() & args.settings.keys()):
+    if repeated := sorted(settings.keys() & args.settings.keys()):
         raise UserError(
-            f"--settings: an option already sets this setting ('{name}'); use --{name.replace('_', '-')} instead",
+            f"--settings: an option already sets this setting ('{repeated[0]}'); use --{repeated[0].replace('_', '-')} instead",
             code='setting-twice',
         )
     return settings_for(args.protocol, cfg, **settings, **args.settings)
@@ -277,7 +277,7 @@ def default_out(args: argparse.Namespace) -> Path:
     return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}{data}.json')
 
 
-def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
+def write_result(args: argparse.Namespace, result: 'Result', out: Path) -> None:
     """Print the scores, then write them to a file. They are printed first, because writing can fail."""
     import dataclasses
 

@@ -144,7 +144,7 @@ def rescale(args: argparse.Namespace) -> None:
             f'--strict: {skipped}, so nothing was written; leave out --strict to write the checkpoint',
             code='strict',
         )
-    write(args, source, weights, str(anchor or f'constant {args.constant}'))
+    write_outputs(args, source, weights, str(anchor or f'constant {args.constant}'))
     print_table(('before', 'anchor', 'ratio'), [cells(row) for row in rows], 'norms', head='tensor')
     draw(args, source, weights, anchor, rows)
     if skipped:
@@ -206,7 +206,7 @@ def advise(args: argparse.Namespace) -> None:
     print(ADVICE[grown].format(rates=rates))
 
 
-def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:
+def write_outputs(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:
     """Write the rescaled checkpoint, which contains only weights.
 
     If the source is the student of a training checkpoint of mmairl or OpenMMLab, the weights of the checkpoint's other networks

@@ -29,7 +29,7 @@ from mmairl.errors import UserError
 
 def main(arguments: Sequence[str]) -> None:
     pages = dict(
-        study=study, claims=claims, health=health, views=views, map=image_map, compare=compare
+        study=study, claims=claims, health=health, views=views, map=image_map, compare=compare_runs
     )
     if arguments and arguments[0] in pages:
         print(pages[arguments[0]](arguments[1:]))
@@ -183,7 +183,7 @@ def views(arguments: Sequence[str]) -> Path:
     return write_views_page(cfg, out, args.seed)
 
 
-def compare(arguments: Sequence[str]) -> Path:
+def compare_runs(arguments: Sequence[str]) -> Path:
     parser = parser_of('report compare', 'Write a page that compares training runs.')
     parser.add_argument('runs', nargs='+', help='read the work dirs of two or more training runs')
     parser.add_argument(

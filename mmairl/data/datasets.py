@@ -154,6 +154,10 @@ class ViewDataset(Dataset):
         """Return the name by which messages refer to the image."""
         return f'image {index}'
 
+    def member(self, index: int) -> str:
+        """Return the path of the image within the data set or, if the image has no path, its name in messages."""
+        return self.name(index)
+
     @property
     def metainfo(self) -> dict[str, list[str]]:
         """The class names, in the form in which mmengine saves them in checkpoints."""

@@ -130,9 +130,7 @@ class Mixture(ViewDataset):
     def member(self, index: int) -> str:
         """Return the path of an image within the mixture: the name of the set, then the name of the image in the set."""
         name, part, inner = self.locate(index)
-        while hasattr(part, 'indices'):  # the set is a subset of another data set
-            part, inner = part.dataset, int(part.indices[inner])
-        return f'{name}/{part.member(inner) if hasattr(part, "member") else part.name(inner)}'
+        return f'{name}/{part.member(inner)}'
 
 
 def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:

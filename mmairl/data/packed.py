@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from mmairl.data.datasets import FileDataset
 from mmairl.data.decode import UnreadableImage, file_kind
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.shards.tar_files import ABOUT
+from mmairl.data.shards.tar_files import ABOUT, member_key
 from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError
 from mmairl.io import replacing
@@ -158,24 +158,6 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
     archive.addfile(info, io.BytesIO(data))
     # tarfile adds each member to a list, which would fill the memory after millions of images.
     archive.members.clear()
-
-
-def member_key(name: str, taken: set[str]) -> str:
-    """Return the name of an image in its shard: the path of the image without its extension.
-
-    WebDataset requires that the name is unique in its shard and that its last part has no dots. Parts such as '..' are left
-    out, because they could lead out of the folder where the archive is unpacked.
-    """
-    parts = [part for part in name.split('/') if part not in ('', '.', '..')]
-    folder, slash, base = '/'.join(parts).rpartition('/')
-    stem = base.rpartition('.')[0] or base
-    key = folder + slash + stem.replace('.', '_')
-    if key in taken:
-        key = folder + slash + base.replace('.', '_')
-    while key in taken:
-        key += '_'
-    taken.add(key)
-    return key
 
 
 def shard_path(out: Path, size: int | None, number: int) -> Path:

@@ -126,10 +126,7 @@ def _plain(name: str) -> str:
 
 def image_names(dataset: Dataset) -> list[str]:
     """Return the name of each image: the path relative to the root or, if the image has no path, its name in messages."""
-    if hasattr(dataset, 'indices'):
-        inner = image_names(dataset.dataset)
-        return [inner[index] for index in dataset.indices.tolist()]
-    return list(map(getattr(dataset, 'member', dataset.name), range(len(dataset))))
+    return list(map(dataset.member, range(len(dataset))))
 
 
 def groups_of(names: Sequence[str], groups: Groups) -> list[str]:

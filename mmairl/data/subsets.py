@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmairl.data.datasets import ViewDataset
+from mmairl.data.shards.tar_files import member_key
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, split_by_class
 from mmairl.errors import UserError
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_json, read_text
@@ -54,6 +55,9 @@ class ImageSubset(ViewDataset):
 
     def name(self, index: int) -> str:
         return self.dataset.name(int(self.indices[index]))
+
+    def member(self, index: int) -> str:
+        return self.dataset.member(int(self.indices[index]))
 
     def raw(self, index: int) -> Tensor:
         return self.dataset.raw(int(self.indices[index]))
@@ -198,16 +202,10 @@ class ListedSubset(ImageSubset):
         super().__init__(dataset)
         names = read_lines(list_file, 'images')
         if hasattr(self.dataset, 'contents'):
-            names = list(map(name_in_shard, names))
+            names = [member_key(name, set()) for name in names]
         self.indices = match_names(
             names, map(self.dataset.member, range(len(self.dataset))), list_file
         )
-
-
-def name_in_shard(name: str) -> str:
-    """Return the name of an image file in a shard: without the extension, and with '_' instead of dots (see `pack`)."""
-    folder, slash, base = name.rpartition('/')
-    return folder + slash + os.path.splitext(base)[0].replace('.', '_')
 
 
 def match_names(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:

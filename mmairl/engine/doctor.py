@@ -131,7 +131,7 @@ class Trial:
         """The last checkpoint before the sign, or None for the initial weights."""
         stored = checkpoints_of_run(self.work_dir)
         before = [checkpoint for checkpoint in stored if checkpoint.iteration < self.sign.iteration]
-        if not before and not from_scratch(self.work_dir):
+        if not before and not from_scratch(self.work_dir, stored[0]):
             raise UserError(
                 f"{self.work_dir}: no checkpoint before the first bad sign, at iteration '{self.sign.iteration}', and the run "
                 'did not start from scratch; train it again with a smaller default_hooks.checkpoint.interval',

@@ -104,7 +104,7 @@ def stretches_of(work_dir: Path) -> list[Stretch]:
     that was written after a signal, because a replay receives no signal and would not write that checkpoint.
     """
     stored = checkpoints_of_run(work_dir)
-    starts: list[StoredCheckpoint | None] = [None] if from_scratch(work_dir) else []
+    starts: list[StoredCheckpoint | None] = [None] if from_scratch(work_dir, stored[0]) else []
     stretches = []
     for checkpoint in stored:
         if starts and not checkpoint.meta.get('after_signal'):
@@ -113,10 +113,14 @@ def stretches_of(work_dir: Path) -> list[Stretch]:
     return stretches
 
 
-def from_scratch(work_dir: Path) -> bool:
-    """Return whether a run started with the initial weights of its config, not with the weights of another run."""
-    stored = checkpoints_of_run(work_dir)
-    return not (stored[0].meta.get('fork') or read_run_config(work_dir, 0).get('load_from'))
+def from_scratch(work_dir: Path, first: StoredCheckpoint) -> bool:
+    """Return whether a run started with the initial weights of its config, not with the weights of another run.
+
+    Args:
+        work_dir: The run's work dir.
+        first: The first checkpoint of the run.
+    """
+    return not (first.meta.get('fork') or read_run_config(work_dir, 0).get('load_from'))
 
 
 def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> list[Stretch]:

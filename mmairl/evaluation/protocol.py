@@ -85,7 +85,7 @@ class Protocol:
         columns: Dictionary from the ImageNet columns in the tables of the ECCV 2022 paper (see README.md) to the names of
             the protocol's scores.
         published: Dictionary from the names of published ImageNet scores to the names of the protocol's scores that a study
-            shows next to them. An empty string stands for the main score.
+            shows next to them. An empty string means the main score.
         unit: Unit of the scores.
 
     Args:

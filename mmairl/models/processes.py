@@ -29,7 +29,7 @@ def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 def own_group(size: int | None) -> dist.ProcessGroup | None:
     """Return the group of `size` neighboring ranks that contains this process.
 
-    If `size` is None or there is only one process, return None, which stands for the group of all ranks.
+    If `size` is None or there is only one process, return None (the group of all ranks).
 
     The first call with a given size creates the groups, so all ranks must make this call.
 

@@ -218,8 +218,7 @@ class Thumbnails:
 
 def name_of(dataset: Dataset, index: int) -> str:
     """Return the path of an image relative to its folder or archive. Invalid characters are escaped."""
-    name = dataset.member(index) if hasattr(dataset, 'member') else dataset.name(index)
-    return name.encode('utf-8', 'backslashreplace').decode()
+    return dataset.member(index).encode('utf-8', 'backslashreplace').decode()
 
 
 def by_class(

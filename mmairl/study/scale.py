@@ -204,9 +204,9 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
     widths = scale.widths
     if not widths:
         return
-    if cfg.model.get('in_channels'):  # Only classifiers have `in_channels`.
-        cfg.model.in_channels = widths.features * multiple
     in_channels = widths.features * multiple
+    if cfg.model.get('in_channels'):  # Only classifiers have `in_channels`.
+        cfg.model.in_channels = in_channels
     out_channels = widths.out
     for name in ('projector', 'predictor'):
         part = cfg.model.get(name)

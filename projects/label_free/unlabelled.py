@@ -24,7 +24,7 @@ class Unlabelled(Struct):
 
     Args:
         sha256: The digest of the measured weights.
-        values: The measures. None stands for NaN, which JSON cannot store.
+        values: The measures. None means NaN, which JSON cannot store.
         scores: Scores on test images, which only the computation of regret reads.
         revision: The `REVISION` of the code that computed the measures.
     """

@@ -61,7 +61,7 @@ def study(random: np.random.Generator, case: str, seeds: int) -> TrialBenefit:
 
 
 def holds(estimate: TrialBenefit, truth: TrialBenefit) -> bool:
-    """Return True if the interval contains the true number of trials. None stands for more trials than were simulated."""
+    """Return True if the interval contains the true number of trials. None means more trials than were simulated."""
     low, true, high = (
         estimate.most + 1 if end is None else end
         for end in (estimate.low, truth.trials, estimate.high)

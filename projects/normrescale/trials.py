@@ -20,7 +20,7 @@ Halves = Sequence[Sequence[float]]
 class TrialBenefit:
     """The number of trials after which a tuned network is as good as another network without tuning.
 
-    None stands for more trials than were run.
+    None means more trials than were run.
 
     Args:
         trials: The number of trials.

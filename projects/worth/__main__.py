@@ -1,4 +1,4 @@
-"""Find out whether pre-training pays on your images, of which a few have labels, and write a page with the answer.
+"""Measure whether pre-training improves accuracy on your images, given labels of a few, and write a page with the result.
 
 python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet50 --minutes 60 [--plan]
 """

@@ -168,7 +168,7 @@ def test_groups_are_only_required_of_labeled_images(tmp_path):
     table.write_text('file,patient\n' + ''.join(f'{row},{row // 4}\n' for row in range(0, 40, 2)))
     labels = torch.full((40,), -1)
     labels[::2] = torch.arange(20) % 2
-    dataset = type('Partly', (), dict(labels=labels, name=staticmethod(str), __len__=lambda _: 40))()
+    dataset = type('Partly', (), dict(labels=labels, member=staticmethod(str), __len__=lambda _: 40))()
     held = OnlineProbeHook(2, held_out=0.3).hold_out(dataset, dict(csv=str(table), column='patient'))
     assert 0 < held.sum() <= 8
     assert not held[1::2].any(), 'unlabeled images are held out'

@@ -95,9 +95,8 @@ class Shards(ViewDataset):
         shard, start, size = self.contents.place(index)
         name = self.contents.shards[shard]
         stamp = self.contents.stamps[shard]
-        is_parquet = remote.base_name(name).endswith(
-            '.parquet'
-        )  # `size` is then the row of the image
+        # In Parquet files, `size` is the row of the image.
+        is_parquet = remote.base_name(name).endswith('.parquet')
         if not is_parquet and size > BYTES_PER_PIXEL * self.max_pixels:
             raise UnreadableImage(Reason.TOO_LARGE)
         if self.cache or not remote.is_remote(name):

@@ -288,3 +288,21 @@ def octal(field: bytes) -> int:
         return int(field.strip(b'\0 ') or b'0', 8)
     except ValueError:
         return -1
+
+
+def member_key(name: str, taken: set[str]) -> str:
+    """Return the name of an image in its shard: the path of the image without its extension.
+
+    WebDataset requires that the name is unique in its shard and that its last part has no dots. Parts such as '..' are left
+    out, because they could lead out of the folder where the archive is unpacked.
+    """
+    parts = [part for part in name.split('/') if part not in ('', '.', '..')]
+    folder, slash, base = '/'.join(parts).rpartition('/')
+    stem = base.rpartition('.')[0] or base
+    key = folder + slash + stem.replace('.', '_')
+    if key in taken:
+        key = folder + slash + base.replace('.', '_')
+    while key in taken:
+        key += '_'
+    taken.add(key)
+    return key

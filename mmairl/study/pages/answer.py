@@ -236,13 +236,12 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     rows = len(trained_rows(study))
     present = len(study['seeds'])
     first = max(study['seeds'], default=-1) + 1
-    missing = max(FEW_SEEDS - present, 0)
     if len(found.with_verdict(ONE_SEED)) == len(found.all):
         yield Step(
             Markup(f'Run {counted(FEW_SEEDS - 1, "more seed")}'),
             'one seed cannot decide a comparison; three seeds detect large effects',
             cost_of(study, rows * (FEW_SEEDS - 1)),
-            command(study, seeds=[*study['seeds'], *range(first, first + missing)]),
+            command(study, seeds=[*study['seeds'], *range(first, first + FEW_SEEDS - 1)]),
         )
         return
     options = []

@@ -15,7 +15,7 @@ from mmairl.study.spec import Row, read_study
 from projects.normrescale import benefit
 from projects.normrescale.benefit import RATE, benefit_record, benefit_section
 
-RATES = (None, 0.003, 0.3)  # the learning rates of the trials; None stands for the recipe's rate
+RATES = (None, 0.003, 0.3)  # the learning rates of the trials; None means the recipe's rate
 OWN = 0.03  # the recipe's learning rate
 
 
