@@ -15,6 +15,17 @@ from mmairl.registry import METRICS
 MANY = 100  # A class with more training images than this is many-shot.
 FEW = 20  # A class with fewer training images than this is few-shot.
 LARGEST_MATRIX = 50  # With more classes than this, a confusion matrix is hard to read.
+# A score whose name contains one of these words is better if it is lower. A protocol with another such score adds its name.
+LOWER_IS_BETTER = {'RMSE', 'AbsRel', 'uniformity', 'error'}
+
+
+def higher_is_better(score: str) -> bool:
+    """Return the direction of a score from its name. All tables, plots and verdicts use this function.
+
+    >>> higher_is_better('k-NN, k = 20'), higher_is_better('depth_probe, RMSE (m)')
+    (True, False)
+    """
+    return not any(word in score for word in LOWER_IS_BETTER)
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
