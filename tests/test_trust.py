@@ -28,7 +28,6 @@ from mmairl.evaluation.feature_store import read_rows
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
-from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.spec import read_study
 from projects.faults.checkpoints import Canary
 
@@ -130,7 +129,6 @@ def test_pages_of_an_untrusted_run_execute_nothing(tmp_path, canary, monkeypatch
     write_compare_page(runs, tmp_path / 'compare.html')
     write_health_page(runs[0], tmp_path / 'health.html')
     write_evaluation_page(runs[0])
-    write_studies_page(tmp_path)
     words = [str(word) for word in (LADDER, '--scale', 'demo', '--out', tmp_path / 'out')]
     before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
     study.main([*words, '--status'])

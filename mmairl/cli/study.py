@@ -24,12 +24,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_switch(parser, '--list', 'print the built-in studies as a table and exit')
     parser.add_argument(
-        '--index',
-        type=Path,
-        metavar='FOLDER',
-        help='write a page about all studies in FOLDER and exit',
-    )
-    parser.add_argument(
         '--scale',
         default='in1k',
         help='choose data, network and length of runs by a scale of configs/studies/_scales, such as demo, cifar or in100, '
@@ -153,11 +147,7 @@ def main(arguments: Sequence[str]) -> None:
             '--until-decided: cannot be combined with --slurm or --cluster, because it waits for runs; leave one of them out',
             code='until-decided-slurm',
         )
-    if args.index:
-        from mmairl.study.pages.index_page import write_studies_page
-
-        print(f'the page is {write_studies_page(args.index)}')
-    elif args.list or args.study is None:
+    if args.list or args.study is None:
         from mmairl.config import home
         from mmairl.study.spec import catalogue
 
