@@ -21,7 +21,6 @@ COMMANDS = {
     'consolidate': 'copy the weights of a training checkpoint to a smaller file',
     'analyze': 'compare representations: weight norms, CKA, geometry',
     'doctor': 'find remedies for a run whose health turned bad',
-    'replay': 'replay parts of a run and compare them with its checkpoints',
     'report': 'write a page about results, one or several runs, or augmented views, or draw a map of images',
     'pack': 'pack a data set into tar archives, or measure its channel statistics',
     'factors': 'print the factors in which the methods from MoCo v2 to BYOL differ',
