@@ -11,7 +11,6 @@ from mmairl.engine.health import QUANTITIES, Quantity, advice, state
 from mmairl.errors import UserError
 from mmairl.report.charts import chart
 from mmairl.report.page import write_page
-from mmairl.report.reference import references
 
 PREFIX = 'health_'
 # The page shows tiles in this order, the worst state first.
@@ -54,7 +53,6 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
         lead=_lead(known, vitals),
         vitals=vitals,
         charts=charts | _stage_charts(curves),
-        references=references(curves) if f'{PREFIX}spread_key' in curves else (),
     )
 
 

@@ -9,10 +9,6 @@ from harness.outline import sound
 
 from mmairl.engine.health import QUANTITIES
 from mmairl.report.health_page import write_health_page
-from mmairl.report.reference import LABELS, STORED
-
-SCALES = json.loads(STORED.read_text())
-REFERENCE = len(SCALES) * len(LABELS)
 
 
 def write_scalars(work_dir: Path, *records: dict) -> Path:
@@ -52,19 +48,15 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     assert 'the spread of the keys is 0.02 (its maximum is 1)' in text
     assert 'At iteration 150, 2 of the 4 quantities with a normal range are within it. To check: ' in text
     assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
-    # The page has a chart for each quantity, a chart of the gradients by stage, and the charts of the
-    # reference runs.
     sound(text)
-    assert text.count('class="curves') == 6 + 1 + REFERENCE
+    assert text.count('class="curves') == 6 + 1
     assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
-    references = [f'Reference runs: {scale}' for scale in SCALES]
-    assert re.findall('<h2>([^<]+)</h2>', text)[-len(references) :] == references
 
 
 def test_every_quantity_has_its_chart(tmp_path):
     run = write_scalars(tmp_path / 'run', dict(step=1, **{f'health_{quantity.name}': 0.5 for quantity in QUANTITIES}))
     text = write_health_page(run, tmp_path / 'page.html').read_text()
-    assert text.count('class="curves') == len(QUANTITIES) + REFERENCE
+    assert text.count('class="curves') == len(QUANTITIES)
 
 
 def test_page_states_that_the_run_diverged(tmp_path):

@@ -141,7 +141,7 @@ def test_every_item_of_the_papers_is_covered():
         aligned byol_to_dino byol_to_simsiam crossover_tuned details explain_byol_release
         explain_lightly explain_sololearn fork_prediction gray judge_example judge_lightly judge_sololearn
         ladder_forks lars_norms longer_lars methods mocov2plus_to_simclr msbreg_centroid
-        near_and_far optimizer_mismatch rate_floor reference_curves release
+        near_and_far optimizer_mismatch rate_floor release
     """
     assert ready - of_papers == set(text.split())
 

@@ -1,1 +1,0 @@
-"""Store the reference curves that the health page of each run shows."""
