@@ -2,14 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from jinja2 import Environment
 from markupsafe import Markup
 from mmengine.config import Config, ConfigDict
@@ -19,8 +16,7 @@ from mmairl.apis.given_network import register_network
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
 from mmairl.config import PREFIX, home, literal_braces, load_config, override, python_text
-from mmairl.data.datasets import UnlabelledFolder, ViewDataset
-from mmairl.data.decode import UnreadableImage, to_unit
+from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.view_sets import named_views, reasons
 from mmairl.errors import UserError, closest, printable
 from mmairl.hardware import cores
@@ -141,17 +137,10 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
     return literal_braces(template.render(**facts, request=full_request, values=values, code=code))
 
 
-def suggest_for(
-    data: str | Path,
-    method: str,
-    channels: int | None = None,
-    views: str | None = None,
-    **request: Any,
-) -> str:
-    """Return the text of `suggest` for a folder of images. If `views` is None, `domain_of` chooses the views."""
-    dataset = UnlabelledFolder(data, channels=channels)
-    views = views or domain_of(dataset)
-    return suggest(method, len(dataset), channels=channels, data=data, views=views, **request)
+def suggest_for(data: str | Path, method: str, channels: int | None = None, **request: Any) -> str:
+    """Return the text of `suggest` for a folder of images."""
+    count = len(UnlabelledFolder(data, channels=channels))
+    return suggest(method, count, channels=channels, data=data, **request)
 
 
 def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -319,37 +308,6 @@ def _without_rgb(view: Sequence[dict]) -> list[dict]:
         elif step['type'] not in ('RandomGrayscale', 'StainJitter'):
             steps.append(step)
     return steps
-
-
-def domain_of(dataset: ViewDataset) -> str | None:
-    """Return the name of the set of views that suits the images, or None for photographs and images with two channels.
-
-    The choice is based on thumbnails of some images. Documents are white and without color, medical images are gray, and
-    stained tissue has more red and blue than green. In aerial images, all positions are equally bright on average, so
-    the mean over the images is nearly uniform.
-    """
-    if dataset.channels == 2:
-        return None
-    small = []
-    for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
-        with suppress(UnreadableImage):
-            image = to_unit(dataset.raw(index))[:3].float()
-            thumbnail = F.interpolate(image[None], (8, 8), mode='bilinear', antialias=True)
-            small.append(thumbnail.expand(-1, 3, -1, -1))
-    if not small:
-        return None
-    images = torch.cat(small)
-    gray = images.mean(1)
-    color = (images.amax(1) - images.amin(1)).mean()
-    red, green, blue = images.mean((0, 2, 3))
-    if gray.median() > 0.8 and color < 0.1:
-        return 'documents'
-    if color < 0.01:
-        return 'medical_grey'
-    if min(red, blue) - green > 0.03:
-        return 'microscopy'
-    variance_of_mean = len(images) * gray.mean(0).var()
-    return 'satellite' if variance_of_mean < 2.5 * gray.var(0).mean() else None
 
 
 def full_size(method: str) -> str:

@@ -16,7 +16,6 @@ from torchvision.models import resnet18
 from mmairl.apis import suggest as module
 from mmairl.apis.suggest import config_for, full_size, methods, suggest
 from mmairl.config import load_config
-from mmairl.data.datasets import UnlabelledFolder
 from mmairl.engine import run
 from mmairl.engine.checks import check_config
 
@@ -177,12 +176,6 @@ def test_checkpoint_name_is_never_executed(tmp_path, monkeypatch, run_tool, caps
     run_tool('tools/train.py', 'mine.py', '--dump-config', 'mine.yaml')
     assert load_config('mine.yaml').model.backbone.init_cfg.checkpoint == str(weights.absolute())
     assert not Path('PWNED').exists()
-
-
-def test_two_channels_keep_the_views_of_the_method(tmp_path):
-    for number in range(64):
-        np.save(tmp_path / f'{number}.npy', np.full((8, 8, 2), number, np.uint8))
-    assert module.domain_of(UnlabelledFolder(tmp_path, channels=2)) is None
 
 
 def test_methods_are_found_by_a_field_of_their_configs():

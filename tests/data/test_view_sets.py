@@ -1,15 +1,13 @@
 """Named view sets, the transforms that only these sets use, and the suggestion of a view set for a folder of images."""
 
-import numpy as np
 import pytest
 import torch
 from harness.errors import raises_code
-from PIL import Image
 
-from mmairl.apis.suggest import config_for, domain_of, full_size, suggest_for
+from mmairl.apis.suggest import config_for, full_size
 from mmairl.checkpoints.read import input_of
 from mmairl.config import load_config
-from mmairl.data.datasets import UnlabelledFolder, build_views
+from mmairl.data.datasets import build_views
 from mmairl.data.shapes import Shapes
 from mmairl.data.transforms import STAINS
 from mmairl.data.view_sets import DOMAINS, named_views, reasons
@@ -73,29 +71,6 @@ def test_stains_change_only_in_amount():
     single = jitter(whole)
     torch.manual_seed(0)
     assert (jitter.batch(whole[None] / 255)[0] * 255 - single).abs().max() < 0.52
-
-
-def drawn(kind: str, rng: np.random.Generator) -> np.ndarray:
-    image = rng.normal(0, 25, (32, 32, 3)) + rng.normal(0, 40, (4, 4, 1)).repeat(8, 0).repeat(8, 1)
-    if kind == 'documents':
-        return np.where(rng.random((32, 32, 1)) < 0.1, 20, 245).repeat(3, 2)
-    if kind == 'medical_grey':
-        return (90 + image[:, :, :1]).repeat(3, 2)
-    if kind == 'microscopy':
-        return image * 0.3 + [200, 150, 190]
-    sky = 0 if kind == 'satellite' else np.linspace(90, -90, 32)[:, None, None]
-    return image + np.array([120, 130, 90]) + sky
-
-
-@pytest.mark.parametrize('kind', [*DOMAINS, 'photographs'])
-def test_suggestion_names_views_for_the_images(kind, tmp_path):
-    rng = np.random.default_rng(0)
-    for number in range(70):
-        Image.fromarray(drawn(kind, rng).clip(0, 255).astype(np.uint8)).save(tmp_path / f'{number}.png')
-    assert domain_of(UnlabelledFolder(tmp_path)) == (None if kind == 'photographs' else kind)
-    text = suggest_for(tmp_path, 'byol')
-    assert '70 unlabeled images' in text
-    assert (f'# customary, for {kind}: ' in text) == (kind != 'photographs')
 
 
 def test_named_views_are_resolved_everywhere():
