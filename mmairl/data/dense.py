@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.data.decode import decode_bytes
-from mmairl.data.mmcv_ops import use_torchvision_ops
 from mmairl.data.reading import read_file
 from mmairl.data.scenes import FAR, scene
 from mmairl.data.shapes import KINDS
@@ -89,6 +88,8 @@ class MMSegImages(DenseDataset):
         count: int | None = None,
     ) -> None:
         super().__init__(target)
+        from mmairl.transfer.mmcv_ops import use_torchvision_ops
+
         use_torchvision_ops()
         fault = 'MMSegImages: mmseg cannot be imported'
         # On import, mmseg raises an AssertionError if it does not support the installed version of mmcv.

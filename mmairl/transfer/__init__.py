@@ -3,6 +3,6 @@
 mmdet and mmseg import all ops of mmcv. Missing ops must therefore be replaced before mmdet or mmseg is imported.
 """
 
-from mmairl.data.mmcv_ops import use_torchvision_ops
+from mmairl.transfer.mmcv_ops import use_torchvision_ops
 
 use_torchvision_ops()

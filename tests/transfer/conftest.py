@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transfer.small_runs import write_masks, write_pretrained
 
-from mmairl.data.mmcv_ops import use_torchvision_ops
+from mmairl.transfer.mmcv_ops import use_torchvision_ops
 from mmairl.engine import run
 from projects.benchmark.drawn_sets import write_coco, write_voc
 

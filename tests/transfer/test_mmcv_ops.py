@@ -15,7 +15,7 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 from transfer.small_runs import overlap
 
-from mmairl.data.mmcv_ops import NAME, TorchvisionOps, use_torchvision_ops
+from mmairl.transfer.mmcv_ops import NAME, TorchvisionOps, use_torchvision_ops
 from mmairl.errors import UserError
 
 use_torchvision_ops()
@@ -140,7 +140,7 @@ def test_compiled_ops_are_used_if_they_fit(built, gpu, replaced, monkeypatch) ->
         return SimpleNamespace(get_compiling_cuda_version=lambda: built)
 
     monkeypatch.delitem(sys.modules, NAME, raising=False)
-    monkeypatch.setattr('mmairl.data.mmcv_ops.import_module', import_module)
+    monkeypatch.setattr('mmairl.transfer.mmcv_ops.import_module', import_module)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpu)
     assert use_torchvision_ops() is replaced
     assert isinstance(sys.modules.get(NAME), TorchvisionOps) is replaced
