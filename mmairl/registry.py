@@ -139,7 +139,6 @@ DATASETS = Registry(
     parent.DATASETS,
     {
         'data.datasets': ['ImageFolder', 'UnlabelledFolder'],
-        'data.mixture': ['Mixture'],
         'data.public': [
             'Food101',
             'StanfordCars',

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mmairl.data.datasets import ViewDataset
+from mmairl.data.datasets import ViewDataset, Views
 from mmairl.data.shards.tar_files import member_key
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, split_by_class
 from mmairl.errors import UserError
@@ -61,6 +61,25 @@ class ImageSubset(ViewDataset):
 
     def raw(self, index: int) -> Tensor:
         return self.dataset.raw(int(self.indices[index]))
+
+
+class ConcatImages(ViewDataset):
+    """The images of several unlabeled data sets, one after the other, with the same views."""
+
+    def __init__(self, parts: Sequence[ViewDataset], views: Views | None) -> None:
+        super().__init__(views, parts[0].channels if parts[0].as_stored else None)
+        self.places = [(part, index) for part in parts for index in range(len(part))]
+        self.depth = parts[0].depth
+        self.labels = torch.full((len(self.places),), -1)
+        self.classes = []
+
+    def raw(self, index: int) -> Tensor:
+        part, inner = self.places[index]
+        return part.raw(inner)
+
+    def name(self, index: int) -> str:
+        part, inner = self.places[index]
+        return part.name(inner)
 
 
 @DATASETS.register_module()

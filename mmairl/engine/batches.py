@@ -28,10 +28,8 @@ def images_per_step(dataloader: DataLoader) -> int:
     return batch * get_world_size()
 
 
-def images_in_epoch(dataloader: DataLoader) -> int | list[int]:
-    """Return the number of images in an epoch. For a Mixture with weights, return the number from each data set."""
-    counts = getattr(dataloader.dataset, 'per_epoch', None)
-    return len(dataloader.dataset) if counts is None else counts.tolist()
+def images_in_epoch(dataloader: DataLoader) -> int:
+    return len(dataloader.dataset)
 
 
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:

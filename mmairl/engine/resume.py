@@ -20,7 +20,6 @@ from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
 import mmairl
-from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.batches import images_in_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError, explained
 from mmairl.randomness import set_random_state
@@ -231,8 +230,6 @@ def position(dataloader: DataLoader) -> dict[str, Any]:
     sampler = sampler_of(dataloader)
     if hasattr(sampler, 'seed'):
         place['seed'] = sampler.seed
-    if isinstance(sampler, ResumableSampler):
-        place['order_by_sum'] = sampler.by_sum
     return place
 
 
@@ -266,8 +263,6 @@ def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
     sampler = sampler_of(dataloader)
     if 'seed' in place and hasattr(sampler, 'seed'):
         sampler.seed = place['seed']
-    if 'seed' in place and isinstance(sampler, ResumableSampler):
-        sampler.by_sum = place.get('order_by_sum', True)
 
 
 def restore_randomness(runner: Runner, states: list[dict]) -> None:

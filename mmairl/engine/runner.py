@@ -20,10 +20,9 @@ from torch.utils.data import DataLoader
 
 from mmairl.checkpoints.pickles import portable_checkpoint
 from mmairl.config import python_text, write_config
-from mmairl.data.datasets import innermost_dataset
 from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
-from mmairl.engine.batches import batches, endless, prefetch_to_device, sampler_of
+from mmairl.engine.batches import batches, endless, prefetch_to_device
 from mmairl.engine.checkpoint import RunStart, describe_run, settings, snapshot, write_snapshot
 from mmairl.engine.fork import fit_to_branch
 from mmairl.engine.resume import restore_run
@@ -129,7 +128,6 @@ class Runner(PlainRunner):
         loader.generator = torch.Generator()
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
-        require_counted_mixture(loader)
         return safe(loader)
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
@@ -310,14 +308,3 @@ class RemainingBatches:
     def skip_iter(self, number: int) -> None:
         for _ in range(number):
             next(self)
-
-
-def require_counted_mixture(loader: DataLoader) -> None:
-    """Raise if the training set is a Mixture of data sets with weights, and the sampler ignores these weights."""
-    weighted = getattr(innermost_dataset(loader.dataset), 'per_epoch', None) is not None
-    if weighted and getattr(sampler_of(loader), 'counts', None) is None:
-        raise UserError(
-            'Mixture.weights: supported only if train_dataloader.dataset is the Mixture itself and train_dataloader.sampler is '
-            "dict(type='ResumableSampler', shuffle=True); set both, or remove the weights",
-            code='unused-weights',
-        )

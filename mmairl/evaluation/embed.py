@@ -15,11 +15,11 @@ from mmairl.checkpoints.read import Backbone, read_backbone, warn_of_assumed_sta
 from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.decode import as_rgb
-from mmairl.data.mixture import Mixture
 from mmairl.data.raw_values import channels_first
 from mmairl.data.reading import read_file
 from mmairl.data.shards.dataset import Shards
 from mmairl.data.shards.shard_paths import SUFFIXES
+from mmairl.data.subsets import ConcatImages
 from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
@@ -243,8 +243,7 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
             'embed: the list of images is empty; pass at least one image', code='no-images'
         )
     if all(_is_collection(item) for item in items):
-        parts = {str(item): dataset_of(item, None, channels) for item in items}
-        return Mixture(parts, views=views)
+        return ConcatImages([dataset_of(item, None, channels) for item in items], views)
     return ListedImages(items, views, channels)
 
 

@@ -71,7 +71,7 @@ class FeatureProtocol(Protocol):
         """Return the scores, with the main score first, and details as plain values.
 
         A protocol that predicts one class per test image returns a tensor of these classes as `details['predicted']`. From
-        them, mmairl computes the confusion matrix, the score on each data set of a mixture, the score without near duplicates,
+        them, mmairl computes the confusion matrix, the score without near duplicates,
         and how much the score varies with the choice of test images. A protocol without predicted classes may instead return
         which test images it got right, encoded by `metrics.packed`, as `details['right']`.
         """
@@ -96,10 +96,6 @@ class FeatureProtocol(Protocol):
         if predicted is not None:
             details['right'] = packed(predicted == test.y)
             details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
-        if details.get('right') and hasattr(datasets['test'], 'sets'):
-            main = next(iter(scores))
-            right = unpacked(details['right'])
-            scores |= by_set(main, right, datasets['test'], test.unreadable)
         if self.near_duplicates:
             unique, details['near_duplicates'] = self._without_duplicates(
                 datasets, split, scores, details
@@ -157,15 +153,6 @@ class FeatureProtocol(Protocol):
         if main.endswith('mean per class'):
             right = [right[y == label].mean() for label in np.unique(y)]
         return {f'{main}, without near duplicates': 100 * np.mean(right)}, pairs
-
-
-def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> Scores:
-    """Return the score on each data set of a mixture, a test set that joins several data sets."""
-    origins = np.delete(mixture.origins.numpy(), list(unreadable))
-    scores = {}
-    for number, name in enumerate(mixture.sets):
-        scores[f'{score}, {name}'] = 100 * right[origins == number].mean()
-    return scores
 
 
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:

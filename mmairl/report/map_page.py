@@ -35,7 +35,6 @@ from mmairl.analysis.feature_map import (
     tsne,
 )
 from mmairl.data.datasets import FileDataset
-from mmairl.data.mixture import Mixture
 from mmairl.data.splits import read_column, values_of
 from mmairl.errors import UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
@@ -226,11 +225,8 @@ def by_class(
 ) -> tuple[list[str], Tensor]:
     """Return the classes to color images by, and the class index of each image.
 
-    If `dataset` is a mixture, its data sets serve as classes. Otherwise, its classes are used, or the top-level folders if it
-    has no classes.
+    The classes of the data set are used, or the top-level folders if it has no classes.
     """
-    if isinstance(dataset, Mixture):
-        return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:
         return list(dataset.classes), dataset.labels[kept]
     if isinstance(dataset, FileDataset):

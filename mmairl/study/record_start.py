@@ -10,7 +10,6 @@ before a fork are paired in any case.
 import time
 from pathlib import Path
 
-import numpy as np
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
@@ -64,7 +63,7 @@ class RecordStart(Hook):
         order = None
         # Only the sampler of this package can compute the order in advance.
         if hasattr(sampler, 'order'):
-            images = sampler.order()(np.arange(min(sampler.images, FIRST)))
+            images = sampler.order()[:FIRST]
             order = key_of({'images': images.tolist()})
         start = TrainingStart(weights_identity(weights), key_of(shapes), order)
         write_json(self.path, start)
