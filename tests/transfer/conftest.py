@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from transfer.small_runs import write_masks, write_pretrained
 
-from mmairl.transfer.mmcv_ops import use_torchvision_ops
 from mmairl.engine import run
+from mmairl.transfer.mmcv_ops import use_torchvision_ops
 from projects.benchmark.drawn_sets import write_coco, write_voc
 
 collect_ignore_glob = [] if find_spec('mmdet') and find_spec('mmseg') else ['test_*.py']

@@ -15,8 +15,8 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 from transfer.small_runs import overlap
 
-from mmairl.transfer.mmcv_ops import NAME, TorchvisionOps, use_torchvision_ops
 from mmairl.errors import UserError
+from mmairl.transfer.mmcv_ops import NAME, TorchvisionOps, use_torchvision_ops
 
 use_torchvision_ops()
 from mmcv.ops import RoIAlign, nms, roi_align, soft_nms  # noqa: E402
