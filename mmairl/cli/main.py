@@ -18,12 +18,9 @@ COMMANDS = {
     'demo': 'pre-train a small model and write a page about it, in minutes on a CPU',
     'normrescale': 'rescale a LARS-trained backbone to the weight norms of another checkpoint',
     'convert': 'write a backbone in another format',
-    'consolidate': 'copy the weights of a training checkpoint to a smaller file',
     'analyze': 'compare representations: weight norms, CKA, geometry',
-    'doctor': 'find remedies for a run whose health turned bad',
     'report': 'write a page about results, one or several runs, or augmented views, or draw a map of images',
     'pack': 'pack a data set into tar archives, or measure its channel statistics',
-    'factors': 'print the factors in which the methods from MoCo v2 to BYOL differ',
 }
 SHELLS = ('bash', 'zsh')
 

@@ -25,7 +25,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         'config',
         nargs='?',
-        help='train this config, such as configs/mocov2plus_r50_200e.py; required without --suggest and --fork',
+        help='train this config, such as configs/mocov2plus_r50_200e.py; required without --suggest',
     )
     add_run(parser)
     add_batch(parser)
@@ -38,9 +38,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         )
     if args.suggest and not (args.images or args.data):
         parser.error('--suggest requires the number of images; give --images N or --data DIR')
-    if args.fork and (args.config or args.resume or not args.work_dir):
-        parser.error('--fork requires --work-dir, and takes neither a config nor --resume')
-    if not args.suggest and not args.config and not args.fork:
+    if not args.suggest and not args.config:
         parser.error('give a config, or --suggest --images N to print one')
     return args
 
@@ -56,12 +54,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         const='auto',
         metavar='CHECKPOINT',
         help='resume from CHECKPOINT, or without a value from the newest checkpoint in the work dir (default: start at step 0)',
-    )
-    parser.add_argument(
-        '--fork',
-        metavar='RUN@EPOCH',
-        help='start a new run from the exact state of the run in the work dir RUN after EPOCH, with the config of RUN and the '
-        'changes of --cfg-options; requires --work-dir (default: off)',
     )
     add_switch(parser, '--amp', 'train in mixed precision (default: off)')
     parser.add_argument(
@@ -84,11 +76,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help='set the seed; two runs on a CPU with the same seed are equal bit for bit (default: random)',
     )
     add_config_options(parser)
-    parser.add_argument(
-        '--dump-config',
-        metavar='FILE',
-        help='write the complete config as YAML or JSON and exit (default: train)',
-    )
 
 
 def add_batch(parser: argparse.ArgumentParser) -> None:
@@ -102,13 +89,6 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar='N',
         help='process N images per GPU at a time, and accumulate gradients up to the total batch (default: no accumulation)',
-    )
-    parser.add_argument(
-        '--plan',
-        type=positive,
-        metavar='GPUS',
-        help='print how the total batch is divided among GPUS GPUs that process --per-gpu images at a time, and exit '
-        '(default: train)',
     )
 
 
@@ -185,27 +165,18 @@ def main(arguments: Sequence[str]) -> None:
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmengine.dist import get_world_size, is_main_process
 
-    from mmairl.config import load_config, write_config
-    from mmairl.engine.fork import Fork
+    from mmairl.config import load_config
     from mmairl.engine.run import join, train
-    from mmairl.io import output
     from mmairl.signals import stop_processes
 
-    fork = Fork.parse(args.fork) if args.fork else None
-    cfg = fork.config(args.cfg_options) if fork else load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)
-    if args.dump_config:
-        write_config(cfg, output(args.dump_config, args.config))
-        return
-    if args.plan is not None or args.per_gpu is not None:
-        from mmairl.apis.batch_layout import follow, plan
-    if args.plan is not None:
-        print(plan(cfg, args.plan, args.per_gpu or max(1, cfg.total_batch_size // args.plan))[1])
-        return
     if args.per_gpu is not None:
+        from mmairl.apis.batch_layout import follow, plan
+
         join(cfg, args.launcher)
         follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
-    runner = train(cfg, args.launcher, fork)
+    runner = train(cfg, args.launcher)
     if is_main_process():
         print(result_lines(runner, args.config))
     stop_processes()

@@ -173,8 +173,7 @@ def test_checkpoint_name_is_never_executed(tmp_path, monkeypatch, run_tool, caps
     assert config_for('mocov2plus', 640, 'images', weights=weights).model.backbone.depth == 18
     run_tool('tools/train.py', '--suggest', '--images', 640, '--weights', weights)
     Path('mine.py').write_text(capsys.readouterr().out)
-    run_tool('tools/train.py', 'mine.py', '--dump-config', 'mine.yaml')
-    assert load_config('mine.yaml').model.backbone.init_cfg.checkpoint == str(weights.absolute())
+    assert load_config('mine.py').model.backbone.init_cfg.checkpoint == str(weights.absolute())
     assert not Path('PWNED').exists()
 
 
