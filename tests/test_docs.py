@@ -354,17 +354,6 @@ def test_python_of_the_readme_runs(folder):
     assert match['features'].shape == (64, 512) and match['names'][63].endswith('63.png')
 
 
-@pytest.mark.slow
-def test_python_of_the_worth_page_runs(folder):
-    draw(folder / 'images', 80)
-    labels = [f'{number:02}.png,{number % 2}' for number in range(16)]
-    (folder / 'labels.csv').write_text('\n'.join(['file,class', *labels]))
-    script = shown_files('projects/worth/README.md')['does_it_pay.py']
-    (folder / 'does_it_pay.py').write_text(script.replace('minutes=60', 'epochs=1, size=32, workers=0, batch=32'))
-    match = runpy.run_path('does_it_pay.py')
-    assert match['answer'].page.is_file() and Path(match['checkpoint']).is_file()
-
-
 def test_python_of_your_images_runs(folder, capsys):
     small = {'count=1200': 'count=96', 'epochs=2': 'epochs=1', 'epoch_2': 'epoch_1'}
     for name, body in shown_files('docs/tutorials/your_images.md').items():

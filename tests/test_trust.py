@@ -5,6 +5,7 @@ rules of Ruff search the source for unsafe calls.
 """
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -29,7 +30,17 @@ from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.study.spec import read_study
-from projects.faults.checkpoints import Canary
+
+
+class Canary:
+    """An object whose pickle is a call that creates a folder. If the folder exists, a reader has executed code."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.path),)
+
 
 LADDER = Path(__file__).parents[1] / 'configs/studies/ladder.yaml'
 

@@ -12,15 +12,19 @@ from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 
 from harness import toy
+from harness.compare import different_runs
+from harness.compare import differing as differing  # Tests import this name from here
 from mmairl.engine import run as launch
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.fork import Fork
 from mmairl.registry import HOOKS
 from mmairl.signals import Stopped, stop_processes
-from projects.faults.compare import different_runs
-from projects.faults.compare import differing as differing  # Tests import this name from here
-from projects.faults.small_run import VIEW as VIEW
 
+VIEW = [
+    dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
+    dict(type='RandomFlip', p=0.5),
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+]
 # Runs draw random numbers in data workers, in the preprocessor, and in ShuffleBN. A resumed run
 # must draw the same numbers.
 CASES = {

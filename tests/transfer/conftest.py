@@ -4,11 +4,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from harness.drawn_sets import write_coco, write_voc
 from transfer.small_runs import write_masks, write_pretrained
 
 from mmairl.engine import run
 from mmairl.transfer.mmcv_ops import use_torchvision_ops
-from projects.benchmark.drawn_sets import write_coco, write_voc
 
 collect_ignore_glob = [] if find_spec('mmdet') and find_spec('mmseg') else ['test_*.py']
 use_torchvision_ops()  # mmdet must not be imported before the ops are replaced

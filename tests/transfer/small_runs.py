@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from harness import toy
+from harness.drawn_sets import KINDS, scene
 from mmengine.config import Config
 from PIL import Image
 
 from mmairl.config import load_config
 from mmairl.registry import MODELS
 from mmairl.transfer.execute import dicts, start_from
-from projects.benchmark.drawn_sets import KINDS, scene
 
 SIZES = dict(cityscapes=(64, 32), voc2012=(48, 48), nyuv2=(80, 60))
 

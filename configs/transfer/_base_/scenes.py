@@ -1,4 +1,4 @@
-# Synthetic scenes of 96 pixels (projects/normrescale/scenes.py): 400 for training and 300 for testing, batch 8, minutes on
+# Synthetic scenes of 96 pixels (projects/papers/scenes.py): 400 for training and 300 for testing, batch 8, minutes on
 # one CPU core. tools/transfer.py draws the scenes, and sets the depth and width of the backbone as in the checkpoint. A
 # study that tunes the learning rate uses 300 more scenes: one half selects the rate, and the other half scores it.
 scenes_imports = dict(
@@ -6,7 +6,7 @@ scenes_imports = dict(
         'mmairl.transfer',
         'mmairl.engine.hooks.saving',
         'mmairl.engine.hooks.precise_bn',
-        'projects.normrescale.scenes',
+        'projects.papers.scenes',
     ],
     allow_failed_imports=False,
 )

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from harness import resume as resuming
 from harness import sharding
+from harness.compare import differing
 from harness.errors import raises_code
 from mmengine.config import Config
 
 from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 from mmairl.engine.sharding import strategy_of
-from projects.faults.compare import differing
 
 ROOT = Path(__file__).parents[3]
 needs_deepspeed = pytest.mark.skipif(

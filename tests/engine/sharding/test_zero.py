@@ -6,12 +6,12 @@ import pytest
 import torch
 from harness import resume as resuming
 from harness import sharding
+from harness.compare import differing
 from harness.errors import raises_code
 
 from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
-from projects.faults.compare import differing
 
 
 @pytest.fixture(scope='module')
