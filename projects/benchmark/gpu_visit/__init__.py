@@ -1,1 +1,0 @@
-"""Check and measure a GPU machine in one command of at most 560 seconds."""

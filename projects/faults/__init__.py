@@ -1,1 +1,0 @@
-"""Inject random faults into runs and files, and count the outcomes: python -m projects.faults."""

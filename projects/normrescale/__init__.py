@@ -1,1 +1,0 @@
-"""Measure how many tuning trials NormRescale saves."""

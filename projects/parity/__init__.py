@@ -1,1 +1,0 @@
-"""Compare computations of other libraries with mmairl's."""

@@ -1,1 +1,0 @@
-"""Simulate how often verdicts of studies are wrong: python -m projects.verdicts."""

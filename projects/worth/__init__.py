@@ -1,1 +1,0 @@
-"""Measure the benefit of pre-training on custom images."""
