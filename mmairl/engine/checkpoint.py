@@ -31,13 +31,10 @@ from mmairl.checkpoints.load import (
     Device,
     load_checkpoint,
     meta_of,
-    not_finite,
-    wrong_kind,
 )
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
 from mmairl.checkpoints.released import download_once
 from mmairl.config import flat, python_text, read_plain_yaml
-from mmairl.engine.sharding.deepspeed_folder import is_deepspeed_folder, read_folder
 from mmairl.errors import UserError, printable
 from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
@@ -367,40 +364,6 @@ def checkpoint_folder(cfg: Config) -> Path:
     out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
     # mmengine's CheckpointHook appends the name of the work dir to `out_dir`.
     return work_dir if out_dir is None else Path(out_dir) / work_dir.name
-
-
-def consolidate(src: Path, dst: Path) -> str:
-    """Write only the weights and the `meta` of a training checkpoint to the file `dst`, and return a summary.
-
-    `src` is a checkpoint, a work dir, or a checkpoint folder of DeepSpeed.
-    """
-    if is_deepspeed_folder(src):
-        newest = src, read_folder(src)
-    elif src.is_dir():
-        newest = newest_checkpoint(src, run_in(src))
-    else:
-        newest = src, load_checkpoint(src)
-    if newest is None:
-        raise UserError(
-            f'{src}: no checkpoint; give the work dir of a training run', code='no-checkpoint'
-        )
-    path, checkpoint = newest
-    for part in ('meta', 'state_dict'):
-        if part not in checkpoint:
-            raise UserError(
-                f"{path}: not a training checkpoint, because it has no '{part}'; give a checkpoint that mmairl wrote",
-                code='not-a-training-checkpoint',
-            )
-    weights = checkpoint['state_dict']
-    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=weights), output(dst, path))
-    unusual = {key: wrong_kind(value, whole=True) for key, value in weights.items()}
-    tensors = {key: value for key, value in weights.items() if isinstance(value, Tensor)}
-    unusual |= dict.fromkeys(not_finite(tensors), 'not finite')
-    listed = ', '.join(f'{key} ({kind})' for key, kind in unusual.items() if kind)
-    message = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
-    return printable(
-        f'{message}; these tensors are not usable as weights: {listed}' if listed else message
-    )
 
 
 def trust_mmengine_checkpoints() -> None:

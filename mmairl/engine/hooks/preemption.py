@@ -72,8 +72,7 @@ class PreemptionHook(Hook):
             )
         steps = runner.iter + 1
         self.leaving = True
-        # A replay receives no signal, so it must know that no interval of the config led to this checkpoint.
-        meta = dict(epoch=runner.epoch, iter=steps, after_signal=True)
+        meta = dict(epoch=runner.epoch, iter=steps)
         path = hook.save_as(runner, f'iter_{steps}.pth', meta)
         hook.writer.finish()
         self.after_train(runner)
