@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,6 @@ RULES = read_yaml(Path(__file__).with_suffix('.yaml'), Rules)
 SECTIONS = {
     **RULES.sections,
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    # Only the names of the evaluation protocols are used, because a training run must not import their code.
-    'recipes': tuple(registry.PROTOCOLS.names()),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
 PLACES = {path: getattr(registry, name) for path, name in RULES.places.items()}
@@ -71,6 +70,7 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
     _check_numbers(values)
     for path, known in SECTIONS.items():
         _check_section(path, values.get(path), known)
+    _check_section('recipes', values.get('recipes'), tuple(registry.PROTOCOLS.names()))
     for section in sections if cfg.get('default_scope') == 'mmairl' else ():
         for keys, entry in walk(cfg.get(section), (section,)):
             path = '.'.join(map(str, keys))
@@ -153,12 +153,14 @@ def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callab
     """
     if not isinstance(name, str):
         return [name]
-    boxes = registry.BOXES if box is None else [box]
-    matches = [place.peek(name) for place in boxes]
-    if box is not None and not matches[0]:
-        # Unlike `peek`, `get` imports the package that registers the class.
-        matches = [box.get(name)]
-    kinds = [kind for kind in matches if kind]
+    boxes = [box]
+    if box is None:
+        boxes = [place for place in vars(registry).values() if isinstance(place, registry.Registry)]
+    kinds = []
+    for place in boxes:
+        with suppress(RuntimeError):  # mmengine raises it for a module that cannot be imported
+            kinds.append(place.get(name))
+    kinds = [kind for kind in kinds if kind]
     if kinds:
         return kinds
     known = [known for place in boxes for known in place.names()]

@@ -1,19 +1,12 @@
 """The models: student and teacher, heads, backbones and classifiers.
 
-Importing this package registers mmpretrain's backbones. A class of this package is imported from its module when it is first
-accessed.
+Importing this package registers mmpretrain's backbones.
 """
 
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from mmairl.registry import class_of
-
-
-def __getattr__(name: str) -> type:
-    return class_of('mmairl.models', name)
 
 
 def import_mmpretrain() -> None:

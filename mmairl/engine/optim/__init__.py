@@ -1,7 +1,1 @@
-"""Optimizers, learning rate schedules and optimizer wrappers. Each class is imported at its first use."""
-
-from mmairl.registry import class_of
-
-
-def __getattr__(name: str) -> type:
-    return class_of('mmairl.engine.optim', name)
+"""Optimizers, learning rate schedules and optimizer wrappers."""

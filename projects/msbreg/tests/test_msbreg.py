@@ -8,7 +8,7 @@ from harness.losses import assert_same, rows, units
 
 from mmairl.config import load_config
 from mmairl.errors import UserError
-from mmairl.models.heads import RegressionHead
+from mmairl.models.heads.regression import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 
 CONFIGS = Path(__file__).parents[1] / 'configs'

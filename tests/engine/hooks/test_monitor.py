@@ -10,7 +10,7 @@ from torch import nn
 from mmairl.engine import run
 from mmairl.engine.hooks import monitor
 from mmairl.engine.hooks.monitor import HealthHook
-from mmairl.models.heads import ContrastiveHead
+from mmairl.models.heads.contrastive import ContrastiveHead
 
 HOOK = dict(type='HealthHook', interval=1)
 

@@ -9,7 +9,8 @@ from harness.errors import raises_code
 from harness.losses import assert_same, rows, units
 from torch import Tensor
 
-from mmairl.models.heads import ContrastiveHead, InfoNCEHead, RegressionHead
+from mmairl.models.heads.contrastive import ContrastiveHead, InfoNCEHead
+from mmairl.models.heads.regression import RegressionHead
 
 
 def test_instance_accuracy_counts_closest_positives():

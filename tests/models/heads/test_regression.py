@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmairl.models.heads import OptimalLinearHead, RegressionHead
+from mmairl.models.heads.regression import OptimalLinearHead, RegressionHead
 
 
 @pytest.mark.parametrize('weight', [1.0, 0.25])
