@@ -56,20 +56,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default='backbone',
         help='geometry: measure the output of this layer (default: backbone)',
     )
-    add_switch(
-        parser,
-        '--lines',
-        'cka: compare the first checkpoint with each of the others, stage by stage (default: draw a heat map)',
-    )
     parser.add_argument(
         '--stage',
         default='pooled',
         help='cka of more than two checkpoints: choose the stage for the heat map (default: pooled)',
-    )
-    add_switch(
-        parser,
-        '--full',
-        'cka of two checkpoints: also compute the biased estimate over all images at once, as papers report it (default: off)',
     )
     add_switch(
         parser,
@@ -149,14 +139,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     if len(subjects) == 1:
         subjects = {part: (args.checkpoints[0], part) for part in ('student', 'teacher')}
-    if args.lines:
-        print(analysis_pages.cka_lines_page(subjects, images, args.recalibrate, args.out))
-    else:
-        print(
-            analysis_pages.cka_page(
-                subjects, images, args.stage, args.full, args.recalibrate, args.out
-            )
-        )
+    print(analysis_pages.cka_page(subjects, images, args.stage, args.recalibrate, args.out))
 
 
 def _draw_patches(

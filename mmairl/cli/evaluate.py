@@ -283,11 +283,10 @@ def write_result(args: argparse.Namespace, result: 'Result', out: Path) -> None:
 
     from mmairl.evaluation.identity import SOURCES, difference, key_of
     from mmairl.io import read_json, write_json
-    from mmairl.report.evaluation_page import write_evaluation_page
-    from mmairl.report.table import print_results
+    from mmairl.report.evaluation_page import results_table, write_evaluation_page
 
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
-    print_results([result], f'in percent, {Path(args.config).stem}{features}')
+    print(results_table([result]).text(f'in percent, {Path(args.config).stem}{features}'))
     # If the file contains the result for other settings or images, write to another file.
     if args.out is None and out.is_file():
         saved = read_json(out).get('identity') or {}

@@ -19,7 +19,6 @@ from mmairl.cli.flags import (
     add_loading,
     add_network,
     add_part,
-    count,
     parser_of,
     positive,
     seed,
@@ -69,13 +68,6 @@ def evaluation(arguments: Sequence[str]) -> Path:
         raise UserError(
             f'{", ".join(args.folders)}: no results; run `mmairl evaluate` first',
             code='no-results',
-        )
-    known = sorted({name for record in records for name in record.scores})
-    plotted = {name for pair in args.plot for name in pair}
-    for name in sorted(plotted - set(known)):
-        raise UserError(
-            f"--plot: no result has this score ('{name}'); choose among {', '.join(known)}",
-            code='unknown-score',
         )
     return write_evaluation_page(args.out, args.plot, args.folders)
 
@@ -200,32 +192,16 @@ def compare_runs(arguments: Sequence[str]) -> Path:
 
 def image_map(arguments: Sequence[str]) -> Path:
     parser = parser_of(
-        'report map',
-        'Write a page with maps of images, on which similar images are near each other.',
+        'report map', 'Write a page with a map of images, near-duplicates, outliers and groups.'
     )
     parser.add_argument(
-        'checkpoint', nargs='+', help='compute features with these checkpoints in any known format'
+        'checkpoint', help='compute features with this checkpoint in any known format'
     )
     parser.add_argument(
         '--images',
         required=True,
         nargs='+',
-        help='map the images in folders (with or without classes) or in archives of `mmairl pack`; images from several folders '
-        'or archives are colored by source, unless --colours is given',
-    )
-    parser.add_argument(
-        '--colours',
-        nargs=2,
-        metavar=('CSV', 'COLUMN'),
-        help='color by a column of this CSV file, whose first column contains the names of the images (default: by class '
-        'or source)',
-    )
-    parser.add_argument(
-        '--patches',
-        type=count,
-        default=0,
-        metavar='N',
-        help='also compare image regions (cells of feature maps, patches of a ViT) of N images (default: 0)',
+        help='map the images in these folders or archives of `mmairl pack`',
     )
     add_part(parser)
     add_network(parser)
@@ -240,18 +216,16 @@ def image_map(arguments: Sequence[str]) -> Path:
         '--seed',
         type=seed,
         default=0,
-        help='set the seed of the maps (t-SNE), of the grouping of images (k-means) and of the untrained network for '
-        'comparison (default: 0)',
+        help='set the seed of the map and of the groups (default: 0)',
     )
-    parser.add_argument(
-        '--out', default='work_dirs/map.html', help='write this page (default: work_dirs/map.html)'
-    )
+    parser.add_argument('--out', help='write this page (default: map.html next to the checkpoint)')
     args = parser.parse_args(arguments)
 
     from mmairl.io import output
     from mmairl.report.map_page import map_images
 
-    output(args.out, *args.checkpoint, args.config, *args.images, *(args.colours or ()))
+    args.out = args.out or Path(args.checkpoint).with_name('map.html')
+    output(args.out, args.checkpoint, args.config, *args.images)
     if len(args.images) == 1:
         args.images = args.images[0]
     return map_images(**vars(args))

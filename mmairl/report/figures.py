@@ -1,12 +1,12 @@
-"""Draw figures with matplotlib, all in one style. Some functions prepare data that figures and the charts of pages share."""
+"""Draw figures with matplotlib, all in one style: embedded as SVG in pages, and as files for papers."""
 
 import io
 import warnings
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
+from math import inf, isfinite
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -16,21 +16,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from scipy import stats
-from torch import Tensor
 
-from mmairl.checkpoints.norms import Norm
 from mmairl.errors import printable
 from mmairl.io import replacing
-from mmairl.report.charts import Curve, chart
 from mmairl.report.page import COLORS, TEMPLATES
 
+Numbers = Sequence[float]
+# The x values and y values of a line, and optionally the lower and upper ends of an interval around each y value.
+Curve = tuple[Numbers, Numbers] | tuple[Numbers, Numbers, Numbers, Numbers]
 MARKERS = 'os^Dv'
+MARKED = 30  # curves with more points than this number have no marker at each point
 MOST_TICKS = 24
-FLAT_TICKS = 8  # with more ticks than this number, the names of ticks are slanted
-SLANTED = dict(rotation=60, ha='right', rotation_mode='anchor', fontsize=8)
-LOG_RATIO = 8  # an axis is logarithmic if the maximum is more than this multiple of the minimum
+FLAT_TICKS = 6  # with more ticks than this number, the names of ticks are slanted
+SLANTED = dict(rotation=45, ha='right', rotation_mode='anchor')
 FIT_POINTS = 50  # number of points to draw a fitted line with
-DARK = '#14171f'
 UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
 
@@ -49,22 +48,28 @@ def styled(**changes: Any) -> Iterator[None]:
 def rendered(figure: Figure, kind: str, **options: Any) -> bytes:
     """Return the content of an image file of a figure, on white. It contains no date, so equal figures give equal bytes."""
     buffer = io.BytesIO()
-    metadata = UNDATED.get(kind)
-    figure.savefig(buffer, format=kind, metadata=metadata, facecolor='white', **options)
+    options.setdefault('bbox_inches', 'tight')
+    with styled():
+        figure.savefig(
+            buffer, format=kind, metadata=UNDATED.get(kind), facecolor='white', **options
+        )
     return buffer.getvalue()
 
 
-@styled()
-def save_figure(figure: Figure, stem: str | Path) -> None:
-    """Save a figure as `stem`.png and as `stem`.svg."""
-    for kind in ('png', 'svg'):
+def save_figure(
+    figure: Figure, stem: str | Path, kinds: Sequence[str] = ('svg', 'pdf', 'png')
+) -> None:
+    """Save a figure as `stem`.svg, `stem`.pdf and `stem`.png."""
+    for kind in kinds:
         with replacing(Path(f'{stem}.{kind}')) as temporary:
-            temporary.write_bytes(rendered(figure, kind, dpi=160, bbox_inches='tight'))
+            temporary.write_bytes(rendered(figure, kind, dpi=200))
 
 
-def _axes(width: float, height: float) -> Axes:
-    """Return the axes of a new figure. The figure is created without pyplot, which would keep it in memory."""
-    return Figure(figsize=(width, height)).subplots()
+def embedded(figure: Figure, text: str) -> Markup:
+    """Return a figure as an image for a page. Screen readers read the text."""
+    content = b64encode(rendered(figure, 'svg')).decode()
+    image = '<img class="figure" alt="{}" src="data:image/svg+xml;base64,{}">'
+    return Markup(image).format(text, content)
 
 
 def short(name: str, room: int = 40) -> str:
@@ -73,14 +78,29 @@ def short(name: str, room: int = 40) -> str:
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
 
+def chart(series: Mapping[str, Curve], title: str, x: str = '', **options: Any) -> Markup:
+    """Return an image of lines for a page. The arguments are those of `lines`."""
+    ends = []
+    for name, (xs, ys, *_) in series.items():
+        known = [(at, y) for at, y in zip(xs, ys) if isfinite(y)]
+        if known:
+            (start, first), (stop, last) = known[0], known[-1]
+            line = f'{name}: ' if name else ''
+            ends.append(f'{line}{first:.4g} at {start:.4g}, {last:.4g} at {stop:.4g}')
+    along = f' by {x}' if x else ''
+    return embedded(lines(series, title, x, **options), f'{title}{along}. {"; ".join(ends)}')
+
+
 @styled()
 def lines(
     series: Mapping[str, Curve],
     title: str,
     x: str = '',
+    *,
     log: str = '',
+    normal: tuple[float, float] = (-inf, inf),
     ticks: Sequence[str] = (),
-    width: float = 7.6,
+    dots: bool = False,
 ) -> Figure:
     """Return a figure with a line for each entry of `series`.
 
@@ -89,36 +109,71 @@ def lines(
         title: The title.
         x: The name of the x axis.
         log: The axes that are logarithmic: 'x', 'y', 'xy' or ''.
-        ticks: Names to show along the x axis instead of numbers.
-        width: The width in inches.
+        normal: The normal range of the y values, which is shaded.
+        ticks: Names to show along the x axis instead of the numbers 0, 1, 2, ...
+        dots: Whether to draw only dots, without lines between them.
     """
-    axes = _axes(width, 3.5)
+    axes = new_axes(title, x)
+    low, high = normal
+    if isfinite(low) or isfinite(high):
+        axes.axhspan(max(low, -1e9), min(high, 1e9), color='#e8f3ee', zorder=0)
     for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
-        color = COLORS[number % len(COLORS)]
-        shift = number // len(COLORS)  # where colors repeat, the markers differ
+        look = look_of(number)
         if ends:
-            axes.fill_between(xs, *ends, color=color, alpha=0.15, linewidth=0)
-        axes.plot(
-            xs,
-            ys,
-            color=color,
-            marker=MARKERS[(number + shift) % len(MARKERS)],
-            # matplotlib hides labels that begin with an underscore, so each label begins with an invisible space.
-            label=f'\u200b{short(name)}',
-            linestyle='-' if number < len(COLORS) // 2 else '--',
-            markersize=5,
-            markevery=1 if ticks else 0.12,
-        )
-    axes.set(title=short(title), xlabel=short(x))
+            axes.fill_between(xs, *ends, color=look['color'], alpha=0.15, linewidth=0)
+        if dots:
+            look |= dict(linestyle='', markersize=4)
+        elif len(xs) > MARKED:
+            look |= dict(marker='')
+        # matplotlib hides labels that begin with an underscore, so each label begins with an invisible space.
+        axes.plot(xs, ys, label=f'\u200b{short(name)}' if name else None, **look)
     for name in log:
         _make_logarithmic(axes, name)
+    _fit_range(axes, [y for _, *ys in series.values() for part in ys for y in part], log)
     if ticks:
         every = -(-len(ticks) // MOST_TICKS)
-        names = [short(tick) for tick in ticks[::every]]
-        look = SLANTED if len(ticks) > FLAT_TICKS else {}
-        axes.set_xticks(range(0, len(ticks), every), names, **look)
-    axes.legend()
+        names = [short(tick, 20) for tick in ticks[::every]]
+        axes.set_xticks(range(0, len(ticks), every), names)
+        axes.tick_params('x', **(dict(labelrotation=45) if len(ticks) > FLAT_TICKS else {}))
+    add_legend(axes, sum(map(bool, series)))
     return axes.figure
+
+
+def new_axes(title: str, x: str = '', y: str = '', size: tuple[float, float] = (4.8, 2.7)) -> Axes:
+    """Return the axes of a new figure. The figure is created without pyplot, which would keep it in memory."""
+    axes = Figure(figsize=size).subplots()
+    axes.set(title=short(title, 60), xlabel=short(x), ylabel=short(y))
+    return axes
+
+
+def look_of(number: int) -> dict[str, Any]:
+    """Return the color, marker and line of an entry of the legend. Where colors repeat, the markers differ."""
+    turn, place = divmod(number, len(COLORS))
+    return dict(
+        color=COLORS[place],
+        marker=MARKERS[(number + turn) % len(MARKERS)],
+        linestyle='-' if number < len(COLORS) // 2 else '--',
+        markersize=5,
+    )
+
+
+def add_legend(axes: Axes, names: int) -> None:
+    """Add a legend below the axes if there are names to show."""
+    if names:
+        axes.legend(loc='upper left', bbox_to_anchor=(0, -0.22), ncols=1 if names < 4 else 2)
+
+
+def _fit_range(axes: Axes, values: Numbers, log: str) -> None:
+    """Limit the y axis to the values, so that a shaded range without an end does not stretch it."""
+    known = [y for y in values if isfinite(y) and (y > 0 or 'y' not in log)]
+    if not known:
+        return
+    low, high = min(known), max(known)
+    if 'y' in log:
+        axes.set_ylim(low / 1.3, high * 1.3)
+    else:
+        space = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
+        axes.set_ylim(low - space, high + space)
 
 
 def _make_logarithmic(axes: Axes, name: str) -> None:
@@ -132,12 +187,73 @@ def _make_logarithmic(axes: Axes, name: str) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _spans_decades(values: Sequence[float]) -> bool:
-    """Return whether the axis for these values should be logarithmic: they are positive and differ by a large factor."""
-    return bool(values) and max(values) > LOG_RATIO * min(values) > 0
+@styled()
+def heat_map(
+    values: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    x: str = '',
+    y: str = '',
+) -> Figure:
+    """Return a figure of similarities between 0 and 1 (rows, columns), each as a colored square with its number."""
+    axes = new_axes(title, x, y, (4.8, 1.4 + 0.42 * len(rows)))
+    axes.imshow(values, vmin=0, vmax=1, cmap='Blues', aspect='auto')
+    axes.set_xticks(range(len(columns)), map(short, columns), **SLANTED)
+    axes.set_yticks(range(len(rows)), map(short, rows))
+    axes.grid(False)
+    for (row, column), value in np.ndenumerate(np.asarray(values)):
+        color = 'white' if value > 0.55 else '#1a2233'
+        axes.text(column, row, f'{value:.2f}', color=color, ha='center', va='center', fontsize=8)
+    return axes.figure
 
 
-def norm_curves(norms: Mapping[str, Sequence[Norm]]) -> dict[str, Any]:
+Points = Mapping[str, tuple[float, float]]
+
+
+@styled()
+def scatter(
+    points: Points, title: str, x: str, y: str, groups: Mapping[str, Sequence[str]]
+) -> Figure:
+    """Return a figure of one score against another, with the least-squares line and 95 % band of each group of points.
+
+    Args:
+        points: The x value and y value of each point, by name.
+        title: The title.
+        x: The name of the x axis.
+        y: The name of the y axis.
+        groups: The names of the points of each group, by the name of the group.
+    """
+    axes = new_axes(title, x, y)
+    for number, (name, point) in enumerate(points.items()):
+        axes.plot(*point, label=f'\u200b{short(name)}', **look_of(number) | dict(linestyle=''))
+    for number, names in enumerate(groups.values()):
+        fit = fitted([points[name] for name in names])
+        if fit is not None:
+            along, middle, reach = fit
+            axes.plot(along, middle, color=COLORS[number], linewidth=1)
+            axes.fill_between(
+                along, middle - reach, middle + reach, color=COLORS[number], alpha=0.12, linewidth=0
+            )
+    add_legend(axes, len(points))
+    return axes.figure
+
+
+def fitted(
+    points: Sequence[tuple[float, float]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return x values, the least-squares line, and the half-width of its 95 % band; None for fewer than three points."""
+    x, y = np.array(points).T
+    if len(x) < 3 or not np.ptp(x):
+        return None
+    fit = stats.linregress(x, y)
+    along = np.linspace(x.min(), x.max(), FIT_POINTS)
+    error = fit.stderr * np.sqrt(x.var() + np.square(along - x.mean()))
+    reach = stats.t.ppf(0.975, len(x) - 2) * error
+    return along, fit.intercept + fit.slope * along, reach
+
+
+def norm_curves(norms: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return the arguments of `lines` or `chart` to draw the norms of convolutions by depth, with a line per network."""
     series = {}
     positive = []
@@ -146,115 +262,50 @@ def norm_curves(norms: Mapping[str, Sequence[Norm]]) -> dict[str, Any]:
         series[name] = (range(len(values)), values)
         positive += [value for value in values if value > 0]
     deepest = max(norms.values(), key=len)
+    spans_decades = bool(positive) and max(positive) > 8 * min(positive)
     return dict(
         series=series,
         title='norms of the 3x3 convolutions',
-        log='y' if _spans_decades(positive) else '',
+        log='y' if spans_decades else '',
         ticks=[row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest],
     )
 
 
-@styled()
-def heat_map(
-    values: Tensor,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    title: str,
-    names: Sequence[str],
-) -> Figure:
-    """Return a figure of similarities between 0 and 1, each as a colored square with its number.
-
-    Args:
-        values: The similarities, of shape (rows, columns).
-        rows: The names of the rows.
-        columns: The names of the columns.
-        title: The title.
-        names: The names of the y axis and of the x axis.
-    """
-    axes = _axes(7.6, 1.6 + 0.5 * len(rows))
-    aspect = 'auto' if len(rows) < 12 else 'equal'
-    axes.imshow(values, vmin=0, vmax=1, cmap='Blues', aspect=aspect)
-    slanted = dict(rotation=45, ha='right', rotation_mode='anchor')
-    axes.set_xticks(range(len(columns)), map(short, columns), **slanted)
-    axes.set_yticks(range(len(rows)), map(short, rows))
-    axes.set(
-        title=title,
-        xlabel=short(names[1]),
-        ylabel=short(names[0]),
-    )
-    axes.grid(False)
-    centered = dict(ha='center', va='center', fontsize=9)
-    for (row, column), value in np.ndenumerate(values.numpy()):
-        color = 'white' if value > 0.55 else DARK
-        axes.text(column, row, f'{value:.2f}', color=color, **centered)
-    return axes.figure
-
-
-PointOf = Mapping[str, tuple[float, float]]
-
-
-def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
-    """Return the points, and the least-squares line with its 95 % confidence band for each group of at least three points."""
+def with_fits(points: Points, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
     series: dict[str, Curve] = {}
     for name, (x, y) in points.items():
         series[name] = ([x], [y])
     for group, names in groups.items():
-        x, y = np.array([points[name] for name in names]).T
-        if len(names) < 3 or not np.ptp(x):
-            continue
-        fit = stats.linregress(x, y)
-        along = np.linspace(x.min(), x.max(), FIT_POINTS)
-        middle = fit.intercept + fit.slope * along
-        squared_distance = np.square(along - x.mean())
-        error = fit.stderr * np.sqrt(x.var() + squared_distance)
-        reach = stats.t.ppf(0.975, len(x) - 2) * error
-        label = f'fit of {group}' if group else 'fit'
-        series[label] = (along, middle, middle - reach, middle + reach)
+        fit = fitted([points[name] for name in names])
+        if fit is not None:
+            along, middle, reach = fit
+            label = f'fit of {group}' if group else 'fit'
+            series[label] = (along, middle, middle - reach, middle + reach)
     return series
 
 
-def against(points: PointOf, x: str, y: str) -> Markup:
-    """Return a chart of one score against another, with a fitted line and the correlation (Huang et al. 2022, Fig. 4)."""
-    title = f'{y}, %'
-    if len(points) > 2:
-        correlation = np.corrcoef([*points.values()], rowvar=False)[0, 1]
-        title += f': correlation {correlation:.2f} over {len(points)} networks'
-    fitted = with_fits(points, {'': [*points]} if points else {})
-    return chart(fitted, title, f'{x}, %', wide=True)
-
-
-# A row of a study (a config that it trains with several seeds), the scores of its seeds, and the interval of their mean.
-Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
-
-
-def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
-    """Return the arguments of `lines` or `chart` to draw the mean scores of rows, with a line per group of rows.
-
-    The x values are those that the study declares for its rows.
-    """
+def study_lines(points: Sequence[tuple], title: str, x: str) -> dict[str, Any]:
     placed: dict[str, list[tuple[float, ...]]] = {}
     for row, values, interval in points:
         group = placed.setdefault(row['group'] or '', [])
         if values and row['x'] is not None:
-            center = mean(values)
-            low, high = interval or (center, center)
-            group.append((row['x'], center, low, high))
+            center = sum(values) / len(values)
+            group.append((row['x'], center, *(interval or (center, center))))
     series: dict[str, Curve] = {}
     for name, group in placed.items():
-        ordered = sorted(group, key=itemgetter(0))
-        series[name] = tuple(zip(*ordered)) or ([], [], [], [])
+        series[name] = tuple(zip(*sorted(group))) or ([], [], [], [])
     xs = [point[0] for group in placed.values() for point in group]
-    return dict(series=series, title=title, x=x, log='x' if _spans_decades(xs) else '')
+    log = 'x' if xs and max(xs) > 8 * min(xs) > 0 else ''
+    return dict(series=series, title=title, x=x, log=log)
 
 
 def study_scatter(
-    points: Sequence[Point], across: Sequence[float | None], title: str, x: str
+    points: Sequence[tuple], across: Sequence[float | None], title: str, x: str
 ) -> dict[str, Any]:
-    """Return the arguments of `lines` or `chart` to draw one score of the rows over another, with a fitted line per group."""
     placed = {}
     groups: dict[str, list[str]] = {}
     for (row, values, _), at in zip(points, across):
         if values and at is not None:
-            placed[row['name']] = (at, mean(values))
+            placed[row['name']] = (at, sum(values) / len(values))
             groups.setdefault(row['group'] or '', []).append(row['name'])
     return dict(series=with_fits(placed, groups), title=title, x=x)

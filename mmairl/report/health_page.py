@@ -9,7 +9,7 @@ from markupsafe import Markup
 from mmairl.engine.curves import Curve, read_scalars
 from mmairl.engine.health import QUANTITIES, Quantity, advice, state
 from mmairl.errors import UserError
-from mmairl.report.charts import chart
+from mmairl.report.figures import chart
 from mmairl.report.page import write_page
 
 PREFIX = 'health_'
@@ -21,6 +21,7 @@ BY_STAGE = {
     'update_ratio': 'relative update by stage',
 }
 LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
+FEWEST_STEPS = 500  # after fewer steps than this number, values within their ranges show little
 Known = Mapping[Quantity, Curve]
 
 
@@ -39,19 +40,15 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     """
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
-    charts = {}
-    vitals = []
-    for quantity, curve in known.items():
-        charts[quantity.name] = _quantity_chart(quantity, curve)
-        _, values = curve
-        vitals.append(_vital(quantity, values[-1]))
-    vitals.sort(key=lambda vital: STATES.index(vital['state']))
+    tiles = [_tile(quantity, curve) for quantity, curve in known.items()]
+    tiles.sort(key=lambda tile: STATES.index(tile['state']))
+    charts = {quantity.name: _chart(quantity, curve) for quantity, curve in known.items()}
     return write_page(
         out,
         'health.html',
         title=f'Health of {Path(work_dir).resolve().name}',
-        lead=_lead(known, vitals),
-        vitals=vitals,
+        lead=_lead(known, tiles),
+        vitals=tiles,
         charts=charts | _stage_charts(curves),
     )
 
@@ -59,8 +56,10 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
 def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
     """Return the curves of the health quantities that the run logged."""
     if not any(name.startswith(PREFIX) for name in curves):
+        steps = max((steps[-1] for steps, _ in curves.values() if steps), default=0)
         raise UserError(
-            f"{work_dir}: the run logged no health quantities; set default_hooks.health=dict(type='HealthHook') in its config",
+            f'{work_dir}: the run logged no health quantities in {steps} steps; train longer, or log more often by '
+            "default_hooks.health=dict(type='HealthHook', interval=5)",
             code='no-health-log',
         )
     by_name = {name.removeprefix(PREFIX): curve for name, curve in curves.items() if curve[1]}
@@ -74,31 +73,52 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
     return known
 
 
-def _vital(quantity: Quantity, value: float) -> dict[str, str]:
+def _tile(quantity: Quantity, curve: Curve) -> dict[str, str]:
     """Return the content of the tile for a quantity.
 
     The state is 'open' if the quantity has no normal range and its value is finite.
     """
+    steps, values = curve
     normal = normal_range(quantity)
-    is_rated = normal or not isfinite(value)
+    is_rated = normal or not isfinite(values[-1])
     return dict(
-        state=state(quantity, value) if is_rated else 'open',
+        state=state(quantity, values[-1]) if is_rated else 'open',
         label=quantity.label,
-        value=f'{value:.3g}',
-        sentence=advice(quantity, value),
+        value=f'{values[-1]:.3g}',
+        first=f'{values[0]:.3g} at iteration {steps[0]:,}' if len(values) > 1 else '',
+        sentence=advice(quantity, values[-1]),
         range=normal,
     )
 
 
-def _lead(known: Known, vitals: Sequence[Mapping[str, str]]) -> str:
-    """Return the first line of the page: how many quantities are within their normal ranges, and which quantities to check."""
+def _lead(known: Known, tiles: Sequence[Mapping[str, str]]) -> str:
+    """Return the first line: how many quantities are within their normal ranges, and what the run is too short to show."""
     step = max(steps[-1] for steps, _ in known.values())
-    rated = [vital for vital in vitals if vital['state'] != 'open']
-    outside = [vital for vital in rated if vital['state'] != 'good']
-    inside = f'{len(rated) - len(outside)} of the {len(rated)} quantities with a normal range are within it'
-    labels = [f'{vital["label"]} ({vital["state"]})' for vital in outside]
-    attention = f' To check: {", ".join(labels)}.' if labels else ''
-    return f'At iteration {step:,}, {inside}.{attention}'
+    rated = [tile for tile in tiles if tile['state'] != 'open']
+    outside = [tile for tile in rated if tile['state'] != 'good']
+    sentences = [
+        f'At iteration {step:,}, {len(rated) - len(outside)} of the {len(rated)} quantities with a normal range are within it.'
+    ]
+    if outside:
+        labels = [f'{tile["label"]} ({tile["state"]})' for tile in outside]
+        sentences.append(f'To check: {", ".join(labels)}.')
+    if step < FEWEST_STEPS:
+        sentences.append(
+            f'These are too few iterations to judge the run (fewer than {FEWEST_STEPS}): the ranges exclude a collapse, but '
+            'do not show that the network has learned anything.'
+        )
+    accuracies = [(quantity, curve) for quantity, curve in known.items() if 'knn' in quantity.name]
+    for quantity, (steps, values) in accuracies:
+        if len(values) > 1:
+            label = quantity.label[:1].upper() + quantity.label[1:]
+            first = f'{values[0]:.1f} at iteration {steps[0]:,}'
+            sentences.append(f'{label}: {first}, {values[-1]:.1f} now.')
+    if not accuracies:
+        sentences.append(
+            'Whether the features are better than those of a random network, only a comparison on labeled images shows: '
+            'mmairl.compare, or `mmairl evaluate knn CHECKPOINT --data FOLDER`.'
+        )
+    return ' '.join(sentences)
 
 
 def normal_range(quantity: Quantity) -> str:
@@ -112,7 +132,7 @@ def normal_range(quantity: Quantity) -> str:
     return f'{high} or less' if high else ''
 
 
-def _quantity_chart(quantity: Quantity, curve: Curve) -> Markup:
+def _chart(quantity: Quantity, curve: Curve) -> Markup:
     is_logarithmic = quantity.name in LOGARITHMIC and min(curve[1]) > 0
     return chart(
         {'': curve},

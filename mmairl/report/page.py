@@ -1,6 +1,5 @@
-"""Write pages from jinja2 templates. A page is one HTML file that contains its stylesheet, scripts and figures."""
+"""Write pages from jinja2 templates. A page is one HTML file without scripts that contains its stylesheet and pictures."""
 
-import json
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
@@ -12,9 +11,9 @@ from markupsafe import Markup
 
 from mmairl.io import write_text
 
-HERE = Path(__file__).parent
-TEMPLATES = HERE / 'templates'
-# Values in HTML templates are escaped automatically. The functions for Markdown and LaTeX escape their values themselves.
+TEMPLATES = Path(__file__).with_name('templates')
+STYLE = (TEMPLATES / 'style.css').read_text('utf-8')
+# Values in HTML templates are escaped automatically. `Table` escapes the cells of Markdown and LaTeX.
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),
     autoescape=lambda name: name.endswith('.html'),
@@ -22,17 +21,15 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# The colors of lines, and the characters to escape in Markdown and LaTeX. Pages contain these values for their scripts, too.
+# The content security policy of a page allows this stylesheet and embedded pictures, and nothing else: neither scripts nor
+# requests. Text on the page can therefore never run as code.
+ENVIRONMENT.globals['style'] = Markup(STYLE)
+ENVIRONMENT.globals['digest'] = b64encode(sha256(STYLE.encode()).digest()).decode()
+# The colors of lines, and the characters to escape in Markdown and LaTeX.
 SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
 COLORS: list[str] = SIGNS['colors']
 MARKDOWN: dict[str, str] = SIGNS['markdown']
 LATEX: dict[str, str] = SIGNS['latex']
-# Scripts that only some pages contain. The key is the markup in a page that requires these scripts.
-UPLOT_LICENSE = 'uplot/LICENSE'
-SCRIPTS = {
-    'class="curves': (UPLOT_LICENSE, 'uplot/uPlot.iife.min.js', 'templates/charts.js'),
-    'id="map"': ('templates/map.js',),
-}
 
 
 def fill(template: str, **values: object) -> str:
@@ -46,52 +43,9 @@ def macro(template: str, name: str, *values: object) -> Markup:
     return getattr(ENVIRONMENT.get_template(template).module, name)(*values)
 
 
-def write_page(
-    path: str | Path, template: str = 'page.html', wide: bool = False, **values: object
-) -> Path:
-    """Fill in a template and write the result atomically as a page, which is a single HTML file.
-
-    The content security policy of the page allows only embedded images, and the stylesheet and the scripts of the page, which
-    it identifies by their hashes. It allows no network access. Text on the page can therefore never run as code.
-
-    Args:
-        path: The file to write.
-        template: The template of the page's body.
-        wide: Whether the page uses the full width of the window.
-        values: The values for the template. `title` is required.
-
-    Returns:
-        The path of the file.
-    """
-    body = fill(template, wide=wide, **values)
-    style = (TEMPLATES / 'style.css').read_text('utf-8')
-    scripts = ['templates/page.js']
-    for sign, needed in SCRIPTS.items():
-        if sign in body:
-            scripts += needed
-    if UPLOT_LICENSE in scripts:
-        style = (HERE / 'uplot/uPlot.min.css').read_text('utf-8') + style
-    script = '\n'.join(map(_script, scripts))
-    page = fill(
-        'frame.html',
-        body=body,
-        title=values['title'],
-        signs=json.dumps(SIGNS),
-        style=Markup(style),
-        style_digest=_digest(style),
-        script=Markup(script),
-        script_digest=_digest(script),
-    )
-    return write_text(path, page)
-
-
-def _script(name: str) -> str:
-    text = (HERE / name).read_text('utf-8')
-    return f'/*! {text} */' if name == UPLOT_LICENSE else text
-
-
-def _digest(text: str) -> str:
-    return b64encode(sha256(text.encode()).digest()).decode()
+def write_page(path: str | Path, template: str = 'page.html', **values: object) -> Path:
+    """Fill in a template that extends page.html, and write the page atomically. The value `title` is required."""
+    return write_text(path, fill(template, **values))
 
 
 class Page:
@@ -100,15 +54,15 @@ class Page:
     Args:
         title: The title, which is also the heading.
         lead: The first line, which answers the reader's question.
-        wide: Whether the page uses the full width of the window.
 
     Example:
         >>> page = Page('A run', lead='Final k-NN accuracy: 71 %.').add('Loss', 'It should fall.', Markup('<svg></svg>'))
         >>> page.write('report.html')  # doctest: +SKIP
     """
 
-    def __init__(self, title: str, lead: str = '', wide: bool = False) -> None:
-        self.values = dict(title=title, lead=lead, wide=wide)
+    def __init__(self, title: str, lead: str = '') -> None:
+        self.title = title
+        self.lead = lead
         self.sections: list[Markup] = []
 
     def add(
@@ -117,6 +71,8 @@ class Page:
         text: str = '',
         figure: str | Sequence[str] = '',
         caption: str = '',
+        kind: str = '',
+        folded: bool = False,
     ) -> 'Page':
         """Append a section to the page. An argument that is not Markup is treated as plain text and escaped.
 
@@ -125,12 +81,15 @@ class Page:
             text: One or two sentences below the heading.
             figure: A figure or table, or several figures to show side by side.
             caption: The caption of the figure.
+            kind: The style of the section: 'problems', 'answer' or ''.
+            folded: Whether the reader has to open the section, of which only the heading and the text are visible.
 
         Returns:
             This page, so that calls can be chained.
         """
-        self.sections.append(macro('sections.html', 'section', heading, text, figure, caption))
+        values = heading, text, figure, caption, kind, folded
+        self.sections.append(macro('sections.html', 'section', *values))
         return self
 
     def write(self, path: str | Path) -> Path:
-        return write_page(path, sections=self.sections, **self.values)
+        return write_page(path, title=self.title, lead=self.lead, sections=self.sections)

@@ -9,14 +9,14 @@ import torch
 from markupsafe import Markup
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
-from torchvision.transforms.v2.functional import to_pil_image
+from torchvision.transforms.v2.functional import resize, to_pil_image
 
 from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.neighbors import nearest
-from mmairl.report.charts import chart
+from mmairl.report.figures import chart
 from mmairl.report.page import Page, macro
 
 MAPPED = 1000  # maximum number of images on a t-SNE map
@@ -31,7 +31,7 @@ CURVES = {
 }
 # These accuracies are logged as fractions, while the online k-NN logs percent.
 FRACTIONS = {'instance_accuracy', 'probe_accuracy'}
-Picture = tuple[str, str]  # a PNG in base64 and its alternative text
+Picture = tuple[str, str]  # a WebP file in base64 and its alternative text
 
 
 def percent(
@@ -76,16 +76,19 @@ def in_bytes(values: Tensor) -> Tensor:
     return (255 * values).round().clamp(0, 255).byte()
 
 
-def picture(image: Tensor, alt: str) -> Picture:
-    """Convert an image (C, H, W) to a PNG in base64, and return it with its alternative text.
+def picture(image: Tensor, alt: str, longest: int = 0) -> Picture:
+    """Convert an image (C, H, W) to a WebP file in base64, and return it with its alternative text.
 
-    The PNG shows the first three channels as color, or the first channel in gray if there are fewer than three.
+    It shows the first three channels as color, or the first channel in gray if there are fewer than three. If `longest`
+    is set, a larger image is reduced to this side length.
     """
     shown = image[:3] if len(image) >= 3 else image[:1]
     if shown.dtype is not torch.uint8:
         shown = in_bytes(to_unit(shown))
+    if longest and max(shown.shape) > longest:
+        shown = resize(shown, None, max_size=longest)
     buffer = io.BytesIO()
-    to_pil_image(shown).save(buffer, format='PNG')
+    to_pil_image(shown).save(buffer, 'WEBP', quality=90)
     return b64encode(buffer.getvalue()).decode(), alt
 
 
@@ -105,9 +108,7 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
 def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Markup:
     chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
     points = tsne(bank.x[chosen], seed)
-    order = points[:, 0].argsort()
-    points = points[order]
-    labels = bank.y[chosen].numpy()[order]
+    labels = bank.y[chosen].numpy()
     series = {}
     for label, name in enumerate(classes):
         series[str(name)] = tuple(points[labels == label].T)
@@ -155,4 +156,4 @@ def add_neighbors(
 
 def _class_picture(pictures: Pictures, row: int, classes: Sequence[str]) -> Picture:
     image_of, features = pictures
-    return picture(image_of(row), str(classes[int(features.y[row])]))
+    return picture(image_of(row), str(classes[int(features.y[row])]), longest=96)

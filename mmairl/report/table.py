@@ -1,141 +1,162 @@
-"""Write tables to the terminal, to pages and to files.
-
-A row of a table has a name and cells. Names and cells are plain text, which is never interpreted as markup. Only `html_table`
-also accepts Markup.
-"""
+"""Tables for the terminal, pages, papers and spreadsheets."""
 
 import csv
 import io
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+import math
+import shutil
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from markupsafe import Markup
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
 from mmairl.errors import printable
-from mmairl.evaluation.protocol import Result
+from mmairl.evaluation.metrics import higher_is_better
 from mmairl.io import write_text
 from mmairl.report.page import LATEX, MARKDOWN, macro
 
-Row = tuple[str, Sequence[str]]  # the name of a row and its cells
-Cell = tuple[int, int]  # the indices of the row and the column
 ABSENT = '–'
-UNLIMITED = 10_000  # a terminal width in characters that no table exceeds
-FORMULA_SIGNS = ('=', '+', '-', '@')
-NUMBER = re.compile(r'[+−]?\d+(\.\d+)?')
+Cell = str | float | None  # text, Markup, a number, or None for a missing value
 
 
-def print_table(
-    columns: Sequence[str],
-    rows: Sequence[Row],
-    title: str = '',
-    best: Iterable[Cell] = (),
-    head: str = '',
-) -> None:
-    """Print a table. If the terminal is too narrow for the table, print each row as a list of its cells.
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the rows.
 
-    If the output is a pipe or a file, the width is not limited.
+    Text is never interpreted as markup. Only `html` shows cells of type Markup as they are.
 
     Args:
-        columns: The names of the columns except the first, which contains the names of the rows.
-        rows: The names and cells of the rows.
-        title: The title above the table.
-        best: The cells to print in bold.
-        head: The name of the first column.
+        columns: The names of the columns.
+        rows: The cells of the rows. None and NaN are missing values.
+        digits: The number of decimals of floats. Scores that are better if they are lower, which are usually below 1, have two
+            more. `csv` writes seven significant digits instead.
+        scores: The names of columns with scores. The best value of each score is highlighted.
+        bars: The names of columns with percentages, which a page also shows as bars.
+        heat: Whether a page shades each number by its value, which must be between 0 and 1.
+
+    Example:
+        >>> table = Table(['network', 'k-NN', 'RMSE'], [['a', 71.25, 0.5], ['b', None, 0.4]], scores=['RMSE'])
+        >>> print(table.text())
+        network  k-NN   RMSE
+        a        71.2  0.500
+        b           –  0.400
+        >>> table.best
+        {(1, 2)}
     """
-    title = printable(title)
-    columns = [printable(name) for name in columns]
-    rows = [(printable(name), [*map(printable, cells)]) for name, cells in rows]
-    table = _rich_table(columns, rows, title, set(best), head)
-    console = Console()
-    unlimited = console.options.update_width(UNLIMITED)
-    if not console.is_terminal:
-        console.width = UNLIMITED
-    if console.measure(table, options=unlimited).maximum <= console.width:
-        console.print(table)
-        return
-    console.print(Text(title, 'italic'))
-    for name, cells in rows:
-        console.print(Text(name, 'bold'))
-        for column, cell in zip(columns, cells):
-            if cell:
-                console.print(Text(f'  {column}: {cell}'))
 
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    digits: int = 1
+    scores: Collection[str] = ()
+    bars: Collection[str] = ()
+    heat: bool = False
 
-def _rich_table(
-    columns: Sequence[str],
-    rows: Sequence[Row],
-    title: str,
-    best: set[Cell],
-    head: str,
-) -> Table:
-    table = Table(title=Text(title) if title else None, title_justify='left')
-    table.add_column(Text(head), no_wrap=True)
-    for place, name in enumerate(columns):
-        has_words = any(cells[place][:1].isalpha() for _, cells in rows)
-        table.add_column(Text(name), justify='left' if has_words else 'right', no_wrap=True)
-    for row, (name, cells) in enumerate(rows):
-        styles = ['bold' if (row, column) in best else '' for column in range(len(cells))]
-        table.add_row(Text(name), *map(Text, cells, styles))
-    return table
+    def shown(self, cell: Cell, column: int = 0) -> str:
+        """Return a cell of a column as text for readers."""
+        if cell is None or cell != cell:
+            return ABSENT
+        if isinstance(cell, float):
+            return f'{cell:.{self._digits(column)}f}'.replace('-', '−')
+        text = cell.striptags() if isinstance(cell, Markup) else str(cell)
+        return printable(' '.join(text.split()))
 
+    def _digits(self, column: int) -> int:
+        name = self.columns[column]
+        is_error = name in self.scores and not higher_is_better(name)
+        return self.digits + 2 * is_error
 
-def html_table(
-    columns: Sequence[str],
-    rows: Sequence[Row],
-    best: Iterable[Cell] = (),
-    bars: int = 0,
-    words: bool = False,
-    heat: bool = False,
-    head: str = 'name',
-) -> Markup:
-    """Return an HTML table for a page.
+    @cached_property
+    def best(self) -> set[tuple[int, int]]:
+        """The row and column of the best value of each score, if the table has several rows."""
+        found = set()
+        for column, name in enumerate(self.columns):
+            if name not in self.scores or len(self.rows) < 2:
+                continue
+            sign = 1 if higher_is_better(name) else -1
+            values = {}
+            for row, cells in enumerate(self.rows):
+                if isinstance(cells[column], float) and math.isfinite(cells[column]):
+                    values[row] = sign * round(cells[column], self._digits(column))
+            top = max(values.values(), default=None)
+            found |= {(row, column) for row, value in values.items() if value == top}
+        return found
 
-    Args:
-        columns: The names of the columns except the first, which contains the names of the rows.
-        rows: The names and cells of the rows.
-        best: The cells to highlight.
-        bars: How many columns, from the left, contain percentages. Each of these percentages is also shown as a bar.
-        words: Whether cells contain text that wraps into several lines.
-        heat: Whether to shade each cell by its value, which must be between 0 and 1.
-        head: The name of the first column.
-    """
-    return macro('table.html', 'table', columns, rows, best, bars, words, heat, head)
+    def html(self) -> Markup:
+        return macro('table.html', 'table', self)
 
+    def text(self, title: str = '') -> str:
+        """Return aligned text. If a terminal is too narrow for it, return each row as a list of its cells instead."""
+        lines = self._texts()
+        widths = [max(map(cell_len, column)) for column in zip(*lines)]
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+        if sum(widths) + 2 * len(widths) - 2 > room:
+            text = self._listed(lines)
+        else:
+            text = '\n'.join(self._aligned(line, widths) for line in lines)
+        return f'{title}\n{text}' if title else text
 
-def print_results(results: Sequence[Result], title: str) -> None:
-    _, columns, rows, best = _scores(results)
-    print_table(columns, rows, title, best)
+    def _texts(self) -> list[list[str]]:
+        return [[*map(self.shown, line, range(len(line)))] for line in (self.columns, *self.rows)]
 
+    def is_words(self, column: int) -> bool:
+        """Return whether a column contains words, which are aligned to the left."""
+        texts = (self.shown(row[column], column) for row in self.rows)
+        return not column or any(text[:1].isalpha() for text in texts)
 
-def results_table(results: Sequence[Result]) -> Markup:
-    names, columns, rows, best = _scores(results)
-    return html_table(columns, rows, best, bars=len(names))
+    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> str:
+        parts = []
+        for column, (text, width) in enumerate(zip(line, widths)):
+            space = ' ' * (width - cell_len(text))
+            parts.append(text + space if self.is_words(column) else space + text)
+        return '  '.join(parts).rstrip()
 
+    def _listed(self, lines: Sequence[Sequence[str]]) -> str:
+        listed = []
+        for name, *cells in lines[1:]:
+            listed.append(name)
+            for column, cell in zip(self.columns[1:], cells):
+                if cell:
+                    listed.append(f'  {column}: {cell}')
+        return '\n'.join(listed)
 
-def _scores(results: Sequence[Result]) -> tuple[list[str], list[str], list[Row], list[Cell]]:
-    """Return the names of the scores, the columns, the rows, and the best cell of each score if there are several rows."""
-    names = list(dict.fromkeys(name for result in results for name in result.scores))
-    has_left_out = any(result.left_out for result in results)
-    rows = []
-    for result in results:
-        known = result.scores
-        cells = [f'{known[name]:.1f}' if name in known else ABSENT for name in names]
-        cells.append(f'{result.seconds:.1f}')
-        if has_left_out:
-            cells.append(', '.join(f'{count} {name}' for name, count in result.left_out.items()))
-        rows.append((result.subject, cells))
-    best = []
-    for column, name in enumerate(names if len(results) > 1 else ()):
-        scores = [result.scores.get(name, -inf) for result in results]
-        top = max(scores)
-        best += [(row, column) for row, score in enumerate(scores) if score == top]
-    columns = [*names, 'seconds', *(['left out'] if has_left_out else [])]
-    return names, columns, rows, best
+    def markdown(self) -> str:
+        head, *body = (
+            f'| {" | ".join(escaped(cell, MARKDOWN) for cell in line)} |\n'
+            for line in self._texts()
+        )
+        return f'{head}| ---{" | --:" * (len(self.columns) - 1)} |\n{"".join(body)}'
+
+    def latex(self) -> str:
+        """Return LaTeX for a paper that loads the package booktabs."""
+        head, *body = (
+            f'{" & ".join(escaped(cell, LATEX) for cell in line)} \\\\\n' for line in self._texts()
+        )
+        return (
+            f'\\begin{{tabular}}{{l{"r" * (len(self.columns) - 1)}}}\n\\toprule\n{head}\\midrule\n'
+            f'{"".join(body)}\\bottomrule\n\\end{{tabular}}\n'
+        )
+
+    def csv(self) -> str:
+        """Return CSV. Missing values are empty."""
+        text = io.StringIO(newline='')
+        writer = csv.writer(text)
+        for line in (self.columns, *self.rows):
+            writer.writerow(map(self._csv_cell, line))
+        return text.getvalue()
+
+    def _csv_cell(self, cell: Cell) -> str:
+        if cell is None or cell != cell:
+            return ''
+        if isinstance(cell, float):
+            return f'{cell:.7g}'
+        return self.shown(cell).replace('−', '-')
+
+    def save(self, stem: str | Path) -> Path:
+        """Write the table to `stem`.csv."""
+        return write_text(f'{stem}.csv', self.csv())
 
 
 def signed(value: float, digits: int = 1) -> str:
@@ -149,54 +170,39 @@ def counted(number: int, noun: str, plural: str = '') -> str:
 
 
 def escaped(text: str, signs: Mapping[str, str]) -> str:
-    """Return a text on one line, with each character that is a key of `signs` replaced by its value."""
-    return printable(' '.join(text.split())).translate(str.maketrans(dict(signs)))
+    """Return a text with each character that is a key of `signs` replaced by its value."""
+    return text.translate(str.maketrans(dict(signs)))
 
 
-def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as CSV. Floats are written with seven significant digits, and missing numbers as empty cells."""
-    text = io.StringIO(newline='')
-    writer = csv.writer(text)
-    for row in (columns, *rows):
-        writer.writerow([_csv_cell(value) for value in row])
-    return text.getvalue()
+Row = tuple[str, Sequence[str]]
 
 
-def as_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = []
-    for row in (columns, *rows):
-        cells = ' | '.join(escaped(cell, MARKDOWN) for cell in row)
-        lines.append(f'| {cells} |\n')
-    lines.insert(1, f'| ---{" | --:" * (len(columns) - 1)} |\n')
-    return ''.join(lines)
+def print_table(
+    columns: Sequence[str], rows: Sequence[Row], title: str = '', head: str = ''
+) -> None:
+    print(Table([head, *columns], [[name, *cells] for name, cells in rows]).text(title))
 
 
-def as_latex(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as LaTeX for a paper that loads the package booktabs."""
-    lines = []
-    for row in (columns, *rows):
-        cells = ' & '.join(escaped(cell, LATEX) for cell in row)
-        lines.append(f'{cells} \\\\\n')
-    head, *body = lines
-    layout = 'l' + 'r' * (len(columns) - 1)
-    return (
-        f'\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n'
-        f'{"".join(body)}\\bottomrule\n\\end{{tabular}}\n'
-    )
-
-
-TABLE_FORMATS = {'tex': as_latex, 'md': as_markdown, 'csv': as_csv}
+def html_table(
+    columns: Sequence[str], rows: Sequence[Row], head: str = 'name', **_: object
+) -> Markup:
+    return Table([head, *columns], [[name, *cells] for name, cells in rows]).html()
 
 
 def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:
-    """Write a table to `stem`.csv. Floats are written with seven significant digits, and missing numbers as empty cells."""
-    return write_text(f'{stem}.csv', as_csv(header, rows))
+    return Table(header, list(rows)).save(stem)
 
 
-def _csv_cell(value: object) -> object:
-    if isinstance(value, str) and NUMBER.fullmatch(value):
-        return value.replace('−', '-').removeprefix('+')
-    if isinstance(value, str):
-        # A quote at the start keeps spreadsheet programs from reading the text as a formula.
-        return f"'{printable(value)}" if value.startswith(FORMULA_SIGNS) else printable(value)
-    return f'{value:.7g}' if isinstance(value, float) else value
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    return Table(columns, list(rows)).csv()
+
+
+def as_markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    return Table(columns, list(rows)).markdown()
+
+
+def as_latex(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    return Table(columns, list(rows)).latex()
+
+
+TABLE_FORMATS = {'tex': as_latex, 'md': as_markdown, 'csv': as_csv}

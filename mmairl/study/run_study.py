@@ -85,11 +85,8 @@ def instrument_page(
         return analysis_pages.norms_page(networks, folder)
     images = Images(configs[look.rows[0]], IMAGES, BATCH, default_workers(), default_device())
     if look.instrument == 'geometry':
-        published = {row.name: study.published_numbers(row) for row in study.rows}
         subjects = {
             name: (*subject, look.layer, configs[name]) for name, subject in subjects.items()
         }
-        return analysis_pages.geometry_page(subjects, images, False, folder, 0, published)
-    if len(look.rows) > 2:
-        return analysis_pages.cka_lines_page(subjects, images, False, folder)
-    return analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder)
+        return analysis_pages.geometry_page(subjects, images, False, folder, 0)
+    return analysis_pages.cka_page(subjects, images, 'pooled', False, folder)

@@ -18,8 +18,7 @@ from mmairl.evaluation.linear import LinearEvaluation
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.registry import DATASETS
-from mmairl.report.evaluation_page import write_evaluation_page
-from mmairl.report.table import print_results
+from mmairl.report.evaluation_page import results_table, write_evaluation_page
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 Noise = DATASETS.get('Noise')  # The conftest of this folder registers the data set
@@ -174,8 +173,7 @@ def test_left_out_images_are_counted_on_the_page(cfg, settings, tmp_path, monkey
     assert result.left_out == counts and not any('unreadable' in score for score in result.scores)
     record = dict(protocol=protocol, config='a.py', **dataclasses.asdict(result))
     (tmp_path / 'x.json').write_text(json.dumps(record, default=str))
-    print_results([result], 'scores')
-    for text in (write_evaluation_page(tmp_path).read_text(), capsys.readouterr().out):
+    for text in (write_evaluation_page(tmp_path).read_text(), results_table([result]).text()):
         assert 'left out' in text and '10 unreadable test images' in text
 
 

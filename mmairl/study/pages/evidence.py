@@ -13,11 +13,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
+from mmairl.report.figures import chart
 from mmairl.report.page import fill
 from mmairl.report.sections import CURVES, percent
-from mmairl.report.table import html_table
 from mmairl.study.pages.answer import command
 from mmairl.study.pages.findings import Findings
 from mmairl.study.pages.search_section import search_runs, search_values
@@ -223,7 +222,7 @@ def _curve_charts(runs: Sequence[Record], base: Sequence[Record]) -> list[Markup
         if all(curve == first for curve in series.values()):
             series = {'all seeds': first}
         title = CURVES.get(name, name.replace('_', ' '))
-        charts.append(chart(series, title, 'step', points=POINTS))
+        charts.append(chart(series, title, 'step'))
     return charts
 
 
@@ -234,8 +233,8 @@ def _setting_table(base: Sequence[Record], runs: Sequence[Record]) -> Markup | s
     settings = {}
     for name, side in (('base', base), ('this row', runs)):
         settings[name] = {key: str(value) for key, value in row_settings(side).items()}
-    heads, lines = differences(settings)
-    return html_table(heads, lines, words=True) if lines else ''
+    table = differences(settings)
+    return table.html() if table.rows else ''
 
 
 def _methods(of: PageData) -> Content:

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mmairl.report.charts import chart
+from mmairl.report.figures import chart
 from mmairl.study.pages.findings import Finding
 from mmairl.study.pages.study_tables import Column, column_cells, labels_of
 
@@ -134,4 +134,4 @@ def best_chart(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Markup:
         parts = ('estimate', 'low', 'high') if 'low' in points[0] else ('estimate',)
         lines = [[point[part] for point in points] for part in parts]
         series[name] = (range(1, len(points) + 1), *lines)
-    return chart(series, 'best held-out score', 'budget, in runs of the cheapest row', wide=True)
+    return chart(series, 'best held-out score', 'budget, in runs of the cheapest row')

@@ -12,9 +12,8 @@ from typing import Any
 from markupsafe import Markup
 
 from mmairl.io import replacing
-from mmairl.report.charts import chart
 from mmairl.report.effects import WIDTHS, EffectsFigure, effect_files, effect_tables, figure_files
-from mmairl.report.figures import lines, study_lines, study_scatter
+from mmairl.report.figures import chart, lines, study_lines, study_scatter
 from mmairl.report.page import write_page
 from mmairl.report.table import html_table
 from mmairl.study.analyses import analysis_sections
