@@ -136,17 +136,6 @@ def add_settings(group: Any) -> None:
         '--standardise',
         'logreg: scale features to mean 0 and standard deviation 1 (default: off)',
     )
-    add_switch(
-        group,
-        '--low-shot',
-        'svm: also train on small numbers of positive images per class (default: off)',
-    )
-    add_switch(
-        group,
-        '--near-duplicates',
-        'knn, logreg, svm: count test images that nearly equal a training image, and also report the score without them '
-        '(default: off)',
-    )
     group.add_argument(
         '--settings',
         nargs='+',

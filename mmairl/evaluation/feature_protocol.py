@@ -8,7 +8,7 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,8 +25,8 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.feature_store import stored
 from mmairl.evaluation.features import Features, extraction, on_main_process
 from mmairl.evaluation.identity import features_key
-from mmairl.evaluation.metrics import confusion, packed, unpacked
-from mmairl.evaluation.protocol import NEUTRAL, Outcome, Protocol, Scores, Sets
+from mmairl.evaluation.metrics import confusion, packed
+from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.sets import left_out, own_groups
 
 
@@ -57,12 +57,7 @@ class FeatureProtocol(Protocol):
     Class attributes:
         everywhere: Whether all processes call `score`. If False, only the main process calls it, and the others wait.
 
-    Args:
-        near_duplicates: Whether to search for test images that are near duplicates of training images, and to also report
-            the score without these test images.
     """
-
-    near_duplicates: bool = field(default=False, metadata=NEUTRAL)
 
     everywhere: ClassVar[bool] = False
 
@@ -71,8 +66,7 @@ class FeatureProtocol(Protocol):
         """Return the scores, with the main score first, and details as plain values.
 
         A protocol that predicts one class per test image returns a tensor of these classes as `details['predicted']`. From
-        them, mmairl computes the confusion matrix, the score without near duplicates,
-        and how much the score varies with the choice of test images. A protocol without predicted classes may instead return
+        them, mmairl computes the confusion matrix, and how much the score varies with the choice of test images. A protocol without predicted classes may instead return
         which test images it got right, encoded by `metrics.packed`, as `details['right']`.
         """
 
@@ -96,11 +90,6 @@ class FeatureProtocol(Protocol):
         if predicted is not None:
             details['right'] = packed(predicted == test.y)
             details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
-        if self.near_duplicates:
-            unique, details['near_duplicates'] = self._without_duplicates(
-                datasets, split, scores, details
-            )
-            scores |= unique
         sizes = dict(
             train_images=len(train.x), test_images=len(test.x), dimensions=train.x.shape[1]
         )
@@ -132,27 +121,6 @@ class FeatureProtocol(Protocol):
                     on_main_process(partial(path.unlink, missing_ok=True))
                 features[name] = stored(path, backbone, dataset, how)
         return features
-
-    def _without_duplicates(
-        self, datasets: dict[str, Dataset], split: Split, scores: Scores, details: dict
-    ) -> tuple[Scores, dict]:
-        """Return the main score without the test images that are near duplicates, and details about the duplicates."""
-        # The import is local, because the module `duplicates` imports OpenCV.
-        from mmairl.evaluation.duplicates import near_duplicates
-
-        both = (datasets['train'], datasets['test'])
-        features = (split.train, split.test)
-        twins, pairs = on_main_process(
-            lambda: near_duplicates(both, features, self.device, self.workers)
-        )
-        if not details.get('right') or twins.all():
-            return {}, pairs
-        main = next(iter(scores))
-        right = unpacked(details['right'])[~twins]
-        y = split.test.y.numpy()[~twins]
-        if main.endswith('mean per class'):
-            right = [right[y == label].mean() for label in np.unique(y)]
-        return {f'{main}, without near duplicates': 100 * np.mean(right)}, pairs
 
 
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:

@@ -16,7 +16,6 @@ from mmairl.config import home, load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Readable
 from mmairl.evaluation.metrics import HeadAccuracy
-from mmairl.evaluation.robustness import robustness_parts
 from mmairl.evaluation.sets import precision_of, with_views
 from mmairl.registry import DATASETS, PROTOCOLS
 
@@ -109,9 +108,6 @@ def compose(
         sampler=dict(type='ResumableSampler', shuffle=False),
     )
     composed.test_dataloader = dict(test_loader, dataset=dict(type='Readable', dataset=test))
-    # Robustness sets are scored together with the test images, but not with held-out images.
-    if test == cfg.evaluation.test:
-        composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
         # The class is imported instead of named by a string, so that the digest of the protocol's source code covers its

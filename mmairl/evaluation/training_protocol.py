@@ -23,10 +23,9 @@ from mmairl.data.splits import HELD_OUT
 from mmairl.engine.run import train
 from mmairl.errors import Diverged
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import NAME, claim, config_identity, data_identity
+from mmairl.evaluation.identity import NAME, claim, config_identity
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.recipes import compose, recipe_of
-from mmairl.evaluation.robustness import robustness_scores
 from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
@@ -105,8 +104,6 @@ class TrainingProtocol(Protocol):
         keys = {key: recipe[key] for key in RECIPE_KEYS if key in recipe}
         sweep = sweeps and config_identity(recipe.sweep)
         chosen = dict(recipe=config_identity(keys), sweep=sweep)
-        if further := cfg.evaluation.get('robustness'):
-            chosen['robustness'] = {name: data_identity(data) for name, data in further.items()}
         if imports := outside_sources(recipe):
             chosen['imports'] = imports
         if (sweeps or recipe.get('trials')) and 'val' not in cfg.evaluation:
@@ -209,7 +206,6 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
     cfg.resume = (folder / 'last_checkpoint').is_file()
     runner = train(cfg, launcher)
     scores = {name.removeprefix('/'): value for name, value in runner.test().items()}
-    scores |= robustness_scores(runner, cfg.get('robustness', {}))
     unreadable = len(runner.train_dataloader.dataset.met())
     if unreadable:
         scores['unreadable training images'] = unreadable
