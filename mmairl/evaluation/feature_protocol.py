@@ -66,7 +66,8 @@ class FeatureProtocol(Protocol):
         """Return the scores, with the main score first, and details as plain values.
 
         A protocol that predicts one class per test image returns a tensor of these classes as `details['predicted']`. From
-        them, mmairl computes the confusion matrix, and how much the score varies with the choice of test images. A protocol without predicted classes may instead return
+        them, mmairl computes the confusion matrix, and how much the score varies with the choice of test images. A
+        protocol without predicted classes may instead return
         which test images it got right, encoded by `metrics.packed`, as `details['right']`.
         """
 
