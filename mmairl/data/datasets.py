@@ -1,11 +1,10 @@
-"""The base class of our image data sets, and data sets that read image folders with or without classes."""
+"""The base class of our image data sets, and data sets that read folders of images."""
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import chain
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -15,9 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.data.decode import (
-    MAX_PIXELS,
     READERS,
-    Reason,
     UnreadableImage,
     decode_bytes,
     ending_by_reader,
@@ -25,31 +22,30 @@ from mmairl.data.decode import (
     to_unit,
 )
 from mmairl.data.reading import read_file
-from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS, TRANSFORMS
 
-# The views of an image: one list of transforms for each view, or the name of a list of views in view_sets.yaml.
-Views = Sequence[Sequence[dict]] | str
+# The views of an image: one list of transforms for each view.
+Views = Sequence[Sequence[dict]]
 Pipeline = list[Callable[[Tensor], Tensor]]
 # The images of a data set: their paths relative to the root, their labels, and the class names.
 Listing = tuple[list[str], list, list[str]]
-# The bit depth of a data set is that of its first readable image. At most this many images are tried.
+# The bit depth of a data set is that of its first readable image. At most this many are tried.
 DEPTH_TRIES = 20
-# Network disks are slow, so this many folders are listed in parallel.
-THREADS = 16
+THREADS = 16  # network disks are slow, so this many folders or files are examined in parallel
+SAMPLE = 256  # a fingerprint covers the contents of this many images
+DEPTH_NAMES = {torch.uint8: '8 bits', torch.uint16: '16 bits', torch.float32: 'floats'}
 
 
 def build_views(views: Views | None) -> list[Pipeline]:
     """Return one pipeline (a list of callables) for each view.
 
-    If `views` is None, return a single empty pipeline, so that images stay unchanged. A step of a pipeline is the config of a
-    registered transform, or a transform or function of another library.
+    If `views` is None, return a single empty pipeline, so that images stay unchanged. A step of a
+    pipeline is the config of a registered transform, or a transform or function of another library.
     """
-    # OpenCV's thread pool does not work in a forked data worker. The workers run in parallel, so they need no threads.
+    # OpenCV's thread pool does not work in a forked data worker, and workers run in parallel.
     cv2.setNumThreads(0)
-    lists = expand_named_views(views) or [[]]
-    return [[build_step(step) for step in steps] for steps in lists]
+    return [[build_step(step) for step in steps] for steps in views or [[]]]
 
 
 def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -58,23 +54,24 @@ def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Te
 
 
 class ViewDataset(Dataset):
-    """Base class of image data sets. `dataset[i]` reads image i once and returns one augmented copy for each view.
+    """Base class of image data sets. `dataset[i]` returns one augmented copy of image i per view.
 
-    A subclass sets `labels` and `classes`. It also defines `raw`, or `encoded` if the images are files. `labels` contains
-    the class index of each image (-1 if unknown). If an image can have several classes, `labels` has the shape
-    (images, classes): 1 means that the image has the class, 0 means that it does not, and -1 means that this class is not
-    scored on this image. `metric` is the name of the score that is usually reported for the data set.
+    A subclass sets `labels` and `classes`. It also defines `raw`, or `encoded` if the images are
+    files. `labels` contains the class index of each image (-1 if unknown). If an image can have
+    several classes, `labels` has the shape (images, classes): 1 means that the image has the class,
+    0 means that it does not, and -1 means that this class is not scored on this image. `metric` is
+    the name of the score that is usually reported for the data set.
 
     Args:
-        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
-        channels: Number of channels in the image files. If set, the values are read as stored, without conversion.
-            Default: convert every image to 8-bit RGB.
+        views: One list of transforms for each view.
+        channels: Number of channels in the image files. If set, the values are read as stored,
+            without conversion. Default: convert every image to 8-bit RGB.
     """
 
     labels: Tensor
     classes: list[str]
     metric = 'top-1'
-    max_pixels = MAX_PIXELS
+    max_unreadable = 0.0
     channels = 3
     as_stored = False
     depth: torch.dtype | None = None
@@ -83,8 +80,8 @@ class ViewDataset(Dataset):
 
     def __init__(self, views: Views | None, channels: int | None = None) -> None:
         self.views = build_views(views)
-        # A spawned data worker has not imported the modules that register readers. It imports them when it unpickles this
-        # copy of the registry.
+        # A spawned data worker has not imported the modules that register readers. It imports them
+        # when it unpickles this copy of the registry.
         self.readers = dict(READERS)
         if channels is not None:
             self.channels = channels
@@ -97,7 +94,8 @@ class ViewDataset(Dataset):
     def raw(self, index: int) -> Tensor:
         """Return the decoded image, channels first.
 
-        If `channels` is set, the image contains the stored values as uint8, uint16 or float32. Otherwise, it is 8-bit RGB.
+        If `channels` is set, the image contains the stored values as uint8, uint16 or float32.
+        Otherwise, it is 8-bit RGB.
         """
         try:
             return self.decoded(self.encoded(index), index)
@@ -106,33 +104,33 @@ class ViewDataset(Dataset):
 
     def decoded(self, data: bytes, index: int) -> Tensor:
         """Decode the content of an image's file."""
-        if not data:
-            raise UnreadableImage(Reason.EMPTY)
         if ending := ending_by_reader(data, self.readers):
-            image = self.readers[ending].decode(data, self.max_pixels, self.as_stored)
+            image = self.readers[ending].decode(data, self.as_stored)
         elif self.as_stored:
             # This import is here because data sets of RGB images do not need it.
             from mmairl.data.raw_values import decode_stored
 
-            image = decode_stored(data, self.max_pixels)
+            image = decode_stored(data)
         else:
-            image = decode_bytes(data, self.max_pixels)
+            image = decode_bytes(data)
         return self.checked_format(image, index) if self.as_stored else image
 
     def checked_format(self, image: Tensor, index: int) -> Tensor:
-        """Return the image unchanged. Raise if its channels or its bit depth differ from those of the data set."""
+        """Return the image. Raise if it differs from the data set in its channels or bit depth."""
         depth = self.depth or image.dtype
         if (len(image), image.dtype) != (self.channels, depth):
             raise UserError(
-                f'{self.name(index)}: the image has {len(image)} channels of {dtype_name(image.dtype)}, but the data set has '
-                f'channels={self.channels} of {dtype_name(depth)}; set channels to the number that all images have, convert '
-                'this image, or remove it from the data set (in a .npy file, the channels must be the last dimension)',
+                f'{self.name(index)}: the image has {len(image)} channels of '
+                f'{DEPTH_NAMES[image.dtype]}, but the data set has channels={self.channels} of '
+                f'{DEPTH_NAMES[depth]}; set channels to the number that all images have, convert '
+                'this image, or remove it (in a .npy file, the channels must be the last '
+                'dimension)',
                 code='mixed-images',
             )
         return image
 
     def take_depth(self) -> None:
-        """Set the bit depth and the value range of the data set to those of its first readable image.
+        """Set the bit depth and value range to those of the first readable image.
 
         Do nothing if images are converted to 8-bit RGB.
         """
@@ -147,7 +145,7 @@ class ViewDataset(Dataset):
                 return
 
     def label(self, index: int) -> Tensor:
-        """Return the label of one image. A subclass can override this if computing `labels` for all images is slow."""
+        """Return the label of one image."""
         return self.labels[index]
 
     def name(self, index: int) -> str:
@@ -155,8 +153,34 @@ class ViewDataset(Dataset):
         return f'image {index}'
 
     def member(self, index: int) -> str:
-        """Return the path of the image within the data set or, if the image has no path, its name in messages."""
+        """Return the path of the image within the data set, or its name if it has no path."""
         return self.name(index)
+
+    def sizes(self) -> np.ndarray | None:
+        """Return the size of each image's file in bytes, or None if the images are not files."""
+        return None
+
+    def content(self, index: int) -> bytes:
+        """Return the bytes of an image, for fingerprints and for finding exact copies."""
+        return self.raw(index).numpy().tobytes()
+
+    def fingerprint(self) -> str:
+        """Return a digest of the images' names, sizes and labels, and of 256 images' contents.
+
+        The 256 images are evenly spaced; smaller data sets are read completely. Modification times
+        and the location of the data set do not matter, so a copied folder is not a change.
+        """
+        digest = hashlib.sha256(repr(list(self.classes)).encode())
+        for index in range(len(self)):
+            digest.update(self.member(index).encode(errors='surrogateescape') + b'\0')
+        digest.update(self.labels.contiguous().numpy().tobytes())
+        if (sizes := self.sizes()) is not None:
+            digest.update(sizes.tobytes())
+        chosen = np.linspace(0, len(self) - 1, min(SAMPLE, len(self))).astype(int)
+        for index in chosen.tolist():
+            with suppress(UnreadableImage):
+                digest.update(self.content(index))
+        return digest.hexdigest()
 
     @property
     def metainfo(self) -> dict[str, list[str]]:
@@ -190,40 +214,33 @@ def innermost_dataset(dataset: Dataset) -> Dataset:
     return dataset
 
 
-def dtype_name(depth: torch.dtype) -> str:
-    return {torch.uint8: '8 bits', torch.uint16: '16 bits'}.get(depth, 'floats')
-
-
 class FileDataset(ViewDataset):
-    """A data set of image files. If an image is unreadable, training uses another image in its place.
+    """A data set of image files. If an image is unreadable, training uses another in its place.
 
     Args:
         root: The folder that contains the files.
         files: The paths of the files, relative to the root.
         labels: The label of each file, in the same order.
         views: As in `ViewDataset`.
-        max_unreadable: Training stops if more than this fraction of the files, and more than 10 files, are unreadable.
-            With 0, it stops at the first unreadable file.
-        max_pixels: Images with more pixels than this count as unreadable.
+        max_unreadable: Training stops if more than this fraction of the files, and more than 10
+            files, are unreadable. With 0, it stops at the first unreadable file.
         channels: As in `ViewDataset`.
     """
 
     def __init__(
         self,
         root: str | Path,
-        files: list[str],
-        labels: list[int] | list[list[int]],
+        files: Sequence[str],
+        labels: Sequence[int] | Sequence[list[int]],
         views: Views | None,
-        max_unreadable: float,
-        max_pixels: int = MAX_PIXELS,
+        max_unreadable: float = 0.01,
         channels: int | None = None,
     ) -> None:
         super().__init__(views, channels)
         self.root = Path(root)
         self.max_unreadable = max_unreadable
-        self.max_pixels = max_pixels
-        # Forked data workers share the memory of an array. They would copy the memory of a list of str objects, because
-        # reading an object changes its reference count.
+        # Forked data workers share the memory of an array. They would copy a list of str objects,
+        # because reading an object changes its reference count.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
         self.take_depth()
@@ -239,32 +256,47 @@ class FileDataset(ViewDataset):
         return os.fsdecode(self.files[index])
 
     def encoded(self, index: int) -> bytes:
-        return read_file(self.path(index), self.root, self.max_pixels)
+        return read_file(self.path(index), self.root)
+
+    content = encoded
+
+    def sizes(self) -> np.ndarray:
+        """Return the size of each file in bytes, or -1 if the file is missing."""
+
+        def size(index: int) -> int:
+            with suppress(OSError):
+                return os.stat(self.path(index)).st_size
+            return -1
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            return np.fromiter(pool.map(size, range(len(self))), np.int64, len(self))
 
 
 @DATASETS.register_module()
 class ImageFolder(FileDataset):
-    """Labeled images in one folder per class: `root/class/.../name.jpg`. Classes are numbered in the order of their names.
+    """Labeled images in one folder per class: `root/class/.../name.jpg`.
+
+    Classes are numbered in the order of their names.
 
     Args:
         root: The folder that contains the class folders.
-        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
-        max_unreadable: Training stops if more than this fraction of the images, and more than 10 images, are unreadable.
-            With 0, it stops at the first unreadable image.
-        max_pixels: Images with more pixels than this count as unreadable.
-        channels: Number of channels in the image files. If set, the values are read as stored, without conversion.
-            Default: convert every image to 8-bit RGB.
+        views: One list of transforms for each view.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10
+            images, are unreadable. With 0, it stops at the first unreadable image.
+        channels: Number of channels in the image files. If set, the values are read as stored,
+            without conversion. Default: convert every image to 8-bit RGB.
 
     Raises:
         UserError: If the folder does not exist, cannot be listed or has no image.
 
     Example:
-        >>> ImageFolder('data/imagenet/val', views=[[dict(type='CenterCrop', size=224)]])  # doctest: +SKIP
+        >>> view = [dict(type='CenterCrop', size=224)]
+        >>> ImageFolder('data/imagenet/val', views=[view])  # doctest: +SKIP
     """
 
     layout = (
-        'one folder per class that contains the images of the class (for images without classes, set '
-        'type=UnlabelledFolder, or run tools/pack.py --unlabelled)'
+        'one folder per class that contains the images of the class (for images without classes, '
+        'set type=UnlabelledFolder)'
     )
 
     def __init__(
@@ -272,37 +304,45 @@ class ImageFolder(FileDataset):
         root: str | Path,
         views: Views | None = None,
         max_unreadable: float = 0.01,
-        max_pixels: int = MAX_PIXELS,
         channels: int | None = None,
     ) -> None:
         if not os.path.isdir(root):
             is_file = os.path.exists(root)
             fault = 'is a file (for archives, set type=Shards)' if is_file else 'does not exist'
             raise UserError(
-                f'{Path(root).resolve()}: the image folder {fault}; expected layout: {self.layout}. Set the folder by '
-                '--cfg-options train_dataloader.dataset.root=DIR (training), or evaluation.train.root=DIR '
-                'evaluation.test.root=DIR (evaluation)',
+                f'{Path(root).resolve()}: the image folder {fault}; expected {self.layout}. Set '
+                'the folder by --cfg-options train_dataloader.dataset.root=DIR (training), or '
+                'evaluation.train.root=DIR evaluation.test.root=DIR (evaluation)',
                 code='no-image-folder',
             )
         endings = extensions() if channels is None else (*extensions(), '.npy')
         files, labels, self.classes = self.find(root, endings)
         if not files:
-            array = ' (or NAME.npy, with channels=C)' if channels is None else ''
             raise UserError(
-                f'{Path(root).resolve()}: no image found by {type(self).__name__}; expected layout: {self.layout}. Expected '
-                f'file names: NAME{", NAME".join(endings)}{array}',
+                f'{Path(root).resolve()}: no image found by {type(self).__name__}; expected '
+                f'{self.layout}, with file names NAME{", NAME".join(endings)} (.npy requires '
+                'channels=C; DICOM files require a checkout of mmairl and '
+                "custom_imports=dict(imports='projects.imaging'))",
                 code='no-images',
             )
-        super().__init__(root, files, labels, views, max_unreadable, max_pixels, channels)
+        super().__init__(root, files, labels, views, max_unreadable, channels)
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
-        with listable_folders(root):
-            return class_folders(root, endings)
+        """List the images. Images that are in no class folder are left out."""
+        files = [file for file in image_files(root, endings) if os.sep in file]
+        classes = sorted(
+            entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
+        )
+        numbers = {name: number for number, name in enumerate(classes)}
+        return files, [numbers[file.partition(os.sep)[0]] for file in files], classes
 
 
 @DATASETS.register_module()
 class UnlabelledFolder(ImageFolder):
-    """Unlabeled images: all image files in `root` and its subfolders. The arguments are the same as for `ImageFolder`."""
+    """Unlabeled images: all image files in `root` and its subfolders.
+
+    The arguments are the same as for `ImageFolder`.
+    """
 
     layout = 'images in the folder or in any of its subfolders'
 
@@ -311,62 +351,34 @@ class UnlabelledFolder(ImageFolder):
         return files, [-1] * len(files), []
 
 
-def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
-    """List the images of a folder with one subfolder per class. Return their paths, their labels and the classes.
-
-    The paths are in the order of `image_files`.
-    """
-    classes = sorted(
-        entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
-    )
-    label = {name: number for number, name in enumerate(classes)}
-    files = [file for file in image_files(root, endings) if os.sep in file]
-    return files, [label[file.partition(os.sep)[0]] for file in files], classes
-
-
 def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
-    """Return the paths, relative to `root`, of all files in `root` and its subfolders that have one of these endings.
+    """Return the paths, relative to `root`, of all files below `root` that have these endings.
 
-    The files of a folder come in sorted order, before the files of its subfolders. Hidden files and folders are skipped.
-    Links to folders are followed.
+    The files of a folder come in sorted order, before the files of its subfolders. Hidden files and
+    folders are skipped. Links to folders are followed.
     """
 
-    def files_below(below: str, parents: tuple = ()) -> list[str]:
-        folder = os.path.join(root, below)
-        files, folders = [], []
-        with listable_folders(root):
-            status = os.stat(folder)
-            # The device and inode numbers identify a folder, even if it is reached by a link.
-            this = status.st_dev, status.st_ino
-            if this in parents:
-                raise UserError(
-                    f'{folder}: a link in this path leads back to one of its parent folders; remove the link',
-                    code='cyclic-link',
-                )
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    path = os.path.join(below, entry.name)
-                    if entry.name[0] == '.':
-                        continue
-                    if entry.is_dir():
-                        folders.append(path)
-                    elif path.lower().endswith(endings):
-                        files.append(path)
-        each = map if parents else pool.map
-        inner = partial(files_below, parents=(*parents, this))
-        return [*sorted(files), *chain.from_iterable(each(inner, sorted(folders)))]
+    def visible(names: Iterable[str]) -> list[str]:
+        return sorted(name for name in names if name[0] != '.')
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return files_below('')
+    def files_below(folder: str) -> list[str]:
+        found = []
+        walk = os.walk(os.path.join(root, folder), followlinks=True, onerror=refuse)
+        for path, folders, files in walk:
+            folders[:] = visible(folders)
+            below = os.path.relpath(path, root)
+            names = [name for name in visible(files) if name.lower().endswith(endings)]
+            found += [os.path.join(below, name) for name in names]
+        return found
 
-
-@contextmanager
-def listable_folders(root: str | Path) -> Iterator[None]:
-    """Turn an OSError about a folder in `root` that cannot be listed into a UserError."""
-    try:
-        yield
-    except OSError as error:
+    def refuse(error: OSError) -> None:
         raise UserError(
-            f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its permissions, or move it out of {root}',
+            f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its '
+            f'permissions, or move it out of {root}',
             code='unlisted-folder',
         ) from error
+
+    _, folders, files = next(os.walk(root, followlinks=True, onerror=refuse))
+    top = [name for name in visible(files) if name.lower().endswith(endings)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [*top, *(file for found in pool.map(files_below, visible(folders)) for file in found)]

@@ -1,4 +1,4 @@
-"""An adapter that lets views contain transforms of torchvision or albumentations, and plain functions."""
+"""An adapter that lets views contain transforms of torchvision or albumentations, and functions."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from mmairl.data.transforms import interleaved
 from mmairl.errors import UserError, explained
 from mmairl.registry import TRANSFORMS
 
-# The transforms that a user passed as Python objects. The keys are the names by which configs refer to them.
+# The transforms that a user passed as Python objects, by the names that configs use for them.
 OBJECTS: dict[str, Callable[..., Any]] = {}
 
 
 def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
-    """Return one config for each step. If a step is a Python object, store it in OBJECTS and refer to it by a name."""
+    """Return one config for each step. Python objects are stored in OBJECTS."""
     configs = []
     for step in steps:
         if not isinstance(step, dict):
@@ -34,17 +34,19 @@ def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
 
 @TRANSFORMS.register_module()
 class ForeignTransform:
-    """Applies a transform of torchvision v2 or albumentations, or a function, to one image at a time.
+    """Applies a transform of torchvision v2 or albumentations, or a function, to single images.
 
-    Runs with the same seed are identical if the transform draws its random numbers from torch, NumPy, Python's `random` or
-    albumentations. A function receives and returns a C x H x W tensor of bytes or floats.
+    Runs with the same seed are identical if the transform draws its random numbers from torch,
+    NumPy, Python's `random` or albumentations. A function receives and returns a C x H x W tensor
+    of bytes or floats.
 
     Args:
         transform: The transform, or the name 'module.name' of a class, an instance or a function.
         settings: Keyword arguments for the class or the function.
 
     Raises:
-        UserError: If the transform cannot be imported, or if it does not return one image with as many channels as its input.
+        UserError: If the transform cannot be imported, or does not return one image with as many
+            channels as its input.
 
     Example:
         >>> step = ForeignTransform('torchvision.transforms.v2.RandomRotation', degrees=30)
@@ -68,19 +70,18 @@ class ForeignTransform:
 
     def __call__(self, image: Tensor) -> Tensor:
         if self.is_albumentations:
-            # A transform of albumentations has its own random generators, which neither torch nor the data loader seeds.
+            # A transform of albumentations has its own random generators.
             seed = int(torch.randint(2**62, ()))
             self.transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
             pixels = self.transform(image=interleaved(image.cpu()))['image']
             changed = torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
         else:
             changed = self.transform(image)
-        if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
-            is_tensor = isinstance(changed, Tensor)
-            kind = f'shape {list(changed.shape)}' if is_tensor else type(changed).__name__
+        shape = list(getattr(changed, 'shape', ()))
+        if not isinstance(changed, Tensor) or shape[:-2] != list(image.shape[:-2]):
             raise UserError(
-                f"{self.name}: must return one image with {len(image)} channels as a tensor, but returned '{kind}'; correct "
-                'the transform, or use another transform',
+                f'{self.name}: must return one image with {len(image)} channels as a tensor, but '
+                f"returned '{type(changed).__name__} {shape}'; correct the transform",
                 code='not-one-image',
             )
         return changed

@@ -1,7 +1,8 @@
-"""Preprocessing of batches on the device, and checks that the network and the views support the images."""
+"""Preprocessing of batches on the device, and the one preprocessing of images in evaluation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from mmengine.model import BaseDataPreprocessor
@@ -13,24 +14,118 @@ from mmairl.data.decode import to_unit
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 
+IMAGENET = dict(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+SIZE = 224
+
+
+def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a config's network expects images in evaluation, embedding and exported files.
+
+    Every command prepares images by this dictionary, so that their features agree. The key
+    `preprocessing` of the config overrides single entries. By default, `size` is that of the
+    training crops, and `resize` is 8/7 of it.
+
+    Returns:
+        `resize`: Length of the shorter side in pixels, or (height, width).
+        `size`: Side of the central crop in pixels.
+        `interpolation`: The filter of the resize, which has antialiasing.
+        `mean` and `std`: One number per channel, for values in [0, 1].
+        `channels`: Number of stored channels, or None for images that are converted to 8-bit RGB
+        (upright by EXIF, transparent parts on white, 16 bits scaled to 8).
+
+    Example:
+        >>> cfg = dict(preprocessing=dict(size=64))
+        >>> view_of(preprocessing_of(cfg))[0]
+        {'type': 'Resize', 'size': 73}
+    """
+    model = cfg.get('model') or {}
+    device = model.get('data_preprocessor') or {}
+    training = _innermost((cfg.get('train_dataloader') or {}).get('dataset') or {})
+    own = {key: value for key, value in (cfg.get('preprocessing') or {}).items()}
+    size = own.get('size') or _crop_size(training.get('views')) or _crop_size(device.get('views'))
+    size = size or SIZE
+    derived = dict(
+        resize=size * 8 // 7,
+        size=size,
+        interpolation='bilinear',
+        mean=list(device.get('mean') or IMAGENET['mean']),
+        std=list(device.get('std') or IMAGENET['std']),
+        channels=training.get('channels'),
+    )
+    if unknown := sorted(own.keys() - derived.keys()):
+        raise UserError(
+            f"preprocessing: unknown key ('{unknown[0]}'); use {', '.join(derived)}",
+            code='unknown-key',
+        )
+    return derived | own
+
+
+def _innermost(dataset: Mapping) -> Mapping:
+    while 'dataset' in dataset:
+        dataset = dataset['dataset']
+    return dataset
+
+
+def _crop_size(views: Views | None) -> int | None:
+    """Return the size of the crop in the first view, or None if it has no crop."""
+    for step in (views or [[]])[0]:
+        if isinstance(step, Mapping) and 'Crop' in str(step.get('type')):
+            size = step.get('size')
+            return size if isinstance(size, int) else size[0]
+    return None
+
+
+def view_of(preprocessing: Mapping[str, Any]) -> list[dict]:
+    """Return the view (a list of transforms) that resizes and crops images."""
+    resize = dict(type='Resize', size=preprocessing['resize'])
+    if preprocessing['interpolation'] != 'bilinear':
+        resize['interpolation'] = preprocessing['interpolation']
+    return [resize, dict(type='CenterCrop', size=preprocessing['size'])]
+
+
+def recipe_of(preprocessing: Mapping[str, Any]) -> str:
+    """Return lines of Python that prepare an image as `mmairl.embed` does, with PIL and torch only.
+
+    The model card and exported files show these lines.
+    """
+    resize = preprocessing['resize']
+    resize = [resize] if isinstance(resize, int) else list(resize)
+    read = (
+        "image = ImageOps.exif_transpose(Image.open('image.jpg'))\n"
+        "if image.mode.startswith('I'):  # 16 bits\n"
+        '    image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))\n'
+        "white = Image.new('RGBA', image.size, 'white')\n"
+        "image = Image.alpha_composite(white, image.convert('RGBA')).convert('RGB')\n"
+        'x = F.pil_to_tensor(image)'
+    )
+    if preprocessing['channels'] is not None:
+        read = "x = torch.from_numpy(np.load('image.npy')).permute(2, 0, 1)  # height, width, channels"
+    return (
+        'import torchvision.transforms.v2.functional as F\n'
+        f'{read}\n'
+        f"x = F.resize(x, {resize}, '{preprocessing['interpolation']}', antialias=True)\n"
+        f'x = F.to_dtype(F.center_crop(x, [{preprocessing["size"]}]), torch.float32, scale=True)\n'
+        f'x = F.normalize(x, {list(preprocessing["mean"])}, {list(preprocessing["std"])})[None]'
+    )
+
 
 @MODELS.register_module()
 class ViewPreprocessor(BaseDataPreprocessor):
     """Moves a batch to the device, augments it there if `views` is set, and normalizes it.
 
-    If `views` is set, batched operations augment each training batch on the device. If all images have the same size, the
-    data set can have `views=None`. It then returns each image once, and all pipelines start from this image. If the images
-    differ in size, the views of the data set contain only the crops, and each pipeline starts from the crop of its view (see
+    If `views` is set, batched operations augment each training batch on the device. If all images
+    have the same size, the data set can have `views=None`. It then returns each image once, and all
+    pipelines start from this image. If the images differ in size, the views of the data set contain
+    only the crops, and each pipeline starts from the crop of its view (see
     configs/_base_/views/on_device.py). If `views` is None, the data workers do all augmentation.
 
     Args:
         mean: Mean of each channel, for values in [0, 1].
         std: Standard deviation of each channel, for values in [0, 1].
-        views: One list of transforms for each view, or the name of a predefined list of views (see view_sets.yaml).
-            Default: None.
+        views: One list of transforms for each view. Default: None.
         channels_last: Whether batches are in channels-last layout.
-        single_view: Whether to return the images as a tensor instead of a list with one tensor per view. Models with a
-            single view, such as mmpretrain's MAE, require this.
+        single_view: Whether to return the images as a tensor instead of a list with one tensor per
+            view. Models with a single view, such as mmpretrain's MAE, require this.
 
     Raises:
         UserError: If `mean` and `std` differ in length, or if a standard deviation is 0.
@@ -47,11 +142,12 @@ class ViewPreprocessor(BaseDataPreprocessor):
         super().__init__(non_blocking=True)
         if len(mean) != len(std) or 0 in std:
             raise UserError(
-                f'data_preprocessor: mean={list(mean)} and std={list(std)} must each have one number per channel, and no std '
-                'may be 0; measure both by mmairl pack --statistics, and remove channels whose values never change',
+                f'data_preprocessor: mean={list(mean)} and std={list(std)} must each have one '
+                'number per channel, and no std may be 0; measure both by mmairl pack '
+                '--statistics, and remove channels whose values never change',
                 code='bad-statistics',
             )
-        # The buffers are not persistent, so that the keys of a checkpoint do not depend on the preprocessor.
+        # The buffers are not persistent, so the keys of a checkpoint do not depend on this class.
         self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.views = build_views(views) if views else None
@@ -61,12 +157,12 @@ class ViewPreprocessor(BaseDataPreprocessor):
     def forward(self, data: dict, training: bool = False) -> dict:
         samples = data.get('data_samples')
         if isinstance(samples, dict):
-            # The indices of the images are not copied to the device, because only hooks on the host read them.
+            # Only hooks on the host read the indices of the images.
             samples = {key: value for key, value in samples.items() if key != 'index'}
             data = dict(data, data_samples=samples)
         data = self.cast_data(data)
         inputs = data['inputs']
-        # Preprocessing always runs in float32, because autocast and TF32 would make the augmentation less precise.
+        # Autocast and TF32 would make the augmentation less precise.
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
             if isinstance(inputs, Tensor):
                 return dict(data, inputs=self.normalize(to_unit(inputs)))
@@ -74,22 +170,20 @@ class ViewPreprocessor(BaseDataPreprocessor):
             if training and self.views:
                 images = self.augment(images)
             images = [self.normalize(batch) for batch in images]
-            if not self.single_view:
-                return dict(data, inputs=images)
-            if len(images) > 1:
-                raise UserError(
-                    f'data_preprocessor.single_view: requires a single view, but the data set has {len(images)} views; set one '
-                    'view in the data set, or single_view=False',
-                    code='several-views',
-                )
-            return dict(data, inputs=images[0])
+        if self.single_view and len(images) > 1:
+            raise UserError(
+                f'data_preprocessor.single_view: requires a single view, but there are '
+                f'{len(images)} views; set one view, or single_view=False',
+                code='several-views',
+            )
+        return dict(data, inputs=images[0] if self.single_view else images)
 
     def augment(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Apply `views` to a batch. Return one augmented batch for each view."""
         if len(images) not in (1, len(self.views)):
             raise UserError(
-                f'data_preprocessor.views: lists {len(self.views)} views, but the data set has {len(images)} views; set the '
-                'same number for both, or set views=None in the data set',
+                f'data_preprocessor.views: lists {len(self.views)} views, but the data set has '
+                f'{len(images)} views; set the same number, or views=None in the data set',
                 code='views-differ',
             )
         starts = images if len(images) == len(self.views) else [images[0]] * len(self.views)
@@ -107,7 +201,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
 def normalize(
     images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
 ) -> Tensor:
-    """Scale integer images to [0, 1], then subtract the mean and divide by the standard deviation of each channel."""
+    """Scale integers to [0, 1], subtract the mean, and divide by the standard deviation."""
     mean_c11, std_c11 = (
         torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std)
     )
@@ -138,51 +232,38 @@ def require_channels(
     backbone: nn.Module | None = None,
     views: Sequence[Pipeline] = (),
 ) -> None:
-    """Raise if the mean, the first convolution or a transform does not support the channels or the values of the images."""
+    """Raise if the mean, the first convolution or a transform does not fit the images."""
     images = innermost_dataset(dataset)
-    if not isinstance(images, ViewDataset):
-        # Only a ViewDataset states its channels, so other data sets are not checked.
+    if not isinstance(images, ViewDataset):  # only a ViewDataset states its channels
         return
     channels = images.channels
     if mean is not None and len(mean) != channels:
         raise UserError(
-            f'data_preprocessor.mean: the images have {channels} channels, but the mean has {len(mean)} numbers; set mean and '
-            'std to one number per channel (mmairl pack --statistics measures them), or change channels of the data set',
+            f'data_preprocessor.mean: the images have {channels} channels, but the mean has '
+            f'{len(mean)} numbers; set mean and std to one number per channel (mmairl pack '
+            '--statistics measures them), or change channels of the data set',
             code='statistics-channels',
         )
     expected = channels_of(backbone) if backbone is not None else None
     if expected not in (None, channels):
         raise UserError(
             f'the images have {channels} channels, but the first convolution takes {expected}; set '
-            f'model.backbone.in_channels={channels}, or set channels={expected} in the data set',
+            f'model.backbone.in_channels={channels}, or channels={expected} of the data set',
             code='backbone-channels',
         )
-    require_fitting_views(images, [step for view in views for step in view])
-
-
-def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
-    """Raise if a transform does not support the value range or the channels of the images."""
     low, high = images.value_range
-    clipping = [type(step).__name__ for step in steps if getattr(step, 'clips', False) and step.p]
-    if clipping and (low < 0 or high > 1):
-        raise UserError(
-            f'the first image has values from {low:.4g} to {high:.4g}, but {clipping[0]} requires values from 0 to 1; scale '
-            f'the stored images, or remove {clipping[0]} from the views',
-            code='views-range',
-        )
-    if images.channels == 3:
-        return
-    limits = [step.only_rgb() for step in steps if hasattr(step, 'only_rgb')]
-    if wrong := list(dict.fromkeys(filter(None, limits))):
-        raise UserError(
-            f'the images have {images.channels} channels, but the views use transforms that require RGB: {"; ".join(wrong)}; '
-            'edit the views in the config',
-            code='views-channels',
-        )
+    for step in (step for view in views for step in view):
+        if getattr(step, 'clips', False) and step.p and (low < 0 or high > 1):
+            raise UserError(
+                f'{type(step).__name__}: requires values from 0 to 1, but the first image has '
+                f'values from {low:.4g} to {high:.4g}; scale the stored images, or remove the '
+                'transform from the views',
+                code='views-range',
+            )
 
 
 def channels_of(backbone: nn.Module) -> int | None:
-    """Return the number of input channels of the backbone's first convolution, or None if it has no convolution."""
+    """Return the input channels of the first convolution, or None if there is no convolution."""
     return next(
         (part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None
     )

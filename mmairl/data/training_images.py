@@ -1,7 +1,6 @@
-"""A wrapper of training sets. It makes the views of each image reproducible and replaces unreadable images."""
+"""A wrapper of training sets that makes views reproducible and replaces unreadable images."""
 
 import random
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -9,157 +8,149 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import get_world_size
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.datasets import innermost_dataset
-from mmairl.data.decode import Reason, UnreadableImage
+from mmairl.data.decode import UnreadableImage
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 
-ALWAYS_ALLOWED = (
-    10  # unless max_unreadable is 0, a data set of any size may have this many unreadable images
-)
-WORKERS = 1024  # rows of the tally, one per data worker; if there are more workers than rows, some workers share a row
+# Unless max_unreadable is 0, a data set of any size may have this many unreadable images.
+ALWAYS_ALLOWED = 10
+LISTED = 20  # at most this many unreadable images are listed
 
 
 class TrainingImages(Dataset):
-    """Wraps a data set for training, so that views are reproducible and unreadable images are replaced.
+    """Wraps a data set for training, so that views are reproducible and bad images are replaced.
 
-    An item is requested by an index or by a pair (index, seed). ResumableSampler yields pairs. The seed alone determines the
-    views of the image. The number of workers, the number of processes and interruptions have no effect. Without a seed, the
-    views depend on the random state of a data worker. This state depends on the images that the worker has read, and a
-    resumed run cannot restore it. If an image is unreadable, the next readable image takes its place.
+    An item is requested by an index or by a pair (index, seed). ResumableSampler yields pairs. The
+    seed alone determines the views of the image. The number of workers, the number of processes and
+    interruptions have no effect. If an image is unreadable, the next readable image takes its
+    place.
 
     Args:
         dataset: The data set.
-        workers: Whether data workers load the images. If so, `reasons` and `tally` are in shared memory.
+        workers: Whether data workers load the images. If so, `unreadable` is in shared memory.
 
     Attributes:
-        reasons: One byte per image: the code of the Reason why the image is unreadable, or 0 if no fault is known.
+        unreadable: For each image, whether it is known to be unreadable.
         allowed: How many images may be unreadable.
-        tally: One row per data worker, with three numbers: how many unreadable images the worker met, how many images it
-            loaded, and how many seconds it spent on loading. The first column is summed after each unreadable image to find
-            out whether too many are unreadable. A sum over `reasons` would be too slow.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
         self.dataset = dataset
-        self.reasons = torch.zeros(len(dataset), dtype=torch.uint8)
-        self.tally = torch.zeros(WORKERS, 3, dtype=torch.float64)
+        self.unreadable = torch.zeros(len(dataset), dtype=torch.bool)
         if workers:
-            self.reasons.share_memory_()
-            self.tally.share_memory_()
-        self.allowed = unreadable_allowed(
-            len(dataset), getattr(innermost_dataset(dataset), 'max_unreadable', 0)
-        )
+            self.unreadable.share_memory_()
+        fraction = getattr(innermost_dataset(dataset), 'max_unreadable', 0)
+        self.allowed = unreadable_allowed(len(dataset), fraction)
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
-        """Return the object itself. mmengine copies configs that contain a data set, and `tally` must stay shared."""
+        """Return the object itself, because mmengine copies configs and the memory is shared."""
         return self
 
     def __getitems__(self, items: Sequence[int | tuple[int, int]]) -> list[Any]:
-        """Return a list of samples. If the items have seeds, restore the random generators of the process afterwards.
+        """Return a list of samples. If the items have seeds, restore the random states afterwards.
 
-        Without seeds, restoring the generators would give every batch the same views, so they are not restored.
+        Without seeds, restoring the states would give every batch the same views.
         """
         pairs = [item if isinstance(item, tuple) else (item, None) for item in items]
-        began = time.perf_counter()
         seeded = any(seed is not None for _, seed in pairs)
         with same_randomness() if seeded else nullcontext():
-            samples = [self.sample(index, seed) for index, seed in pairs]
-        self.worker_tally[1:] += torch.tensor([len(samples), time.perf_counter() - began])
-        return samples
+            return [self.sample(index, seed) for index, seed in pairs]
 
     def __getitem__(self, item: int | tuple[int, int]) -> Any:
         return self.__getitems__([item])[0]
 
-    @property
-    def worker_tally(self) -> Tensor:
-        worker = get_worker_info()
-        return self.tally[worker.id % WORKERS if worker else 0]
-
-    @property
-    def rate(self) -> float:
-        """The number of images per second that all data workers together can load."""
-        _, images, seconds = self.tally[self.tally[:, 2] > 0].T
-        return (images / seconds).sum().item()
-
     def sample(self, index: int, seed: int | None) -> Any:
-        """Return the image at this index or, if that image is unreadable, the next readable image."""
+        """Return the image at this index or, if that image is unreadable, the next readable one."""
         for step in range(len(self)):
             current = (index + step) % len(self)
-            if self.reasons[current]:
+            if self.unreadable[current]:
                 continue
             if seed is not None:
-                # torch.manual_seed is not used, because it would also queue a call on the GPU for every image.
+                # torch.manual_seed would also queue a call on the GPU for every image.
                 torch.default_generator.manual_seed(seed)
                 np.random.seed(seed)
                 random.seed(seed)
             try:
-                return self.dataset[current]
-            except UnreadableImage as fault:
-                self.reasons[current] = fault.reason
-                self.worker_tally[0] += 1
-                # The sum is only an upper bound, because two workers may have met the same image. The next line checks the
-                # exact number.
-                if self.tally[:, 0].sum() > self.allowed:
-                    self.refuse_too_many(self.met())
+                return require_tensors(self.dataset[current], self.dataset)
+            except UnreadableImage:
+                self.unreadable[current] = True
+                self.refuse_too_many(self.met())
         raise AssertionError('unreachable: allowed is less than the number of images')
 
     def met(self) -> Tensor:
-        """Return the unreadable images that this process and its data workers have met.
-
-        Each row contains the index of an image and the code of the Reason why it is unreadable.
-        """
-        if not self.tally[:, 0].any():
-            return torch.zeros(0, 2, dtype=torch.int64)
-        unreadable = self.reasons.nonzero()
-        return torch.cat([unreadable, self.reasons[unreadable].long()], 1)
+        """Return the indices of unreadable images that this process and its workers have met."""
+        return self.unreadable.nonzero().flatten()
 
     def refuse_too_many(self, met: Tensor) -> None:
         """Raise if `met` lists more unreadable images than the data set allows."""
         if len(met) > self.allowed:
             first = ', '.join(self.names_with_reasons(met[:3]))
             raise UserError(
-                f'{len(met)} of the {len(self)} training images cannot be read, more than the {self.allowed} that are '
-                f'allowed (the first: {first}); fix or remove them, or raise max_unreadable of the data set',
+                f'{len(met)} of the {len(self)} training images cannot be read, more than the '
+                f'{self.allowed} that are allowed (the first: {first}); fix or remove them, or '
+                'raise max_unreadable of the data set',
                 code='too-many-unreadable',
             )
 
     def names_with_reasons(self, met: Tensor) -> list[str]:
-        """Return the name of each unreadable image that `met` lists, followed by the reason why it is unreadable."""
-        names = getattr(self.dataset, 'name', 'image {}'.format)
-        return [
-            f'{printable(names(index))} ({Reason(reason).phrase})' for index, reason in met.tolist()
-        ]
+        """Read the first unreadable images again, and return their names with the reasons."""
+        lines = []
+        for index in met[:LISTED].tolist():
+            try:
+                self.dataset.raw(index)
+                reason = 'is readable again'
+            except UnreadableImage as fault:
+                reason = fault.reason
+            lines.append(printable(f'{self.dataset.name(index)} ({reason})'))
+        if len(met) > LISTED:
+            lines.append(f'... and {len(met) - LISTED} more')
+        return lines
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the wrapped data set, such as its labels or classes."""
-        # During unpickling, `dataset` is not set yet, and looking it up below would call this method without end.
+        # During unpickling, `dataset` is not set yet, and looking it up would not end.
         if name == 'dataset':
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
 
+def require_tensors(sample: Any, dataset: Dataset) -> Any:
+    """Return the sample. Raise if it is or contains a Pillow image, which cannot be batched."""
+    parts = sample if isinstance(sample, (tuple, list)) else [sample]
+    if any(isinstance(part, Image.Image) for part in parts):
+        raise UserError(
+            f'{type(dataset).__name__}: returns Pillow images instead of views; derive a class from '
+            'mmairl.data.datasets.ViewDataset whose method raw(index) returns '
+            'torchvision.transforms.functional.pil_to_tensor(image), and set it as '
+            'train_dataloader.dataset',
+            code='pillow-images',
+        )
+    return sample
+
+
 def require_a_batch(loader: DataLoader) -> None:
-    """Raise if an epoch has no batch. mmengine's schedules would fail with an unclear assertion in this case."""
+    """Raise if an epoch has no batch, for which mmengine's schedules have no clear error."""
     if len(loader) == 0:
         raise UserError(
-            f'the training set has {len(loader.dataset)} images, fewer than one batch of {loader.batch_size} on each of '
-            f'{get_world_size()} processes; lower total_batch_size',
+            f'the training set has {len(loader.dataset)} images, fewer than one batch of '
+            f'{loader.batch_size} on each of {get_world_size()} processes; lower total_batch_size',
             code='no-batch',
         )
 
 
 def unreadable_allowed(count: int, fraction: float) -> int:
-    """Return how many of `count` images may be unreadable.
+    """Return how many of `count` images may be unreadable. It is always less than `count`.
 
-    If the fraction is 0, no image may be unreadable. Otherwise, the result is `fraction` of the images, but at least
-    ALWAYS_ALLOWED. In both cases, the result is less than `count`.
+    If the fraction is 0, no image may be unreadable. Otherwise, the result is `fraction` of the
+    images, but at least ALWAYS_ALLOWED.
     """
     allowed = max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0
     return min(allowed, count - 1)

@@ -1,0 +1,96 @@
+"""Images in Parquet, Arrow and WebDataset files or on the Hugging Face hub, read by `datasets`."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmairl.data.datasets import ViewDataset, Views
+from mmairl.data.decode import UnreadableImage, installed
+from mmairl.data.reading import read_file
+from mmairl.errors import UserError, explained
+from mmairl.registry import DATASETS
+
+
+@DATASETS.register_module()
+class HubImages(ViewDataset):
+    """Images that the library `datasets` loads. Its files are memory-mapped, and order is free.
+
+    Args:
+        path: A data set of the Hugging Face hub, a folder that `Dataset.save_to_disk` wrote, or a
+            format: 'parquet', 'arrow' or 'webdataset', with `data_files`.
+        split: Name of the split.
+        image: Name of the column with the images.
+        label: Name of the column with the labels. If there is no such column, images are unlabeled.
+        views: One list of transforms for each view.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10
+            images, are unreadable. With 0, it stops at the first unreadable image.
+        channels: Number of channels in the image files. If set, the values are read as stored,
+            without conversion. Default: convert every image to 8-bit RGB.
+        settings: Other arguments of `datasets.load_dataset`, such as `data_files`.
+
+    Raises:
+        UserError: If the data set cannot be loaded, or if it has no such column of images.
+
+    Example:
+        >>> HubImages('parquet', data_files='hub/train-*.parquet')  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path: str,
+        split: str = 'train',
+        image: str = 'image',
+        label: str = 'label',
+        views: Views | None = None,
+        max_unreadable: float = 0.01,
+        channels: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(views, channels)
+        with installed('datasets', 'Parquet files and data sets of the Hugging Face hub'):
+            import datasets
+        remedy = 'check the name, the split and the connection'
+        with explained(f'{path}: cannot be loaded by datasets', remedy, code='bad-hub-dataset'):
+            if (Path(path) / 'state.json').exists():
+                table = datasets.load_from_disk(path)
+            else:
+                table = datasets.load_dataset(path, split=split, **settings)
+        if image not in table.column_names:
+            raise UserError(
+                f"HubImages.image: no column of this name ('{image}'); set one of "
+                f'{", ".join(table.column_names)}',
+                code='no-image-column',
+            )
+        self.path = f'{path}/{split}'
+        self.image = image
+        self.max_unreadable = max_unreadable
+        self.classes, self.labels = [], torch.full((len(table),), -1)
+        if label in table.column_names:
+            names = getattr(table.features[label], 'names', None)
+            values = table[label][:]
+            if isinstance(values[0], str):
+                names = sorted(set(values))
+                values = list(map(names.index, values))
+            self.labels = torch.tensor([-1 if value is None else value for value in values])
+            self.classes = names or [str(number) for number in range(int(self.labels.max()) + 1)]
+        undecoded = datasets.Image(decode=False)
+        self.table = table.select_columns([image]).cast_column(image, undecoded)
+        self.take_depth()
+
+    def name(self, index: int) -> str:
+        return f'{self.path}/{index:09}'
+
+    def member(self, index: int) -> str:
+        return f'{index:09}'
+
+    def encoded(self, index: int) -> bytes:
+        image = self.table[index][self.image] or {}
+        if image.get('bytes') is None and image.get('path'):
+            path = Path(image['path'])
+            return read_file(path, path.parent)
+        if not image.get('bytes'):
+            raise UnreadableImage('is empty')
+        return image['bytes']
+
+    content = encoded

@@ -1,0 +1,228 @@
+"""Images in tar archives, which are called shards. Shards are read in place, without unpacking."""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from rich.progress import track
+from torch.utils.data import DataLoader
+
+from mmairl.data.datasets import ViewDataset, Views
+from mmairl.data.decode import extensions, installed
+from mmairl.data.reading import retried
+from mmairl.errors import UserError, explained
+from mmairl.hardware import cache, cores
+from mmairl.io import replacing
+from mmairl.registry import DATASETS
+
+SUFFIXES = ('.tar',)
+# `pack` stores the names of the classes in this member. WebDataset skips names that start with two
+# underscores.
+CLASSES = '__mmairl__/classes.json'
+BRACES = re.compile(r'\{(\d+)\.\.(\d+)\}')
+OPEN = 64  # a process keeps at most this many shards open
+PLACE = [('shard', np.int32), ('start', np.int64), ('size', np.int64), ('label', np.int64)]
+
+
+@DATASETS.register_module()
+class Shards(ViewDataset):
+    """Images in tar archives of WebDataset or tools/pack.py.
+
+    The files of an image have the same name up to the first dot: the image itself, and optionally
+    its label, which is the content of a `.cls` file, or `label` or `cls` in a `.json` file. Labels
+    are numbers or names. At first use, an index of all images is written to the user's cache. It is
+    written again if a shard has changed.
+
+    Args:
+        root: One shard, a folder of shards, a pattern such as 'train-{000000..001281}.tar' or
+            'train-*.tar', or a list of these. A remote shard ('s3://...', 'https://...') is copied
+            to `copies` before training.
+        views: One list of transforms for each view.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10
+            images, are unreadable. With 0, it stops at the first unreadable image.
+        channels: Number of channels in the image files. If set, the values are read as stored,
+            without conversion. Default: convert every image to 8-bit RGB.
+        copies: A folder on this machine for copies of remote shards. Default: the user's cache.
+
+    Raises:
+        UserError: If a shard is missing or damaged, or if no shard has an image.
+
+    Example:
+        >>> Shards('data/imagenet/imagenet-train-{000000..001281}.tar')  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        root: str | Path | Sequence[str],
+        views: Views | None = None,
+        max_unreadable: float = 0.01,
+        channels: int | None = None,
+        copies: str | Path | None = None,
+    ) -> None:
+        super().__init__(views, channels)
+        self.root = root
+        self.max_unreadable = max_unreadable
+        self.shards = shards_at(root, copies)
+        # The index is a memory map, so all processes share its memory.
+        self.index, self.classes = index_of(self.shards)
+        self.labels = torch.from_numpy(np.array(self.index['label']))
+        self.take_depth()
+
+    def name(self, index: int) -> str:
+        return f'{self.shards[self.index["shard"][index]]}/{self.member(index)}'
+
+    def member(self, index: int) -> str:
+        """Return the name of the image in its shard."""
+        return os.fsdecode(self.index['name'][index])
+
+    def encoded(self, index: int) -> bytes:
+        place = self.index[index]
+        path = self.shards[place['shard']]
+        start, size = int(place['start']), int(place['size'])
+        return retried(lambda: os.pread(opened(path).fileno(), size, start), path)
+
+    content = encoded
+
+    def sizes(self) -> np.ndarray:
+        return np.array(self.index['size'])
+
+
+@lru_cache(OPEN)
+def opened(path: str) -> Any:
+    """Open a shard once. Forked processes can share it, because pread has no common position."""
+    return open(path, 'rb', buffering=0)
+
+
+def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None) -> list[str]:
+    """Return the local paths of the shards that `root` specifies. Copy remote shards first."""
+    places = root if isinstance(root, (list, tuple)) else [root]
+    shards = []
+    for place in places:
+        for name in expand_braces(os.fspath(place)):
+            found = local_copies(name, copies) if '://' in name else local_shards(name)
+            if not found:
+                raise UserError(
+                    f'{name}: no shard found; set a file NAME.tar, a folder of such files, or a '
+                    'pattern such as train-{000000..000146}.tar (for Parquet, Arrow and the '
+                    'Hugging Face hub, set type=HubImages)',
+                    code='no-shards',
+                )
+            shards += found
+    return shards
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """Yield the names that braces represent. For example, a{01..03}.tar represents three names."""
+    braces = BRACES.search(pattern)
+    if not braces:
+        yield pattern
+        return
+    first, last = braces.groups()
+    for number in range(int(first), int(last) + 1):
+        name = f'{number:0{len(first)}}'
+        yield from expand_braces(f'{pattern[: braces.start()]}{name}{pattern[braces.end() :]}')
+
+
+def local_shards(name: str) -> list[str]:
+    if os.path.isdir(name):
+        name = os.path.join(glob.escape(name), f'*{SUFFIXES[0]}')
+    paths = [name] if os.path.isfile(name) else sorted(glob.glob(name))
+    return [os.path.abspath(path) for path in paths if path.endswith(SUFFIXES)]
+
+
+def local_copies(url: str, copies: str | Path | None) -> list[str]:
+    """Copy remote shards that are not copied yet or have changed, and return their local paths."""
+    with installed('fsspec', 'remote shards'):
+        import fsspec
+    folder = str(copies or cache() / 'shards')
+    settings = dict(cache_storage=folder, check_files=True, expiry_time=None)
+    remedy = 'check the address, the credentials in the environment and the connection'
+    with explained(f'{url}: cannot be copied', remedy, code='remote-shard'):
+        paths = fsspec.open_local(f'filecache::{url}', mode='rb', filecache=settings)
+    return [paths] if isinstance(paths, str) else list(paths)
+
+
+def index_of(shards: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Return the index of the images in all shards, and the names of the classes."""
+    stamps = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in shards]
+    key = hashlib.sha256(repr((stamps, sorted(extensions()))).encode()).hexdigest()[:24]
+    path = cache() / 'shards' / f'{key}.npy'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = path.with_suffix('.json')
+    with FileLock(f'{path}.lock'):  # several processes may start at the same time
+        if not path.exists():
+            index, classes = build_index(shards)
+            with replacing(names) as temporary:
+                temporary.write_text(json.dumps(classes))
+            with replacing(path) as temporary, temporary.open('wb') as file:
+                np.save(file, index)
+    return np.load(path, mmap_mode='r'), json.loads(names.read_text())
+
+
+def build_index(shards: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    workers = min(cores(), len(shards)) if len(shards) > 1 else 0
+    # Without batches, a data worker calls the collate function with one path at a time.
+    loader = DataLoader(shards, batch_size=None, num_workers=workers, collate_fn=read_tar)
+    rows, classes = [], None
+    for number, (found, noted) in enumerate(track(loader, 'indexing shards', len(shards))):
+        classes = classes or noted
+        rows += [(number, *row) for row in found]
+    if not rows:
+        raise UserError(
+            f'{shards[0]}: no shard contains an image; expected members NAME.jpg, or other images',
+            code='no-images',
+        )
+    labels = {row[3] for row in rows if row[3] != -1}
+    if not all(isinstance(label, int) for label in labels):
+        classes = sorted(map(str, labels))
+        numbers = {name: number for number, name in enumerate(classes)}
+        rows = [(*row[:3], numbers.get(str(row[3]), -1), row[4]) for row in rows]
+    elif labels:
+        classes = classes or [str(number) for number in range(max(labels) + 1)]
+    longest = max(len(row[4]) for row in rows)
+    return np.array(rows, [*PLACE, ('name', f'S{longest}')]), classes or []
+
+
+def read_tar(path: str) -> tuple[list[tuple], list[str] | None]:
+    """Return the start, size, label and name of each image of a shard, and the noted classes."""
+    kinds = {ending[1:] for ending in (*extensions(), '.npy', '.avif', '.jp2')}
+    images: dict[str, tuple] = {}
+    labels: dict[str, int | str] = {}
+    classes = None
+    remedy = 'copy or write the shard again'
+    with (
+        explained(f'{path}: not a complete tar archive', remedy, code='damaged-shard'),
+        tarfile.open(path, 'r:') as archive,
+    ):
+        for member in archive:
+            folder, slash, base = member.name.removeprefix('./').rpartition('/')
+            stem, _, kind = base.partition('.')
+            key, kind = folder + slash + stem, kind.lower()
+            if member.name == CLASSES:
+                classes = json.load(archive.extractfile(member))
+            elif kind in kinds and member.isfile():
+                if key in images:
+                    raise UserError(
+                        f'{path}: two images have the name {key}; rename one of them',
+                        code='duplicate-image',
+                    )
+                images[key] = member.offset_data, member.size
+            elif kind in ('cls', 'json'):
+                content = archive.extractfile(member).read().decode()
+                label = json.loads(content) if kind == 'json' else content.strip()
+                if isinstance(label, dict):
+                    label = label.get('label', label.get('cls'))
+                if label is not None:
+                    labels[key] = int(label) if str(label).isdecimal() else str(label)
+    rows = [(*place, labels.get(key, -1), os.fsencode(key)) for key, place in images.items()]
+    return rows, classes
