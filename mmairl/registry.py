@@ -76,7 +76,8 @@ DATASETS = Registry(
     'data.public',
     'data.dense',
     'data.shapes',
-    'data.shards.dataset',
+    'data.shards',
+    'data.hub_images',
     'data.subsets',
     'evaluation.features',
 )

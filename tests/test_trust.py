@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 import torch
 from mmengine.runner import CheckpointLoader
+from torchvision.datasets import CIFAR10
 
 from mmairl.checkpoints import released
 from mmairl.cli import study
 from mmairl.config import load_config
 from mmairl.data.decode import UnreadableImage, decode_bytes
-from mmairl.data.public import CIFAR10
+from mmairl.data.public import TorchvisionArrays
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.curves import read_run_config
 from mmairl.errors import UserError
@@ -104,11 +105,11 @@ def test_annotations_of_any_suffix_run_nothing(tmp_path, canary, suffix):
 
 
 def test_cifar_batches_and_features_run_nothing(tmp_path, canary):
-    for published in CIFAR10.published.train_list + CIFAR10.published.test_list:
-        path = tmp_path / CIFAR10.published.base_folder / published[0]
+    for published in CIFAR10.train_list + CIFAR10.test_list:
+        path = tmp_path / CIFAR10.base_folder / published[0]
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(pickle.dumps(dict(data=Canary(canary))))
-    sentence(lambda: CIFAR10(tmp_path), canary, 'published MD5 digests')
+    sentence(lambda: TorchvisionArrays('CIFAR10', tmp_path), canary, 'cannot be read')
     np.save(tmp_path / 'x.npy', np.array([Canary(canary)], dtype=object), allow_pickle=True)
     sentence(lambda: read_rows(tmp_path / 'x.npy', 1), canary, 'cannot be read .* remove the file')
 

@@ -2,6 +2,7 @@
 # eighth such setting, bicubic resampling of test images, is not part of training: set `Resize.interpolation` of the
 # evaluation.
 _base_ = '../architectures/byol_lars_r50_1000e.py'
+custom_imports = dict(imports='projects.papers.release_jitter')
 model = dict(
     backbone=dict(zero_init_residual=True),
     projector=dict(last_bias=False),

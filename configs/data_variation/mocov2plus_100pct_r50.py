@@ -5,9 +5,9 @@ _base_ = '../mocov2plus_r50_200e.py'
 train_dataloader = dict(
     dataset=dict(
         _delete_=True,
-        type='ClassSubset',
+        type='Subset',
         dataset={{_base_.train_dataloader.dataset}},
-        fraction=1.0,
+        classes=1.0,
         seed=0,
     ),
 )

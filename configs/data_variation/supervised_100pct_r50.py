@@ -6,9 +6,9 @@ model = dict(classes=1000)
 train_dataloader = dict(
     dataset=dict(
         _delete_=True,
-        type='ClassSubset',
+        type='Subset',
         dataset={{_base_.train_dataloader.dataset}},
-        fraction=1.0,
+        classes=1.0,
         seed=0,
     ),
 )

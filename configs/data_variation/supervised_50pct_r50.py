@@ -1,4 +1,4 @@
 # Supervised training on 50 % of ImageNet's classes (Fig. 8 of Huang et al. 2022), for as many iterations as on 100 %.
 _base_ = 'supervised_100pct_r50.py'
 model = dict(classes=500)
-train_dataloader = dict(dataset=dict(fraction=0.5))
+train_dataloader = dict(dataset=dict(classes=0.5))

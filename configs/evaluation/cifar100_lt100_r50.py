@@ -2,6 +2,6 @@
 # balanced.
 _base_ = 'cifar10_lt100_r50.py'
 evaluation = dict(
-    train=dict(dataset=dict(type='CIFAR100', root='data/cifar100')),
-    test=dict(type='CIFAR100', root='data/cifar100'),
+    train=dict(dataset=dict(name='CIFAR100', root='data/cifar100')),
+    test=dict(name='CIFAR100', root='data/cifar100'),
 )

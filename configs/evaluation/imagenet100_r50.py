@@ -3,13 +3,13 @@
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet_view.py']
 evaluation = dict(
     train=dict(
-        type='NamedClasses',
-        names='data/imagenet/imagenet100.txt',
+        type='Subset',
+        classes='data/imagenet/imagenet100.txt',
         dataset=dict(type='ImageFolder', root='data/imagenet/train', views=[{{_base_.test_view}}]),
     ),
     test=dict(
-        type='NamedClasses',
-        names='data/imagenet/imagenet100.txt',
+        type='Subset',
+        classes='data/imagenet/imagenet100.txt',
         dataset=dict(type='ImageFolder', root='data/imagenet/val', views=[{{_base_.test_view}}]),
     ),
 )

@@ -4,9 +4,9 @@ _base_ = 'imagenet_r50.py'
 evaluation = dict(
     train=dict(
         _delete_=True,
-        type='ListedSubset',
+        type='Subset',
         dataset={{_base_.evaluation.train}},
-        list_file='data/imagenet/10percent.txt',
+        files='data/imagenet/10percent.txt',
     )
 )
 recipes = dict(finetune='semi_10pct')

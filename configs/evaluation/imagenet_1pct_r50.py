@@ -1,4 +1,4 @@
 # 1 % of ImageNet's labels. The file 1percent.txt is SimCLR's list of these images, with one file name per line.
 _base_ = 'imagenet_10pct_r50.py'
-evaluation = dict(train=dict(list_file='data/imagenet/1percent.txt'))
+evaluation = dict(train=dict(files='data/imagenet/1percent.txt'))
 recipes = dict(finetune='semi_1pct')

@@ -5,6 +5,7 @@
 #     curl -LO https://raw.githubusercontent.com/minyoungg/wmigftl/master/label_sets/hierarchy/train_$set.txt
 #   done
 _base_ = 'supervised_r50_100e.py'
+custom_imports = dict(imports='projects.papers.taxonomies')
 model = dict(classes=10)
 train_dataloader = dict(
     dataset=dict(

@@ -2,6 +2,7 @@
 # else. You must supply the file with the taxonomy, such as ImageNet's wordnet.is_a.txt. Each of its lines is 'parent
 # child'.
 _base_ = 'supervised_r50_100e.py'
+custom_imports = dict(imports='projects.papers.taxonomies')
 model = dict(classes=2)
 train_dataloader = dict(
     dataset=dict(

@@ -53,7 +53,6 @@ GENERAL = (
     'part',
     'prefix',
     'out',
-    'download',
     'cfg_options',
     'settings',
 )
@@ -84,11 +83,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=Path,
         help='write the scores to this JSON file (default: next to the checkpoint; for a baseline or a released model, in '
         'work_dirs/CONFIG)',
-    )
-    add_switch(
-        parser,
-        '--download',
-        'download missing data sets if torchvision provides them (default: off)',
     )
     add_config_options(parser)
     # For an absent argument, the protocol's default applies. An argument that only other protocols have is an error.
@@ -209,10 +203,6 @@ def main(arguments: Sequence[str]) -> None:
     output(out, args.checkpoint, args.config)
     settings = settings_of(args, out, cfg)
     check_parts(cfg, ('model', 'evaluation'))
-    if args.download:
-        from mmairl.data.public import download_missing
-
-        download_missing(cfg.get('evaluation'))
     result = evaluate(
         cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix
     )

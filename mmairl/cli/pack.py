@@ -19,7 +19,7 @@ from mmairl.cli.flags import add_switch, count, fraction, parser_of, positive
 
 if TYPE_CHECKING:
     from mmairl.data.datasets import FileDataset
-    from mmairl.data.shards.dataset import Shards
+    from mmairl.data.shards import Shards
 
 
 def size_in_bytes(text: str) -> int:
@@ -124,8 +124,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
     from mmairl.data.datasets import ImageFolder, UnlabelledFolder
-    from mmairl.data.shards.dataset import Shards
-    from mmairl.data.shards.shard_paths import SUFFIXES
+    from mmairl.data.shards import SUFFIXES, Shards
 
     settings = dict(max_unreadable=args.max_unreadable, channels=args.channels)
     if not os.path.isdir(args.source) or any(

@@ -381,4 +381,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
     _, folders, files = next(os.walk(root, followlinks=True, onerror=refuse))
     top = [name for name in visible(files) if name.lower().endswith(endings)]
     with ThreadPoolExecutor(THREADS) as pool:
-        return [*top, *(file for found in pool.map(files_below, visible(folders)) for file in found)]
+        return [
+            *top,
+            *(file for found in pool.map(files_below, visible(folders)) for file in found),
+        ]

@@ -159,7 +159,9 @@ def as_rgb(image: Image.Image) -> Image.Image:
         gray = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
         return Image.fromarray(gray).convert('RGB')
     if image.mode in ('I', 'F'):  # the range of the values is unknown, so scaling is impossible
-        raise UnreadableImage('has 32-bit values (to read such files, set channels of the data set)')
+        raise UnreadableImage(
+            'has 32-bit values (to read such files, set channels of the data set)'
+        )
     if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
         # In a CMYK JPEG with Adobe's marker, 255 means no ink. Pillow assumes this of all CMYK
         # JPEGs, so a file without the marker must be inverted.

@@ -41,7 +41,7 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
     model = cfg.get('model') or {}
     device = model.get('data_preprocessor') or {}
     training = _innermost((cfg.get('train_dataloader') or {}).get('dataset') or {})
-    own = {key: value for key, value in (cfg.get('preprocessing') or {}).items()}
+    own = dict(cfg.get('preprocessing') or {})
     size = own.get('size') or _crop_size(training.get('views')) or _crop_size(device.get('views'))
     size = size or SIZE
     derived = dict(
@@ -99,7 +99,9 @@ def recipe_of(preprocessing: Mapping[str, Any]) -> str:
         'x = F.pil_to_tensor(image)'
     )
     if preprocessing['channels'] is not None:
-        read = "x = torch.from_numpy(np.load('image.npy')).permute(2, 0, 1)  # height, width, channels"
+        read = (
+            "x = torch.from_numpy(np.load('image.npy')).permute(2, 0, 1)  # height, width, channels"
+        )
     return (
         'import torchvision.transforms.v2.functional as F\n'
         f'{read}\n'

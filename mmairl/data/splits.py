@@ -68,7 +68,9 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
 
 def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
     """Read a CSV table whose first column has image names. Return the entry of `column` by name."""
-    remedy = f'write a CSV table in UTF-8 with image names in the first column and a column {column}'
+    remedy = (
+        f'write a CSV table in UTF-8 with image names in the first column and a column {column}'
+    )
     with (
         explained(f'{path}: the table cannot be read', remedy, code='bad-table'),
         open(path, newline='', encoding='utf-8-sig') as file,

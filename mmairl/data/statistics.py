@@ -58,11 +58,7 @@ def channel_statistics(
             f'all {count} images are unreadable (the first: {dataset.name(0)}); fix or remove them',
             code='none-readable',
         )
-    pixels, sums, squares = (
-        torch.tensor(column, dtype=torch.float64) for column in zip(*measured)
-    )
+    pixels, sums, squares = (torch.tensor(column, dtype=torch.float64) for column in zip(*measured))
     mean = sums.sum(0) / pixels.sum()
     variance = (squares.sum(0) / pixels.sum() - mean.square()).clamp(min=0)
-    return Statistics(
-        mean.tolist(), variance.sqrt().tolist(), len(measured), count - len(measured)
-    )
+    return Statistics(mean.tolist(), variance.sqrt().tolist(), len(measured), count - len(measured))

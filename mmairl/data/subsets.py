@@ -111,7 +111,7 @@ class Subset(ImageSubset):
         missing = [name for name in names if name not in rows]
         if missing:
             raise UserError(
-                f"{path}: {len(missing)} of {len(names)} lines match no image (the first: "
+                f'{path}: {len(missing)} of {len(names)} lines match no image (the first: '
                 f"'{missing[0]}'); set root of the data set to the folder of the listed images",
                 code='unmatched-names',
             )
@@ -124,7 +124,7 @@ class Subset(ImageSubset):
             unknown = [name for name in names if name not in self.classes]
             if unknown:
                 raise UserError(
-                    f"{classes}: {len(unknown)} of {len(names)} lines are not classes of the data "
+                    f'{classes}: {len(unknown)} of {len(names)} lines are not classes of the data '
                     f"set (the first: '{unknown[0]}'); write names such as '{self.classes[0]}'",
                     code='unknown-class',
                 )
@@ -133,7 +133,7 @@ class Subset(ImageSubset):
         count = round(classes * total)
         if not 0 < count <= total:
             raise UserError(
-                f"Subset.classes: must be in (0, 1] and select at least one of {total} classes "
+                f'Subset.classes: must be in (0, 1] and select at least one of {total} classes '
                 f"('{classes}'); set another fraction",
                 code='bad-fraction',
             )

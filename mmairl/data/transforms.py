@@ -489,7 +489,9 @@ class GaussianBlur(Augmentation):
         kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
         kernel = (kernel / kernel.sum()).astype(np.float32)
         edge = cv2.BORDER_REFLECT_101
-        return planes(cv2.sepFilter2D(interleaved(image), cv2.CV_32F, kernel, kernel, borderType=edge))
+        return planes(
+            cv2.sepFilter2D(interleaved(image), cv2.CV_32F, kernel, kernel, borderType=edge)
+        )
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         return blur(images, to_device_of(params['sigma'].to(images.dtype), images))

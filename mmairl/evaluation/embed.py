@@ -17,8 +17,7 @@ from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.decode import as_rgb
 from mmairl.data.raw_values import channels_first
 from mmairl.data.reading import read_file
-from mmairl.data.shards.dataset import Shards
-from mmairl.data.shards.shard_paths import SUFFIXES
+from mmairl.data.shards import SUFFIXES, Shards
 from mmairl.data.subsets import ConcatImages
 from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames, printable
@@ -318,7 +317,7 @@ class ListedImages(ViewDataset):
 
     def encoded(self, index: int) -> bytes:
         path = Path(self.images[index])
-        return read_file(path, path.parent, self.max_pixels)
+        return read_file(path, path.parent)
 
     def raw(self, index: int) -> Tensor:
         image = self.images[index]

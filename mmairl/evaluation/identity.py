@@ -210,14 +210,8 @@ def _add_images(
     digest: Any, described: Mapping, dataset: Dataset, rows: np.ndarray, arrays: set[str]
 ) -> None:
     """Add the images of `dataset`, which wraps no other data set, to the digest."""
-    if hasattr(dataset, 'sets'):
-        parts = innermost(described).get('sets') or {}
-        contents = []
-        for name, part in dataset.sets.items():
-            contents.append(data_identity(parts.get(name, {}), part)['content'])
-        digest.update(json.dumps(contents).encode())
-    elif hasattr(dataset, 'contents'):
-        _add_shards(digest, dataset.contents)
+    if hasattr(dataset, 'shards'):
+        digest.update(dataset.fingerprint().encode())
     elif hasattr(dataset, 'path'):
         paths = [os.fspath(dataset.path(int(row))) for row in rows]
         if hasattr(dataset, 'target_path'):
@@ -232,19 +226,6 @@ def _add_images(
                 for folder, _, names in os.walk(place):
                     paths += [os.path.join(folder, name) for name in names]
                 digest.update(files_identity(sorted(paths) or [place], place).encode())
-
-
-def _add_shards(digest: Any, contents: Any) -> None:
-    shards = contents.shards
-    if '://' in shards[0]:
-        stamps = []
-        for shard, stamp in zip(shards, contents.stamps):
-            stamps.append((os.path.basename(shard), *stamp))
-        digest.update(json.dumps(stamps).encode())
-    else:
-        folders = [os.path.dirname(shard) for shard in shards]
-        root = os.path.commonpath(folders)
-        digest.update(files_identity(shards, root).encode())
 
 
 def is_absent(described: Mapping[str, Any]) -> bool:

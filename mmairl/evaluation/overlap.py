@@ -9,15 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from mmairl.data.datasets import FileDataset, ViewDataset
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage
-from mmairl.data.shards.dataset import Shards
 
 THREADS = 16  # Parallel reads hide the latency of a network disk.
 BLOCK = 256  # number of items that a thread handles at a time
@@ -85,12 +84,7 @@ def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Lea
     if rows is None:
         rows = np.arange(len(dataset))
     rows = np.asarray(rows)
-    if hasattr(dataset, 'sets'):
-        limits = pairwise(dataset.bounds)
-        for part, (first, end) in zip(dataset.sets.values(), limits):
-            inside = (rows >= first) & (rows < end)
-            yield from _leaves(part, rows[inside] - first)
-    elif hasattr(dataset, 'dataset'):
+    if hasattr(dataset, 'dataset'):
         indices = getattr(dataset, 'indices', None)
         inner = rows if indices is None else np.asarray(indices)[rows]
         yield from _leaves(dataset.dataset, inner)
@@ -103,31 +97,19 @@ def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
 
     Return None if the sizes cannot be found without reading the images.
     """
-    if isinstance(dataset, FileDataset):
-        paths = [dataset.path(row) for row in rows.tolist()]
-        return np.array([size for size, _ in in_threads(file_stat, paths)])
-    if isinstance(dataset, Shards) and not _has_parquet(dataset):
-        return np.asarray(dataset.contents.sizes)[rows]
-    return None
+    sizes = dataset.sizes() if isinstance(dataset, ViewDataset) else None
+    return None if sizes is None else sizes[rows]
 
 
 def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
     """Yield the name of each readable image and a digest of its content."""
     for dataset, rows in leaves:
-        threads = 1 if _has_parquet(dataset) else THREADS
         name = getattr(dataset, 'name', 'image {}'.format)
         digest_of = partial(_digest, dataset)
-        digests = in_threads(digest_of, rows.tolist(), threads)
+        digests = in_threads(digest_of, rows.tolist())
         for row, digest in zip(rows.tolist(), digests):
             if digest is not None:
                 yield name(row), digest
-
-
-def _has_parquet(dataset: Dataset) -> bool:
-    """Return whether images are in Parquet files, whose index has no image sizes and whose reader supports one thread."""
-    if not isinstance(dataset, Shards):
-        return False
-    return any(shard.endswith('.parquet') for shard in dataset.contents.shards)
 
 
 def _digest(dataset: Dataset, row: int) -> bytes | None:

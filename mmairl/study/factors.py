@@ -8,14 +8,9 @@ from mmengine.config import Config
 from mmengine.registry import Registry
 
 from mmairl.config import walk
-from mmairl.data.decode import decoder
-from mmairl.data.shards.cache import NodeCache
-from mmairl.data.shards.index import index_of
-from mmairl.data.shards.shard_paths import shards_at
 from mmairl.data.view_sets import expand_named_views
 from mmairl.evaluation.backbone import FEATURES
 from mmairl.evaluation.identity import code_identity
-from mmairl.evaluation.sets import innermost
 from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
 
 Configs = Mapping[str, Config]  # the config of each row of a study, by the row's name
@@ -35,8 +30,6 @@ TRANSFORMS = {
     'Solarize': 'solarize',
 }
 LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos', 'BYOLHead': '2 - 2 cos'}
-# The size limit of the cache in bytes. It has no effect here, because only an index is read, which does not fill the cache.
-CACHE_SIZE = 2**40
 
 # For each class of component, a function of its settings returns facts that papers seldom print and in which libraries
 # differ. Subclasses use the function of their nearest base class.
@@ -175,8 +168,7 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
     default = "float32 (convolutions by torch's default, TF32 on GPUs that have it)"
     return factors | {
         'precision': precision or default,
-        'image decoder': f'{decoder()}, {code_identity()["jpeg"]}',
-        'images': images_of(cfg.train_dataloader.dataset),
+        'image decoder': code_identity()['jpeg'],
         'features': FEATURES,
         'score': 'of the last checkpoint, not the best over epochs',
     }
@@ -189,18 +181,3 @@ def _facts(registry: Registry, part: dict) -> dict[str, str]:
         if base.__name__ in FACTS:
             return FACTS[base.__name__](**settings)
     return {}
-
-
-def images_of(described: dict) -> str:
-    """Return a text that says how `mmairl pack` changed the images of a data set, or that it did not change them."""
-    described = innermost(described)
-    if 'sets' in described:
-        return '; '.join(sorted({images_of(part) for part in described['sets'].values()}))
-    if described['type'] != 'Shards':
-        return 'as they are'
-    folder = described.get('cache')
-    cache = NodeCache(folder, described.get('cache_size', CACHE_SIZE)) if folder else None
-    about = index_of(shards_at(described['root']), cache).about
-    if not about.get('short_side'):
-        return 'as they are'
-    return f'packed with a short side of {about["short_side"]} pixels as JPEGs of quality {about["quality"]}'

@@ -19,7 +19,7 @@ from torchvision.io import decode_jpeg
 from mmairl.data.datasets import ImageFolder
 from mmairl.data.decode import decode_bytes
 from mmairl.data.packed import add, pack
-from mmairl.data.shards.dataset import Shards
+from mmairl.data.shards import Shards
 from projects.benchmark.augment import (
     VIEW,
     photograph,

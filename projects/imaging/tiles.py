@@ -11,8 +11,8 @@ from rich.progress import track
 from torch import Tensor
 
 from mmairl.data.datasets import ViewDataset, Views, image_files
-from mmairl.data.decode import Reason, UnreadableImage, as_rgb, faults_explained, installed, to_unit
-from mmairl.data.raw_values import channels_first, codec_installed
+from mmairl.data.decode import UnreadableImage, as_rgb, faults_explained, installed, to_unit
+from mmairl.data.raw_values import channels_first
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
 
@@ -32,7 +32,7 @@ class Tiles(ViewDataset):
     Args:
         root: The folder of the images, at any depth.
         size: Height and width of a tile in pixels.
-        views: A list of transforms per view, or the name of a view set.
+        views: One list of transforms for each view.
         background: A tile is background if the standard deviation of each of its channels is below this value. Pixel
             values are from 0 to 1, and only every eighth pixel of each row and column counts.
         level: Level of the image pyramid. Level 0 has the full resolution.
@@ -149,7 +149,7 @@ class Tiff:
                 code='no-level',
             )
         if len(levels[level].pages) > 1:
-            raise UserError(f'{path} {Reason.PAGES.phrase}', code='pages')
+            raise UserError(f'{path}: has several pages; keep one page', code='pages')
         self.page = levels[level].pages[0]
         self.path = path
         self.shape = self.page.imagelength, self.page.imagewidth
@@ -193,10 +193,8 @@ class Tiff:
             return None
         file = page.parent.filehandle
         file.seek(page.dataoffsets[index])
-        with codec_installed(self.path):
-            return page.decode(
-                file.read(page.databytecounts[index]), index, jpegtables=page.jpegtables
-            )[0][0]
+        data = file.read(page.databytecounts[index])
+        return page.decode(data, index, jpegtables=page.jpegtables)[0][0]
 
 
 class Slide:

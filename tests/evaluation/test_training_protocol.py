@@ -10,7 +10,7 @@ from harness.errors import raises_code
 from mmengine import Config
 from mmengine.hooks import CheckpointHook
 
-from mmairl.data.decode import Reason, UnreadableImage
+from mmairl.data.decode import UnreadableImage
 from mmairl.errors import Diverged
 from mmairl.evaluation import training_protocol
 from mmairl.evaluation.identity import is_verified
@@ -160,7 +160,7 @@ def test_left_out_images_are_counted_on_the_page(cfg, settings, tmp_path, monkey
 
     def some(self: Noise, index: int) -> torch.Tensor:
         if len(self) == 30 and index % 3 == 2:
-            raise UnreadableImage(Reason.EMPTY)
+            raise UnreadableImage('is empty')
         return raw(self, index)
 
     monkeypatch.setattr(Noise, 'raw', some)

@@ -138,7 +138,7 @@ class UnreadableHook(Hook):
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
     """Return the unreadable images of all processes, and add them to the list of this process."""
-    met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
+    met = torch.cat(all_gather_object(dataset.met())).unique()
     # Only these entries are written, because a data worker may be writing to other entries at the same time.
-    dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)
+    dataset.unreadable[met] = True
     return met

@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.hooks import Hook, RuntimeInfoHook
 from mmengine.logging import HistoryBuffer, MessageHub
 from mmengine.runner import Runner
 from rich.console import Console
 from torch import Tensor
 
-from mmairl.data.training_images import TrainingImages
-from mmairl.engine.batches import images_per_step
-from mmairl.hardware import cores
 from mmairl.registry import HOOKS
 
 # A history keeps this number of values, both in memory and in checkpoints. mmengine's histories keep a million.
@@ -143,8 +140,6 @@ class ProgressHook(Hook):
             return
         done = runner.iter + 1
         now = time.monotonic()
-        if done == self.first + self.interval:
-            log_loader_speed(runner, self.interval // 2)
         if now - self.shown < (1 if self.columns else SECONDS):
             return
         self.shown = now
@@ -166,23 +161,3 @@ def current_values(runner: Runner) -> str:
         if f'train/{name}' in scalars:
             values.append(f'{short} {scalars[f"train/{name}"].current():{form}}')
     return '  '.join(values)
-
-
-def log_loader_speed(runner: Runner, steps: int) -> None:
-    """Log how many images per second the data workers of this process can load, and how many training can use."""
-    loader = runner.train_dataloader
-    times = runner.message_hub.log_scalars
-    if not isinstance(loader.dataset, TrainingImages) or 'train/data_time' not in times:
-        return
-    computing = times['train/time'].mean(steps) - times['train/data_time'].mean(steps)
-    loaded = loader.dataset.rate
-    used = images_per_step(loader) / get_world_size() / max(computing, 1e-9)
-    message = f'{loader.num_workers} data workers can load {loaded:.0f} images/s, and training can use {used:.0f} images/s'
-    if loaded >= used:
-        runner.logger.info(message)
-    else:
-        runner.logger.warning(
-            f'{message}, so training waits for data; raise train_dataloader.num_workers ({cores()} cores here), make the '
-            'views on the device (configs/_base_/views/on_device.py), or pack the files if a network disk is slow '
-            '(mmairl pack)'
-        )

@@ -1,6 +1,5 @@
 """Test `decode_dicom` on files written by pydicom, with the window applied (`as_stored=False`) and with stored values."""
 
-import zlib
 from io import BytesIO
 
 import numpy as np
@@ -10,14 +9,13 @@ from torch.utils.data import DataLoader
 
 from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.decode import READERS, Reason, UnreadableImage
+from mmairl.data.decode import READERS, UnreadableImage
 from mmairl.data.packed import pack
-from mmairl.data.shards.dataset import Shards
+from mmairl.data.shards import Shards
 from mmairl.registry import DATASETS
 from projects.imaging import decode_dicom
 
 pydicom = pytest.importorskip('pydicom', reason='pydicom is not installed (pip install pydicom)')
-MAX = 10**6
 
 
 def written(pixels: np.ndarray, **more) -> bytes:
@@ -48,24 +46,24 @@ def test_window_equals_pydicom_default_is_full_range(scan):
     windowed = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
     # Some pixels of the scan are below and some above the window, so minimum and maximum of `windowed` are black and white.
     expected = 255 * (windowed - windowed.min()) / np.ptp(windowed)
-    image = decode_dicom(data, MAX)
+    image = decode_dicom(data)
     assert (
         image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
     )
     np.testing.assert_allclose(image[0].numpy(), expected, atol=0.51)
-    full_range = decode_dicom(written(scan), MAX)[0].numpy()
+    full_range = decode_dicom(written(scan))[0].numpy()
     np.testing.assert_allclose(full_range, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
     assert np.array_equal(
-        decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), full_range
+        decode_dicom(written(scan, WindowCenter=None, WindowWidth=None))[0].numpy(), full_range
     )
-    inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
+    inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'))[0].numpy()
     # If a value lies halfway between two integers, its inverse may be rounded in the other direction.
     assert (inverted == 255 - full_range).mean() > 0.99
 
 
 def test_stored_values_are_exact(scan):
     for pixels, least in ((scan, 0), ((scan.astype(np.int32) - 2048).astype(np.int16), -2048)):
-        image = decode_dicom(written(pixels), MAX, as_stored=True)
+        image = decode_dicom(written(pixels), as_stored=True)
         assert image.dtype == torch.uint16 and image.shape == (1, 20, 30)
         back = np.rint(image[0].numpy() / 65535 * 4095) + least
         assert np.array_equal(back, pixels)
@@ -79,9 +77,9 @@ def test_palette_is_shown_in_its_colors():
     colors = pydicom.pixels.apply_color_lut(file.pixel_array, file) / 65535
     with open(path, 'rb') as opened:
         data = opened.read()
-    shown = decode_dicom(data, MAX).permute(1, 2, 0)
+    shown = decode_dicom(data).permute(1, 2, 0)
     np.testing.assert_allclose(shown / 255, colors, atol=0.51 / 255)
-    stored = decode_dicom(data, MAX, as_stored=True).permute(1, 2, 0)
+    stored = decode_dicom(data, as_stored=True).permute(1, 2, 0)
     np.testing.assert_allclose(stored.numpy() / 65535, colors, atol=1e-6)
 
 
@@ -94,28 +92,28 @@ def test_colors_of_any_depth_fill_the_range(bits):
     pixels = np.random.default_rng(0).integers(0, 2**bits, (6, 8, 3), kind)
     depth = dict(BitsAllocated=8 * pixels.itemsize, BitsStored=bits, HighBit=bits - 1)
     data = written(pixels, Rows=6, Columns=8, **depth, **RGB)
-    shown = decode_dicom(data, MAX).permute(1, 2, 0)
+    shown = decode_dicom(data).permute(1, 2, 0)
     assert shown.dtype == torch.uint8
     np.testing.assert_allclose(shown / 255, pixels / (2**bits - 1), atol=0.51 / 255)
-    stored = decode_dicom(data, MAX, as_stored=True).permute(1, 2, 0).numpy()
+    stored = decode_dicom(data, as_stored=True).permute(1, 2, 0).numpy()
     assert stored.dtype == kind
     largest = 255 if bits == 8 else 65535
     np.testing.assert_allclose(stored / largest, pixels / (2**bits - 1), atol=1e-5)
 
 
-def reason(data: bytes, as_stored: bool = False) -> Reason:
+def reason(data: bytes, as_stored: bool = False) -> str:
     with pytest.raises(UnreadableImage) as raised:
-        decode_dicom(data, MAX, as_stored)
+        decode_dicom(data, as_stored)
     return raised.value.reason
 
 
 def test_more_than_16_bits_are_unreadable(scan):
     depth = dict(BitsAllocated=32, BitsStored=32, HighBit=31)
     colors = written(np.zeros((6, 8, 3), np.uint32), Rows=6, Columns=8, **depth, **RGB)
-    assert reason(colors) is Reason.NO_ARRAY
+    assert '16 bits' in reason(colors)
     gray = written(scan.astype(np.uint32), **depth)
-    assert reason(gray, as_stored=True) is Reason.NO_ARRAY
-    assert torch.equal(decode_dicom(gray, MAX), decode_dicom(written(scan), MAX)), (
+    assert '16 bits' in reason(gray, as_stored=True)
+    assert torch.equal(decode_dicom(gray), decode_dicom(written(scan))), (
         'an image of 32 bits differs from the same image of 16 bits'
     )
 
@@ -131,7 +129,7 @@ def test_more_than_16_bits_are_unreadable(scan):
 def test_unusable_window_or_slope_is_unreadable(settings, scan, monkeypatch):
     modes = pydicom.config.settings
     monkeypatch.setattr(modes, 'reading_validation_mode', pydicom.config.IGNORE)
-    assert reason(written(scan, **settings)) is Reason.WINDOW
+    assert 'window' in reason(written(scan, **settings))
 
 
 def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
@@ -141,56 +139,10 @@ def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
     dataset = UnlabelledFolder(tmp_path)
     assert dataset[0]['inputs'][0].shape == (3, 20, 30)
     assert UnlabelledFolder(tmp_path, channels=1).raw(0).dtype == torch.uint16
-    with pytest.raises(UnreadableImage) as caught:
+    with pytest.raises(UnreadableImage, match='b.dcm has several frames'):
         dataset[1]
-    assert caught.value.reason is Reason.FRAMES
-    with pytest.raises(UnreadableImage) as caught:
+    with pytest.raises(UnreadableImage, match='c.dcm'):
         dataset[2]
-    assert caught.value.reason in (Reason.BROKEN, Reason.NO_IMAGE, Reason.CUT_SHORT)
-
-
-def deflated(scan: np.ndarray, content: bytes | None = None) -> bytes:
-    """Return the bytes of a deflated (compressed) DICOM file. If `content` is set, it is compressed instead of the scan."""
-    syntax = pydicom.uid.DeflatedExplicitVRLittleEndian
-    file = pydicom.dcmread(BytesIO(written(scan)))
-    file.file_meta.TransferSyntaxUID = syntax
-    file.save_as(buffer := BytesIO(), enforce_file_format=True)
-    if content is None:
-        return buffer.getvalue()
-    end = buffer.getvalue().index(syntax.encode()) + len(syntax) + len(syntax) % 2
-    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    meta = buffer.getvalue()[:end]
-    return meta + compressor.compress(content) + compressor.flush()
-
-
-def test_deflated_file_has_the_same_pixels(scan):
-    assert torch.equal(decode_dicom(deflated(scan), MAX), decode_dicom(written(scan), MAX))
-
-
-def test_file_that_inflates_without_end_raises(scan, monkeypatch):
-    data = deflated(scan, bytes(2**26))
-    assert len(data) < 2**17
-    monkeypatch.setattr(
-        pydicom, 'dcmread', lambda *_: pytest.fail('pydicom was called on the file')
-    )
-    with pytest.raises(UnreadableImage) as caught:
-        decode_dicom(data, 10**9)
-    assert caught.value.reason is Reason.EXPANDS
-
-
-def test_deflated_file_that_is_cut_short_raises(scan):
-    data = deflated(scan)
-    with pytest.raises(UnreadableImage) as caught:
-        decode_dicom(data[:-100], MAX)
-    assert caught.value.reason is Reason.CUT_SHORT
-
-
-def test_few_bytes_of_many_pixels_raise():
-    """The header states 2**26 pixels, but a file of less than 1000 bytes may have at most PLAUSIBLE_PIXELS = 2**24."""
-    data = written(np.zeros((2, 2), np.uint16), Rows=2**13, Columns=2**13)
-    with pytest.raises(UnreadableImage) as caught:
-        decode_dicom(data, 10**9)
-    assert caught.value.reason is Reason.EXPANDS
 
 
 def test_spawned_worker_reads_dicom(scan, tmp_path):
@@ -207,10 +159,9 @@ def test_archive_of_dicom_files_is_read(scan, tmp_path):
     assert torch.equal(Shards(tmp_path / 'a.tar').raw(0), folder.raw(0))
 
 
-@pytest.mark.parametrize('name', ['projects.imaging', 'mmairl.data.dicom', 'mmairl.data.tiles'])
-def test_config_registers_readers_and_tiles(name, tmp_path):
+def test_config_registers_readers_and_tiles(tmp_path):
     (tmp_path / 'config.py').write_text(
-        f"custom_imports = dict(imports=['{name}'], allow_failed_imports=False)"
+        "custom_imports = dict(imports=['projects.imaging'], allow_failed_imports=False)"
     )
     load_config(tmp_path / 'config.py')
     assert '.dcm' in READERS and DATASETS.get('Tiles')
