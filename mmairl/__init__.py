@@ -1,14 +1,12 @@
 """mmairl: a plugin of OpenMMLab that compares self-supervised vision methods fairly.
 
-`import mmairl` only prepares mmengine to resolve config names such as `mmairl::NAME.py`. It imports neither mmengine nor torch.
-mmengine imports `mmairl.registry` when a config first uses the scope `mmairl`.
+`import mmairl` imports neither mmengine nor torch. mmengine imports `mmairl.registry` when a config first uses the scope
+`mmairl`.
 """
 
 from importlib import import_module  # noqa: TID251  modules of this package, by the fixed names below
 from importlib.util import find_spec
 from typing import Any
-
-from mmairl.config_names import register_config_names
 
 __version__ = '0.1.0'
 
@@ -23,10 +21,8 @@ __all__ = ['__version__', *MODULE_OF]
 
 if find_spec('mmengine') is None:
     raise ImportError(
-        "mmairl requires OpenMMLab, which is not installed; run: pip install 'mmairl[openmmlab]' "
-        '(or, for the maintained fork: pip install onedl-mmengine onedl-mmcv onedl-mmpretrain)'
+        "mmairl requires OpenMMLab, which is not installed; run: pip install 'mmairl[openmmlab]'"
     )
-register_config_names()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,19 +1,14 @@
-"""How commands, launchers and training runs stop when they receive a signal.
+"""How commands and training runs stop when they receive a signal.
 
-- A signal may reach one process of a run or all of them, once or several times. If a process dies, the kernel sends SIGTERM
-  to its children (`end_with_parent`). Data workers obey only the process that started them.
+- A signal may reach one process of a run or all of them, once or several times.
 - In a training run, the signal handler sets a flag. The run finishes its step, saves a checkpoint (`hooks/preemption.py`)
-  and exits with the exit code AGAIN. Other commands exit with AGAIN immediately. The handlers are active from
-  `mmairl.startup.prepare` to the end of the command.
-- Studies, transfers and the launcher pass a signal on to the processes that they started. They wait up to GRACE seconds for
-  these processes to save. Studies and transfers use the functions `start` and `stop` for this.
+  and exits with the exit code AGAIN. Other commands exit with AGAIN immediately.
+- Studies and transfers start processes by `start`, and `stop` gives these processes GRACE seconds to save.
 - Under Slurm, a shell script receives the signal, passes it on to the run, and requeues or ends the job (`signals.sh`).
 
 This module does not import torch, because that import takes seconds.
 """
 
-import ctypes
-import functools
 import os
 import signal
 import subprocess
@@ -30,14 +25,21 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal
 AGAIN = 75
 # The seconds that a process has to finish its step and to save. Slurm signals a job this long before its time limit.
 GRACE = 120
-PARENT = 'MMAIRL_PARENT'  # environment variable with the id of the process that called `start`
-PR_SET_PDEATHSIG = 1  # defined in linux/prctl.h
 
 
 class Stopped(BaseException):
     """Raised when a signal stops the command. The message names the signal and the checkpoint that was saved, if any, and
     says how to resume.
     """
+
+
+def prepare() -> None:
+    """Prepare this process for a command. Only entry points call this function, and they call it before they import torch.
+
+    OMP_WAIT_POLICY makes waiting OpenMP threads give up their core. By default, they would spin, and on a busy machine a
+    training step would take ten times as long. torch reads this variable when it is imported.
+    """
+    os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
 
 
 class Listener:
@@ -52,7 +54,7 @@ class Listener:
     """
 
     def __init__(self, answer: Callable[[int], None] | None = None) -> None:
-        reset_signals_in_forks()
+        self.process = os.getpid()
         self.received = 0
         self.answer = answer
         self.before: dict[int, Any] = {}
@@ -61,6 +63,10 @@ class Listener:
                 self.before[number] = signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:
+            os._exit(
+                128 + number
+            )  # a library forked this process, such as a pool, which ends it by a signal
         if self.received:
             return
         self.received = number
@@ -84,41 +90,18 @@ def ignore_signals() -> None:
             listener.answer = None
 
 
-def listen_early() -> None:
-    """Make a signal end this process with the exit code AGAIN while the modules of a command are imported.
-
-    If `start` started this process, also make it end when its parent dies.
-    """
-    if os.environ.get(PARENT) == str(os.getppid()):
-        end_with_parent()
-    Listener(lambda number: os._exit(AGAIN))
-
-
 def leave(number: int) -> None:
     """Stop a command after a signal: raise Stopped, in the same way as Ctrl-C raises KeyboardInterrupt.
 
-    During an import, exit immediately instead, because extension modules would replace the exception by a different one.
-    With several ranks, also exit immediately, because unwinding would wait on collectives that the other ranks never reach.
+    With several processes, exit immediately, because unwinding would wait for the other processes.
     """
-    if importing():
-        os._exit(AGAIN)
-    stopped = Stopped(f'stopped by {signal.Signals(number).name}; run the same command to resume')
+    message = f'stopped by {signal.Signals(number).name}; run the same command to resume'
     dist = process_group()
     if dist is None:
-        raise stopped
+        raise Stopped(message)
     if dist.get_rank() == 0:
-        print(stopped, file=sys.stderr, flush=True)
+        print(message, file=sys.stderr, flush=True)
     os._exit(AGAIN)
-
-
-def importing() -> bool:
-    """Return whether the caller runs in the middle of an import."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_filename.startswith('<frozen importlib'):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def process_group() -> ModuleType | None:
@@ -143,19 +126,16 @@ def stop_processes() -> None:
 def start(
     command: Sequence[str], env: dict[str, str] | None = None, **options: Any
 ) -> subprocess.Popen:
-    """Start a process that ends when the current process dies.
-
-    The new process has its own session. Otherwise Ctrl-C in the terminal would end the process before it saves.
-    """
-    environment = {**os.environ, **(env or {}), PARENT: str(os.getpid())}
+    """Start a process in its own session. Otherwise Ctrl-C in the terminal would end it before it saves."""
+    environment = {**os.environ, **(env or {})}
     return subprocess.Popen(command, env=environment, start_new_session=True, **options)
 
 
 def stop(processes: Sequence[subprocess.Popen]) -> None:
     """Stop processes that `start` started. Kill a process and its group if it has not saved and exited after GRACE seconds.
 
-    Each process receives only one signal and passes it on to its own processes. A second signal would make torch's launcher
-    kill its processes.
+    Each process receives only one signal and passes it on to its own processes. A second signal would make torchrun kill its
+    processes.
     """
     for process in processes:
         process.terminate()
@@ -166,12 +146,6 @@ def stop(processes: Sequence[subprocess.Popen]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def end_with_parent() -> None:
-    """On Linux, make the kernel send SIGTERM to this process when its parent dies."""
-    if sys.platform == 'linux':
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
@@ -192,27 +166,3 @@ def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
         threading.Thread(target=exit_with_parent, daemon=True).start()
     if then is not None:
         then(worker)
-
-
-@functools.cache
-def reset_signals_in_forks() -> None:
-    """Make the signals in SIGNALS end the child processes that libraries fork from now on.
-
-    Otherwise, the children would inherit the handlers of this process. Signals are blocked during the fork, because Python
-    would lose a signal that arrives before the child is set up. A pool that ends its workers would then wait forever.
-    """
-    masks = []
-
-    def block() -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
-
-    def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
-
-    def reset() -> None:
-        for number in SIGNALS:
-            if callable(signal.getsignal(number)):
-                signal.signal(number, signal.SIG_DFL)
-        unblock()
-
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)

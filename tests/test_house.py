@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # The layers are listed from the bottom to the top. A room (a folder or module of the package) may
 # import its own layer and lower ones.
 FLOORS = [
-    ['registry', 'errors', 'signals', 'startup', 'io', 'randomness', 'config', 'config_names', 'hardware'],
+    ['registry', 'errors', 'signals', 'io', 'randomness', 'config', 'hardware'],
     ['data'],
     ['models'],
     ['checkpoints'],

@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config, override, write_config
 from mmairl.engine.run import register
-from mmairl.errors import UserError, cleared_frames
+from mmairl.errors import UserError
 from mmairl.evaluation.sets import own_groups
 from mmairl.hardware import cores
 from mmairl.io import write_json
@@ -66,7 +66,6 @@ class ComparedCheckpoints:
         return html_table([head.label for head in heads], rows)
 
 
-@cleared_frames()
 def compare(
     networks: Mapping[str, Sequence[str | Path]],
     data: str | Path,

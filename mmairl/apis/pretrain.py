@@ -16,14 +16,13 @@ from mmairl.data.foreign_transforms import as_configs
 from mmairl.data.statistics import channel_statistics
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train
-from mmairl.errors import UserError, cleared_frames
+from mmairl.errors import UserError
 from mmairl.io import read_text
 
 SAMPLED = 5000  # number of images from which the mean and standard deviation of each channel are estimated
 NO_GPU = 'no GPU is available, and training on the CPU is slow; use fewer epochs, fewer images or a smaller size'
 
 
-@cleared_frames()
 def pretrain(
     method: str,
     data: str | Path,

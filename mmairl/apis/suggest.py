@@ -15,10 +15,10 @@ from torch import nn
 from mmairl.apis.given_network import register_network
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
-from mmairl.config import PREFIX, home, literal_braces, load_config, override, python_text
+from mmairl.config import PREFIX, home, load_config, override, python_text
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.view_sets import named_views, reasons
-from mmairl.errors import UserError, closest, printable
+from mmairl.errors import UserError, closest
 from mmairl.hardware import cores
 
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
@@ -128,13 +128,9 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
     def code(key: str) -> Markup:
         return Markup(python_text(Config({key: values[key]})).strip())
 
-    # File names can contain line breaks, so line breaks are escaped in all values except generated code.
-    environment = Environment(
-        trim_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
-    )
+    environment = Environment(trim_blocks=True)
     template = environment.from_string(TEMPLATE.read_text('utf-8'))
-    return literal_braces(template.render(**facts, request=full_request, values=values, code=code))
+    return template.render(**facts, request=full_request, values=values, code=code)
 
 
 def suggest_for(data: str | Path, method: str, channels: int | None = None, **request: Any) -> str:

@@ -23,7 +23,7 @@ from mmairl.checkpoints.pickles import (
     restore_histories,
 )
 from mmairl.checkpoints.released import is_released, released_file
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 
 # A folder in a zip archive has this attribute. torch would read a folder as an empty record, without an error.
 FOLDER = 0x10
@@ -139,7 +139,7 @@ def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
 
 
 def warn(text: str) -> None:
-    print_log(printable(text), logger='current', level=logging.WARNING)
+    print_log(text, logger='current', level=logging.WARNING)
 
 
 def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ from mmairl.checkpoints.load import (
 )
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import is_hub, is_released, released_file
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 
 # Weights and batch statistics, which have these suffixes, must be floats. Counters and tables of positions can be integers.
 FLOATS = ('weight', 'bias', 'running_mean', 'running_var')
@@ -84,7 +84,7 @@ class Backbone:
     settings: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return printable(f'{self.part} of {self.path} ({self.source})')
+        return f'{self.part} of {self.path} ({self.source})'
 
     @cached_property
     def hub(self) -> HubConfig:
@@ -411,7 +411,7 @@ class BackboneSearch:
         for prefix, match in found.items():
             if prefix:
                 message = f"{self.path}: the backbone is read below the prefix '{prefix}'"
-                print_log(printable(message), logger='current')
+                print_log(message, logger='current')
             return match
         return None
 

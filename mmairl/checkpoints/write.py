@@ -13,7 +13,7 @@ from torch import Tensor
 from mmairl.checkpoints.layouts import rename
 from mmairl.checkpoints.pickles import ORIGIN, portable
 from mmairl.checkpoints.read import Backbone
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.io import output, replacing
 
 Weights = dict[str, Tensor]
@@ -131,7 +131,7 @@ def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write a safetensors file under timm's names, so that timm can load it. timm's names of ResNets are torchvision's."""
     from safetensors.torch import save
 
-    metadata = {printable(key): printable(value) for key, value in origin.items()}
+    metadata = {str(key): str(value) for key, value in origin.items()}
     # Programs that load files from the hub require this entry.
     metadata['format'] = 'pt'
     file.write(save(_of_timm(weights), metadata=metadata))

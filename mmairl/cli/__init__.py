@@ -4,4 +4,4 @@ The module of a command imports neither torch nor OpenMMLab at its top, because 
 fast. The function `main` of the module imports them after the arguments are parsed.
 """
 
-from mmairl.startup import prepare as prepare
+from mmairl.signals import prepare as prepare

@@ -245,7 +245,7 @@ def default_out(args: argparse.Namespace) -> Path:
     released model, which has no folder, the path is work_dirs/CONFIG/NAME_PROTOCOL.json with the name of the baseline or model.
     """
     from mmairl.checkpoints.released import is_released
-    from mmairl.config_names import PREFIX
+    from mmairl.config import PREFIX
 
     config = Path(args.config.removeprefix(PREFIX))
     data = f'_{config.stem}' if config.parent.name == 'evaluation' else ''

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mmairl.errors import without_secrets
-
 PARTS = ('student', 'teacher')
 
 
@@ -202,7 +200,7 @@ class ConfigOptions(argparse.Action):
                 options[key] = option_value(text)
             except ValueError as error:
                 reason = ' '.join(str(error).split())
-                message = without_secrets(f'{word}: expected key=value ({reason})')
+                message = f'{word}: expected key=value ({reason})'
                 raise argparse.ArgumentError(self, message) from error
         setattr(namespace, self.dest, options)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmairl.cli.flags import above_zero, add_part, add_prefix, add_switch, parser_of
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 
 if TYPE_CHECKING:
     from mmairl.checkpoints.normrescale import TensorChange
@@ -148,12 +148,12 @@ def rescale(args: argparse.Namespace) -> None:
     print_table(('before', 'anchor', 'ratio'), [cells(row) for row in rows], 'norms', head='tensor')
     draw(args, source, weights, anchor, rows)
     if skipped:
-        print_log(printable(skipped), level=30)
+        print_log(skipped, level=30)
     if not looks_lars_trained(source.weights):
         growth = typical_growth(source.weights)
         times = 'unknown' if growth is None else f'{growth:.2f}'
         message = f'{args.lars} does not look LARS-trained (growth of 3x3 convolutions: {times})'
-        print_log(printable(message), level=30)
+        print_log(message, level=30)
     print(
         f'{args.out} holds {len(weights)} tensors, {sum(not row.why for row in rows)} of them rescaled'
     )

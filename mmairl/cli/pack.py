@@ -100,7 +100,6 @@ def main(arguments: Sequence[str]) -> None:
     from rich.progress import track
 
     from mmairl.data.packed import Smaller, pack
-    from mmairl.errors import printable
     from mmairl.hardware import cores
 
     workers = cores() if args.workers is None else args.workers
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str]) -> None:
         packed += reason is None
         if reason is not None:
             left_out += 1
-            print(f'left out: {printable(path)} {reason}')
+            print(f'left out: {path} {reason}')
     files = args.out.parent.glob(f'{escape(args.out.stem)}-*.tar') if args.shard else [args.out]
     size = sum(file.stat().st_size for file in files)
     print(f'{args.out}: {packed} images packed, {left_out} left out, {size / 2**30:.2f} GiB in all')

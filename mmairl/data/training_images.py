@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import UnreadableImage
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.randomness import same_randomness
 
 # Unless max_unreadable is 0, a data set of any size may have this many unreadable images.
@@ -106,7 +106,7 @@ class TrainingImages(Dataset):
                 reason = 'is readable again'
             except UnreadableImage as fault:
                 reason = fault.reason
-            lines.append(printable(f'{self.dataset.name(index)} ({reason})'))
+            lines.append(f'{self.dataset.name(index)} ({reason})')
         if len(met) > LISTED:
             lines.append(f'... and {len(met) - LISTED} more')
         return lines

@@ -35,7 +35,7 @@ from mmairl.checkpoints.load import (
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
 from mmairl.checkpoints.released import download_once
 from mmairl.config import flat, python_text, read_plain_yaml
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
 
@@ -171,7 +171,7 @@ def newest_checkpoint(
         UserError: If there are damaged checkpoints, but no other checkpoint of the run, or if loading a file would run code.
     """
     note = note or folder / NOTE
-    last = Path(read_text(note, errors='replace').strip()).name if note.is_file() else None
+    last = Path(read_text(note).strip()).name if note.is_file() else None
     saved = [
         path
         for path in folder.glob('*.pth')
@@ -195,7 +195,7 @@ def newest_checkpoint(
         if run is None or checkpoint['meta'].get('run') == run:
             return path, checkpoint
         _warn(
-            f'{printable(path)} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
+            f'{path} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
         )
     if damaged:
         raise UserError(
@@ -260,7 +260,7 @@ def require_resumable(checkpoint: dict[str, Any], path: str | Path) -> None:
 def run_in(work_dir: Path) -> str | None:
     """Return the name of the run in a work dir, or None if there is no name, as in work dirs of early versions."""
     path = work_dir / RUN
-    return read_text(path, errors='replace').strip() if path.is_file() else None
+    return read_text(path).strip() if path.is_file() else None
 
 
 @dataclass
@@ -352,7 +352,7 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     cfg.load_from = path[0] or cfg.get('load_from')
     if not cfg.resume:
         print_log(
-            f'{printable(work_dir)} has no checkpoint of this run; starting at step 0',
+            f'{work_dir} has no checkpoint of this run; starting at step 0',
             logger='current',
         )
     return newest

@@ -14,7 +14,6 @@ from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.registry import MODEL_WRAPPERS
-from mmairl.signals import end_with_parent
 
 # The environment variables that a launcher sets for each process.
 VARIABLES = {
@@ -59,7 +58,6 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         backend = 'nccl'
         # With `device_id`, the GPUs connect now instead of at the first step.
         options['device_id'] = _select_gpu(launcher)
-    end_with_parent()
     if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
         # All processes are on this machine, so they use the loopback interface and do not listen on the network.
         os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')

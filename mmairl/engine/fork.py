@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 import mmairl
 from mmairl.checkpoints.load import load_checkpoint
-from mmairl.config import import_custom_modules, override
+from mmairl.config import override
 from mmairl.engine.checkpoint import (
     RUN,
     RunStart,
@@ -124,7 +124,6 @@ class Fork:
         if 'total_batch_size' in values:
             values['train_dataloader'].pop('batch_size', None)
         cfg = Config(values)
-        import_custom_modules(cfg)
         override(cfg, options or {}, str(self.trunk))
         return cfg
 

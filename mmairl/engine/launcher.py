@@ -12,7 +12,7 @@ unpickles whatever it receives.
 """
 
 if __name__ == '__main__':
-    from mmairl.startup import prepare
+    from mmairl.signals import prepare
 
     # This call handles signals that arrive during the imports below, which take seconds.
     prepare()

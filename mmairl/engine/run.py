@@ -25,7 +25,7 @@ from mmairl.engine.logging import keep_run
 from mmairl.engine.runner import Runner
 from mmairl.engine.sharding import read_config, strategy_of
 from mmairl.engine.speed import set_fast_keys
-from mmairl.errors import UserError, building, printable, without_secrets
+from mmairl.errors import UserError, building
 from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
 from mmairl.io import appending, explained_disk_errors
 from mmairl.registry import RUNNERS
@@ -198,7 +198,7 @@ def log_run_summary(runner: Runner) -> None:
         f'total batch {cfg.total_batch_size} = {loader.batch_size} images x {processes} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
         f'data {" ".join(data_paths(loader.dataset)) or "generated"}, cache {cache()}, '
-        f'work dir {printable(cfg.work_dir)}'
+        f'work dir {cfg.work_dir}'
     )
     level = logging.WARNING if unusable else logging.INFO
     terminal = runner.logger.handlers[0]
@@ -215,11 +215,7 @@ def data_paths(dataset: dict) -> Iterator[str]:
     for keys, value in walk(dataset):
         if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
             for place in [value] if isinstance(value, (str, Path)) else value:
-                yield (
-                    without_secrets(place)
-                    if '://' in str(place)
-                    else printable(Path(place).absolute())
-                )
+                yield (place if '://' in str(place) else Path(place).absolute())
 
 
 @contextmanager

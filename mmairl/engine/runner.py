@@ -28,7 +28,7 @@ from mmairl.engine.fork import fit_to_branch
 from mmairl.engine.resume import restore_run
 from mmairl.engine.sharding import Strategy, strategy_of
 from mmairl.engine.speed import lay_out, make_fast
-from mmairl.errors import UserError, building, printable
+from mmairl.errors import UserError, building
 from mmairl.io import write_text
 from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS, HOOKS
@@ -201,7 +201,7 @@ class Runner(PlainRunner):
         weights = checkpoint.get('state_dict', checkpoint)
         platform.load_state_dict(network_of(self), weights, strict=False, logger='current')
         self._has_loaded = True
-        self.logger.info(f'loaded {printable(filename)}')
+        self.logger.info(f'loaded {filename}')
         return checkpoint
 
     def resume(self, filename: str, *_: Any, **__: Any) -> None:

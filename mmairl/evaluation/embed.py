@@ -20,7 +20,7 @@ from mmairl.data.reading import read_file
 from mmairl.data.shards import SUFFIXES, Shards
 from mmairl.data.subsets import ConcatImages
 from mmairl.engine.run import register
-from mmairl.errors import UserError, cleared_frames, printable
+from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 from mmairl.evaluation.feature_store import write_header
 from mmairl.evaluation.features import Extraction
@@ -33,7 +33,6 @@ SingleImage = str | Path | Image.Image | np.ndarray | Tensor
 Images = SingleImage | Sequence[SingleImage]
 
 
-@cleared_frames()
 def embed(
     checkpoint: str | Path,
     images: Images,
@@ -111,7 +110,9 @@ def embed(
     left_out = [names[row] for row in (~readable).nonzero().flatten().tolist()]
     if left_out:
         row = 'only NaN as features' if patches else 'no features'
-        message = f'{len(left_out)} images cannot be read and have {row}; the first is {printable(left_out[0])}'
+        message = (
+            f'{len(left_out)} images cannot be read and have {row}; the first is {left_out[0]}'
+        )
         warnings.warn(message, stacklevel=3)
     if patches:
         return x, names, places

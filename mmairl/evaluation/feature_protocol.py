@@ -20,7 +20,6 @@ from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone
-from mmairl.errors import printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.feature_store import stored
 from mmairl.evaluation.features import Features, extraction, on_main_process
@@ -127,7 +126,7 @@ class FeatureProtocol(Protocol):
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
     """Return the names of unreadable images, and log the first five."""
     name = getattr(dataset, 'name', 'image {}'.format)
-    names = [printable(name(position)) for position in positions]
+    names = [name(position) for position in positions]
     print_log(
         f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}',
         logger='current',

@@ -17,7 +17,7 @@ from mmairl.config import walk
 from mmairl.data.preprocess import require_channels
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, refuse_shared
 from mmairl.data.view_sets import expand_named_views
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.evaluation.overlap import shared_images
 from mmairl.registry import DATASETS, PROTOCOLS
 
@@ -262,7 +262,7 @@ def _splits_of_one(first: Mapping, second: Mapping) -> bool:
 def _overlap_error(
     one: str, other: str, copies: Sequence[tuple[str, str]], compared: int
 ) -> UserError:
-    first, twin = map(printable, copies[0])
+    first, twin = copies[0]
     return UserError(
         f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, such as '
         f"'{first}' (the same image as '{twin}'); remove these images from one of the two sets, or set another data set under "

@@ -7,7 +7,7 @@ import yaml
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.released import hub_repository, is_hub, is_released
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.evaluation.identity import difference, weights_identity
 from mmairl.evaluation.protocol import watched_test_images
 from mmairl.io import read_text, write_text
@@ -61,8 +61,8 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
     text = fill(
         'card.md',
         front=_front_matter(backbone, name, to, license, records),
-        escape=lambda value: printable(value).translate(str.maketrans(MARKDOWN)),
-        code=lambda value: printable(value).replace('`', "'"),
+        escape=lambda value: str(value).translate(str.maketrans(MARKDOWN)),
+        code=lambda value: str(value).replace('`', "'"),
         name=name,
         file=weights.name,
         source=Path(backbone.path).name,

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from scipy import stats
 
-from mmairl.errors import printable
 from mmairl.io import replacing
 from mmairl.report.page import COLORS, TEMPLATES
 
@@ -74,7 +73,7 @@ def embedded(figure: Figure, text: str) -> Markup:
 
 def short(name: str, room: int = 40) -> str:
     """Return a name on one line. Cut it to `room` characters if it is longer."""
-    name = printable(' '.join(name.split()))
+    name = ' '.join(name.split())
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
 

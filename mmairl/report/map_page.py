@@ -13,7 +13,6 @@ from torchvision.transforms.v2.functional import resize
 
 from mmairl.analysis.feature_map import map_features
 from mmairl.data.decode import to_unit
-from mmairl.errors import cleared_frames
 from mmairl.evaluation.embed import Images, dataset_of, embed, embedding_network
 from mmairl.report.page import Page, macro
 from mmairl.report.sections import in_bytes, picture
@@ -25,7 +24,6 @@ ROWS = 24  # maximum number of near-duplicates and groups that the page shows
 SHOWN = 11  # number of images that the page shows of a group
 
 
-@cleared_frames()
 def map_images(
     checkpoint: str | Path, images: Images, out: str | Path, *, seed: int = 0, **options: Any
 ) -> Path:

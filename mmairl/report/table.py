@@ -13,7 +13,6 @@ from pathlib import Path
 from markupsafe import Markup
 from rich.cells import cell_len
 
-from mmairl.errors import printable
 from mmairl.evaluation.metrics import higher_is_better
 from mmairl.io import write_text
 from mmairl.report.page import LATEX, MARKDOWN, macro
@@ -61,7 +60,7 @@ class Table:
         if isinstance(cell, float):
             return f'{cell:.{self._digits(column)}f}'.replace('-', '−')
         text = cell.striptags() if isinstance(cell, Markup) else str(cell)
-        return printable(' '.join(text.split()))
+        return ' '.join(text.split())
 
     def _digits(self, column: int) -> int:
         name = self.columns[column]

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from mmairl.config import walk
-from mmairl.errors import UserError, closest, printable
+from mmairl.errors import UserError, closest
 from mmairl.evaluation.identity import is_absent
 from mmairl.io import read_json, write_text
 from mmairl.report.table import print_table
@@ -153,7 +153,7 @@ def with_rate(scale: Scale, rate: float) -> Scale:
 
 def say(line: str) -> None:
     """Print a line without colors."""
-    CONSOLE.print(printable(line), highlight=False)
+    CONSOLE.print(line, highlight=False)
 
 
 def print_commands(prepared: PreparedStudy, per_run: int = 1) -> None:
@@ -289,7 +289,7 @@ def show_status(runs: list[Run]) -> None:
     states = [(run, *status_in(queue, run)) for run in runs]
     for run, state, reason in states:
         line = f'{run.name}: {state}: {reason}' if reason else f'{run.name}: {state}'
-        CONSOLE.print(printable(line), highlight=False, soft_wrap=True)
+        CONSOLE.print(line, highlight=False, soft_wrap=True)
     counts = Counter(state for _, state, _ in states)
     print('; '.join(f'{number} {state}' for state, number in counts.most_common()))
 

@@ -15,7 +15,7 @@ from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.read import weights_file
 from mmairl.checkpoints.released import is_released, released_file
 from mmairl.config import home
-from mmairl.errors import UserError, closest, printable
+from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.io import read_yaml
 from mmairl.study.factors import Configs, factors_of, hidden_factors
@@ -193,7 +193,7 @@ def facts_of(path: str) -> Factors:
             if isinstance(value, str | int | float):
                 facts[name] = value
     known = {name: value for name, value in facts.items() if value is not None}
-    return {printable(name): printable(value) for name, value in known.items()}
+    return {str(name): str(value) for name, value in known.items()}
 
 
 def _epochs(loaded: Mapping[str, Any]) -> int | None:

@@ -25,7 +25,7 @@ from mmairl.study.external import checkpoint_path, require_networks, stated_fact
 from mmairl.study.factors import Configs
 from mmairl.study.fork_rows import fork_epoch, fork_points
 from mmairl.study.measure import forget
-from mmairl.study.runs import CONFIG, Run, require_own_files, settle_failed_trials
+from mmairl.study.runs import CONFIG, Run, settle_failed_trials
 from mmairl.study.schema import Asked, Branch, Chosen, set_aside
 from mmairl.study.search import FIRST, trial_options
 from mmairl.study.spec import Row, Study
@@ -43,9 +43,7 @@ def plan_runs(
     """
     planner = Planner(study, configs, tuple(tasks), out)
     by_seed = map(planner.rows, seeds)
-    runs = list(planner.searches(seeds) if study.search else chain.from_iterable(by_seed))
-    require_own_files(runs, out)
-    return runs
+    return list(planner.searches(seeds) if study.search else chain.from_iterable(by_seed))
 
 
 def prepare_runs(

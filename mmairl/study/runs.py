@@ -13,10 +13,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from mmairl.config import same_config
 from mmairl.evaluation.sources import changed_sources
-from mmairl.io import read_json, read_text, require_inside, write_json
-from mmairl.study.schema import CHOICE, Asked, RunResult
+from mmairl.io import read_json, read_text, write_json
+from mmairl.study.schema import Asked, RunResult
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Row
 from mmairl.study.stale import stale_reason
@@ -29,7 +28,6 @@ CONFIG = 'the config'
 FAILURES = ('failed_before.txt', 'failed.txt')
 LOG_TAIL = 5000  # the number of bytes at the end of a log that are searched for its last line
 # The files of a run whose contents are shown on pages and in the terminal.
-SHOWN = (*FAILURES, CHOICE, 'asked/config.yaml', 'asked.json', 'log.txt', 'result.json')
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +99,7 @@ class Run:
         The text is '' if nothing has changed.
         """
         config = self.folder / 'asked' / 'config.yaml'
-        if self.config and config.is_file() and not same_config(read_text(config), self.config):
+        if self.config and config.is_file() and read_text(config) != self.config:
             return CONFIG
         path = self.folder / 'asked.json'
         if not path.is_file():
@@ -163,14 +161,6 @@ def _log_age(run: Run) -> timedelta:
     return timedelta(seconds=max(0, seconds))
 
 
-def require_own_files(runs: Sequence[Run], study: Path) -> None:
-    """Raise an error if a file that a page would show is a link to a file outside the study's folder."""
-    for run in runs:
-        for name in SHOWN:
-            if (run.folder / name).exists():
-                require_inside(run.folder / name, study)
-
-
 def unfinished(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that are not done, and all runs that use their results.
 
@@ -222,4 +212,4 @@ def repeated_failure(folder: Path) -> str:
 
 
 def _text_of(path: Path) -> str:
-    return read_text(path, errors='replace').strip() if path.is_file() else ''
+    return read_text(path).strip() if path.is_file() else ''

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from mmairl.config_names import PREFIX, config_path
+from mmairl.config import PREFIX, config_path
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
 from mmairl.study import published

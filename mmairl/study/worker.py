@@ -5,7 +5,7 @@ with different options. A row with its own, unchanged options is called the row 
 """
 
 if __name__ == '__main__':
-    from mmairl.startup import prepare
+    from mmairl.signals import prepare
 
     # The imports below take seconds. `prepare` is called first, so that signals are also handled during the imports.
     prepare()

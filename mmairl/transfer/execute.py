@@ -4,7 +4,7 @@ The processes of a task run the command `python -m mmairl.transfer.execute FOLDE
 """
 
 if __name__ == '__main__':
-    from mmairl.startup import prepare
+    from mmairl.signals import prepare
 
     prepare()  # this makes signals end the process during the imports below, which take seconds
 

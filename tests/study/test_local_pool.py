@@ -21,7 +21,7 @@ ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 # This script writes its process id when it trains, and the file `saved` when it receives SIGTERM.
 TRAINS = """
 import os, signal, sys, time
-from mmairl.startup import prepare
+from mmairl.signals import prepare
 from pathlib import Path
 prepare()
 folder = Path(sys.argv[1])

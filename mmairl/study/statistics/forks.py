@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from mmairl.config import flat
-from mmairl.io import parse_yaml
+from mmairl.io import PlainLoader
 from mmairl.study.statistics.compare_rows import Record, scores_by_seed, shared_epochs
 
 # If all options change by less than this fraction of their values, scores differ only because of numerical divergence.
@@ -73,6 +73,6 @@ def row_settings(runs: Sequence[Record]) -> dict[str, Any]:
     """
     text = next((run['config_text'] for run in runs if run.get('config_text')), '')
     try:
-        return flat(parse_yaml(text) or {})
+        return flat(yaml.load(text, PlainLoader) or {})
     except (ValueError, yaml.YAMLError, RecursionError, OverflowError):
         return {}
