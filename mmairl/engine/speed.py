@@ -8,7 +8,6 @@ Each key of `fast` is an optimization that does not change the method. This exam
         checkpointing=False,   # recompute blocks in the backward pass: less memory, a third more time
         compile=True,          # fuse kernels by torch.compile; True or its options (mode='reduce-overhead' adds CUDA graphs)
         fused=True,            # SGD or Adam in one pass over the memory
-        fused_norm=False,      # on GPUs, batch norm, residual and ReLU of ResNets in fewer passes over the memory
     )
 
 Without `precision`, torch's defaults apply: TF32 for convolutions on GPUs that support it, but not for matrix products.
@@ -29,13 +28,12 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
-from mmpretrain.models.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
 from mmairl.models.backbones import blocks
-from mmairl.models.norm import SyncBN, norms_of, views_in_batch
+from mmairl.models.norm import norms_of
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode (training or
@@ -81,8 +79,6 @@ def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
     fast = fast or {}
     _check(fast)
     lay_out(model, fast)
-    if fast.get('fused_norm'):
-        fuse_norms(model)
     if fast.get('checkpointing'):
         checkpoint_blocks(model)
     if fast.get('compile'):
@@ -102,12 +98,6 @@ def _check(fast: dict) -> None:
             'fast.checkpointing: cannot be combined with fast.compile; set one of them to False',
             code='exclusive-options',
         )
-    if fast.get('fused_norm') and (fast.get('compile') or not fast.get('channels_last')):
-        raise UserError(
-            'fast.fused_norm: requires fast.channels_last and excludes fast.compile; set fast.channels_last=True and '
-            'fast.compile=False',
-            code='fused-norm-options',
-        )
 
 
 def uses_graphs(fast: dict) -> bool:
@@ -118,33 +108,6 @@ def lay_out(model: nn.Module, fast: dict | None) -> None:
     """Change the memory layout of convolution weights to channels-last if `fast` sets `channels_last`."""
     if (fast or {}).get('channels_last'):
         model.to(memory_format=torch.channels_last)
-
-
-def fuse_norms(model: nn.Module) -> None:
-    """Make SyncBN use its Triton kernels on GPUs. In ResNets, these kernels then also add the residual and apply ReLU."""
-    for layer in norms_of(model):
-        layer.fused = True
-    for block in model.modules():
-        stem = isinstance(block, ResNet) and not block.deep_stem
-        if stem and isinstance(block.norm1, SyncBN) and isinstance(block.relu, nn.ReLU):
-            block.norm1.relu = True
-            block.relu = nn.Identity()
-        if not isinstance(block, BasicBlock | Bottleneck):
-            continue
-        plain = isinstance(block.drop_path, nn.Identity) and isinstance(block.relu, nn.ReLU)
-        if plain and all(isinstance(norm, SyncBN) for norm in norms_of(block)):
-            block.forward = partial(fused_forward, block)
-
-
-def fused_forward(block: nn.Module, x: Tensor) -> Tensor:
-    """Run the forward pass of a block of mmpretrain's ResNet. Its norm layers also add the residual and apply ReLU."""
-    identity = x if block.downsample is None else block.downsample(x)
-    last = 3 if isinstance(block, Bottleneck) else 2
-    for number in range(1, last + 1):
-        x = getattr(block, f'conv{number}')(x)
-        norm = getattr(block, f'norm{number}')
-        x = norm(x, identity if number == last else None, relu=True)
-    return x
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
@@ -164,25 +127,23 @@ def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
     """
     if not torch.is_grad_enabled():
         return run(x)
-    views = max((getattr(layer, 'views', 1) for layer in norms_of(block)), default=1)
     return checkpoint(
         run,
         x,
         use_reentrant=False,
-        context_fn=lambda: (nullcontext(), same_statistics(block, views)),
+        context_fn=lambda: (nullcontext(), same_statistics(block)),
     )
 
 
 @contextmanager
-def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
+def same_statistics(block: nn.Module) -> Iterator[None]:
     """Keep batch norm's running statistics unchanged while a block runs again. They already include the batch."""
     norms = norms_of(block)
     before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
     for layer in norms:
         layer.momentum = 0.0
     try:
-        with views_in_batch(norms, views):
-            yield
+        yield
     finally:
         for layer, (momentum, count) in zip(norms, before):
             layer.momentum = momentum

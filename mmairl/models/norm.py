@@ -1,20 +1,16 @@
-"""Batch norm over all processes, over parts of a batch, and separately for each view.
+"""Batch norm over processes and over parts of a batch, MoCo's ShuffleBN, and a function that measures running statistics."""
 
-A view is one augmented copy of each image in the batch. This module also has MoCo's ShuffleBN and a function that measures
-running statistics.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from mmengine.dist import broadcast, get_rank, get_world_size
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from mmairl.errors import UserError
 from mmairl.models.processes import gather, own_group
-from mmairl.models.sync_norm import LocalBatchNorm, SharedBatchNorm
 from mmairl.registry import MODELS
 
 
@@ -66,7 +62,7 @@ def unshuffle(keys: Tensor, order: Tensor) -> Tensor:
     return gather(keys)[own]
 
 
-@MODELS.register_module('SplitBN')
+@MODELS.register_module()
 class SplitBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm that normalizes each part of a batch separately, as if each part were on its own GPU.
 
@@ -113,14 +109,12 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
         return torch.cat(outputs)
 
 
-@MODELS.register_module('SyncBN')
+@MODELS.register_module()
 class SyncBN(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over the batch of all processes, or of a group of processes, on CPUs and GPUs. Not tested on a GPU yet.
+    """Batch norm over the batch of all processes, or of a group of processes, on CPUs and GPUs.
 
-    `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs, it makes the host wait for the device three times per layer, when
-    it drops the statistics of processes without images. `SyncBN` is not a subclass of `torch.nn.SyncBatchNorm`, because DDP
-    rejects such subclasses on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm, with one exception:
-    in training, each view of a batch with several views (see `each_view`) is normalized by its own statistics.
+    `torch.nn.SyncBatchNorm` rejects CPU tensors, and on GPUs it makes the host wait for the device in every layer. With one
+    process, or in evaluation mode, `SyncBN` is plain batch norm.
 
     Args:
         num_features: Number of channels.
@@ -134,93 +128,126 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     def __init__(self, num_features: int, group: int | None = None, **kwargs: Any) -> None:
         super().__init__(num_features, **kwargs)
         self.group = group
-        # The number of views in a batch. `each_view` changes it for the duration of a forward pass.
-        self.views = 1
-        # Whether to use the kernel in fused_norm.py, and whether ReLU follows. The config key `fast.fused_norm` sets both.
-        self.fused = False
-        self.relu = False
 
-    def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
-        """Normalize `x`, add the residual if there is one, and apply ReLU if the argument or the attribute `relu` is true."""
-        relu = relu or self.relu
-        if self.training and self.fused and x.is_cuda:
-            # The module requires Triton, so it is imported only here.
-            from mmairl.models.fused_norm import FusedBatchNorm
-
-            if FusedBatchNorm.supports(x, self):
-                self._count_batches()
-                return FusedBatchNorm.apply(x, self.weight, self.bias, residual, self, relu)
-        y = self._normalize(x)
-        if residual is not None:
-            y += residual
-        return y.relu_() if relu else y
-
-    def _normalize(self, x: Tensor) -> Tensor:
-        alone = get_world_size() == 1
-        if not self.training or (alone and self.views == 1):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or get_world_size() == 1:
             return super().forward(x)
-        # For images in contiguous (NCHW) memory, torch's batch norm is used, because only it calls cuDNN's fast kernels.
-        cudnn = x.is_cuda and x.ndim == 4 and not x.is_contiguous(memory_format=torch.channels_last)
-        other_device = x.device.type not in ('cpu', 'cuda', 'meta')
-        if alone and (cudnn or other_device or torch.compiler.is_compiling()):
-            return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(self.views)])
-        return self._normalize_views(x)
+        return self._normalize(x)
 
-    # This function is not compiled, because compiled collectives gave wrong gradients.
+    # Compiled collectives gave wrong gradients.
     @torch.compiler.disable
-    def _normalize_views(self, x: Tensor) -> Tensor:
-        self._count_batches()
-        alone = get_world_size(own_group(self.group)) == 1
-        function = LocalBatchNorm if alone else SharedBatchNorm
-        return function.apply(x, self.weight, self.bias, self)
+    def _normalize(self, x: Tensor) -> Tensor:
+        y, mean, var, count = _SharedBatchNorm.apply(
+            x, self.weight, self.bias, self.running_mean, self.eps, own_group(self.group)
+        )
+        if self.track_running_stats:
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+            unbiased = var * count / (count - 1)
+            self.running_var.lerp_(unbiased.to(self.running_var), self.momentum)
+        return y
 
-    def _count_batches(self) -> None:
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(self.views)
 
+class _SharedBatchNorm(torch.autograd.Function):
+    """Normalize a batch by its statistics over a group of processes.
 
-@contextmanager
-def views_in_batch(modules: Iterable[nn.Module], views: int) -> Iterator[None]:
-    """Set the attribute `views` of the modules while the `with` block runs, and reset it to 1 afterward.
-
-    Args:
-        modules: Modules whose input will be a batch of several views, one view after another.
-        views: Number of views in the batch.
+    The processes may have different numbers of rows. Each pass, forward or backward, needs one all-reduce, and the host does
+    not wait for the device. In the formulas below, x is the input, m and s are its mean and inverse standard deviation over
+    the n rows of all processes, w is the weight, and dx and dy are the gradients of the input and of the output.
     """
-    modules = list(modules)
-    for module in modules:
-        module.views = views
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.views = 1
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shift: Tensor | None,
+        eps: float,
+        group: dist.ProcessGroup | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the output, and the mean, the variance and the number of rows, which have no gradients.
+
+        Sums of squares are taken about the running mean, which is close to the mean and equal in all processes. Squares of
+        large numbers would cancel.
+        """
+        rows = x.numel() // x.shape[1]
+        centered = _wide(x)
+        if shift is not None:
+            centered = centered - _per_channel(shift, x)
+        sums = torch.stack([_sum(centered), _sum(centered.square())])
+        sums = torch.cat([sums, torch.full_like(sums[:, :1], rows)], dim=1)
+        dist.all_reduce(sums, group=group)
+        count = sums[0, -1]
+        offset, square = sums[:, :-1] / count
+        var = square - offset.square()
+        mean = offset if shift is None else offset + shift
+        scale = torch.rsqrt(var + eps)
+        y = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale, x)
+        if weight is not None:
+            y = y * _per_channel(weight, x) + _per_channel(bias, x)
+        ctx.group = group
+        ctx.save_for_backward(x, weight, mean, scale, count)
+        ctx.mark_non_differentiable(mean, var, count)
+        return y.to(x.dtype), mean, var, count
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients ``dx = w s (dy - mean(dy) - y mean(dy y))`` with ``y = (x - m) s``, and those of the weights.
+
+        The means are over the rows of all processes. The gradients of weight and bias are sums over the rows of this process
+        only, because DDP averages them later.
+        """
+        x, weight, mean, scale, count = ctx.saved_tensors
+        dy = _wide(dy)
+        y = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale, x)
+        own = torch.stack([_sum(dy), _sum(dy * y)])
+        everyone = own.clone()
+        dist.all_reduce(everyone, group=ctx.group)
+        first, second = everyone / count
+        factor = scale if weight is None else scale * weight
+        dx = dy - _per_channel(first, x) - y * _per_channel(second, x)
+        dx = (dx * _per_channel(factor, x)).to(x.dtype)
+        to_bias, to_weight = own if weight is not None else (None, None)
+        return dx, to_weight, to_bias, None, None, None
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _sum(x: Tensor) -> Tensor:
+    return x.sum(dim=[0, *range(2, x.ndim)])
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (x.ndim - 2))
 
 
 def each_view(
     network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return `run(network, view)` for each view, with separate batch-norm statistics for each view.
+    """Return `run(network, view)` for each view.
 
-    Views of the same shape are concatenated and share a forward pass, so crops of two sizes take two passes. If any batch
-    norm of the network is not a SyncBN, every view has its own pass.
+    Batch norm must normalize each view by its own statistics, so each view has its own pass. In networks without batch norm,
+    views of the same shape share a pass.
 
     Args:
         network: The network.
         run: Function that passes a batch through the network and returns one row per image.
         views: A batch of images for each view.
     """
-    norms = norms_of(network)
-    joins = all(isinstance(norm, SyncBN) for norm in norms)
+    separate = bool(norms_of(network))
     passes: dict[object, list[int]] = {}
     for number, view in enumerate(views):
-        passes.setdefault(view.shape if joins else number, []).append(number)
+        passes.setdefault(number if separate else view.shape, []).append(number)
     outputs: dict[int, Tensor] = {}
     for numbers in passes.values():
         together = [views[number] for number in numbers]
-        batch = torch.cat(together) if len(together) > 1 else together[0]
-        with views_in_batch([network, *norms], len(numbers)):
-            outputs.update(zip(numbers, run(network, batch).chunk(len(numbers))))
+        network.views = len(numbers)
+        rows = run(network, torch.cat(together) if len(together) > 1 else together[0])
+        network.views = 1
+        outputs.update(zip(numbers, rows.chunk(len(numbers))))
     return [outputs[number] for number in range(len(views))]
 
 

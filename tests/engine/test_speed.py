@@ -114,7 +114,7 @@ def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, widt
     if processes > 1:
         dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
     try:
-        assert left_eager(toy_config().model, backbone, width) == eager
+        assert left_eager(toy_config().model, backbone, width) == 2 * eager
         assert bool(torch._dynamo.utils.counters['graph_break']) == (processes > 1)
     finally:
         if processes > 1:
@@ -122,7 +122,7 @@ def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, widt
 
 
 def left_eager(cfg: dict, backbone: dict, width: int) -> int:
-    """Return the number of matrix products that a second step runs without compilation.
+    """Return the number of matrix products that a second step runs without compilation on two views.
 
     A backend counts the compiled products. It also checks that no shape is dynamic, because torch's compiler fails on
     some dynamic shapes.
@@ -142,7 +142,8 @@ def left_eager(cfg: dict, backbone: dict, width: int) -> int:
     for _ in range(2):
         ran.clear()
         model.loss(views(torch.float32))['loss'].backward()
-    return sum(isinstance(layer, nn.Conv2d | nn.Linear) for layer in model.modules()) - sum(ran)
+    # Each of the two views has its own pass.
+    return 2 * sum(isinstance(layer, nn.Conv2d | nn.Linear) for layer in model.modules()) - sum(ran)
 
 
 def test_copy_of_a_fast_network_uses_its_own_weights(network):
@@ -239,8 +240,6 @@ def test_float32_precision_is_set_and_restored(precision, products, tf32):
     [
         ('unknown-precision', dict(precision='fp8')),
         ('exclusive-options', dict(compile=True, checkpointing=True)),
-        ('fused-norm-options', dict(fused_norm=True)),
-        ('fused-norm-options', dict(fused_norm=True, channels_last=True, compile=True)),
     ],
 )
 def test_invalid_fast_raises(code, fast):
@@ -256,21 +255,3 @@ def test_graphs_reject_accumulation():
     with_fast('mocov2plus_r50_200e.py', accumulated, compile=True)
     with raises_code('graphs-with-accumulation'):
         with_fast('mocov2plus_r50_200e.py', accumulated, compile=graphs)
-
-
-@pytest.mark.parametrize('depth', [18, 50])
-def test_fused_blocks_compute_the_same(depth):
-    """On a CPU, the fused blocks run without Triton kernels, so gradients and statistics stay equal bit for bit."""
-    norm = dict(type='SyncBN')
-    backbone = dict(type='mmpretrain.ResNet', depth=depth, norm_cfg=norm, base_channels=8, stem_channels=8)
-    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
-    results = []
-    for fast in (dict(), dict(fused_norm=True), dict(fused_norm=True, checkpointing=True)):
-        torch.manual_seed(0)
-        network = nn.ModuleDict(dict(backbone=MODELS.build(backbone))).double()
-        make_fast(network, dict(fast, channels_last=True))
-        assert all(layer.fused == ('fused_norm' in fast) for layer in norms_of(network))
-        network.backbone(images)[-1].square().sum().backward()
-        results.append([*(weight.grad for weight in network.parameters()), *network.buffers()])
-    for other in results[1:]:
-        assert all(torch.equal(*pair) for pair in zip(results[0], other))

@@ -98,8 +98,6 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), 'w')
     # Libraries may print on import, which must not mix with the answers.
     os.dup2(2, 1)
-    if 'SOFTGPU' in os.environ:
-        import softgpu  # noqa: F401  must precede torch
     from harness import toy  # noqa: F401  imports what the scripts need
     from mmairl.engine import run as launch
 
