@@ -20,7 +20,6 @@ from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.speed import make_fast, set_fast_keys
 from mmairl.models.heads.base import unit
-from mmairl.models.norm import norms_of
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
