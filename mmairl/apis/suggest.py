@@ -1,28 +1,30 @@
-"""Suggest a config for custom images and hardware, with a reason next to each number."""
+"""Suggest a config for custom images and hardware, with a reason for each setting."""
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
-from jinja2 import Environment
-from markupsafe import Markup
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from torch import nn
+from torch.utils.data import default_collate
 
 from mmairl.apis.given_network import register_network
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
-from mmairl.config import PREFIX, home, load_config, override, python_text
+from mmairl.config import PREFIX, home, load_config, override, python_text, walk
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.view_sets import named_views, reasons
+from mmairl.data.view_sets import DOMAINS, named_views, reasons
 from mmairl.errors import UserError, closest
+from mmairl.evaluation.protocol import default_device
 from mmairl.hardware import cores
+from mmairl.registry import DATASETS, MODELS
 
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
-TEMPLATE = Path(__file__).with_name('suggested.jinja')
 FEWEST = 64  # smallest number of images that `suggest` accepts
 LARGE = 1_000_000  # smallest number of images for which queue length, prototypes and epochs are those of the papers
 CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
@@ -30,6 +32,8 @@ BATCH_PER_GPU = 256
 LARGEST_BATCH = 1024
 LONGEST_QUEUE = 65_536
 MOST_WORKERS = 16
+TIMED_IMAGES = 16
+COLORFUL = ('ColorJitter', 'RandomGrayscale', 'StainJitter')
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Request:
         gpus: Number of GPUs.
         channels: Number of channels. If it is set, images are read as stored. Default: images are converted to RGB.
         weights: A checkpoint in any format that mmairl reads, to initialize student and teacher.
-        network: A module to train instead of a ResNet-18.
+        network: A module to train instead of the default network.
         data: The folder of images.
         epochs: Number of passes over the images. Default: depends on the number of images.
         size: Side of the largest crop in pixels.
@@ -93,6 +97,24 @@ class Request:
         return self.images >= LARGE
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Settings by dotted key, which replace settings of the method's config, and the reasons for them."""
+
+    settings: Mapping[str, Any]
+    reasons: Sequence[str] = ()
+
+    def text(self) -> str:
+        """Return the settings as the text of a config, below comments with the reasons."""
+        cfg = Config()
+        cfg.merge_from_dict(dict(self.settings))
+        comments = [
+            fill(reason, 120, initial_indent='# ', subsequent_indent='# ')
+            for reason in self.reasons
+        ]
+        return '\n'.join([*comments, python_text(cfg)])
+
+
 def config_for(
     method: str,
     images: int,
@@ -100,15 +122,11 @@ def config_for(
     options: Mapping[str, Any] | None = None,
     **request: Any,
 ) -> Config:
-    """Return the suggestions for the images in the folder `data` as a config, with `options` merged in.
-
-    `suggest` returns the same settings as the text of a config file. This function does not execute that text, so file names
-    cannot inject code.
-    """
+    """Return the suggestions for the images in the folder `data` as a config, with `options` merged in."""
     base = full_size(method)
     cfg = load_config(base)
-    values, _ = recommended(Request(method, images, data=data, **request))
-    override(cfg, ConfigDict(values), base)
+    for choice in choices(Request(method, images, data=data, **request)):
+        override(cfg, choice.settings, base)
     override(cfg, options or {}, base)
     return cfg
 
@@ -122,64 +140,54 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         gpus: Number of GPUs.
         **request: Further fields of `Request`.
     """
-    full_request = Request(method, images, gpus, **request)
-    values, facts = recommended(full_request)
-
-    def code(key: str) -> Markup:
-        return Markup(python_text(Config({key: values[key]})).strip())
-
-    environment = Environment(trim_blocks=True)
-    template = environment.from_string(TEMPLATE.read_text('utf-8'))
-    return template.render(**facts, request=full_request, values=values, code=code)
+    devices = '1 GPU' if gpus == 1 else f'{gpus} GPUs'
+    head = (
+        f'# {method} on {images:,} unlabeled images, for {devices}, suggested by mmairl.\n'
+        '# "known" marks a value from the papers. "customary" marks a choice that the papers leave open.\n'
+        f"_base_ = '{full_size(method)}'\n"
+    )
+    return '\n'.join(
+        [head, *(choice.text() for choice in choices(Request(method, images, gpus, **request)))]
+    )
 
 
 def suggest_for(data: str | Path, method: str, channels: int | None = None, **request: Any) -> str:
-    """Return the text of `suggest` for a folder of images."""
+    """Return the text of `suggest` for a folder of images, with an estimate of the hours on this machine."""
     count = len(UnlabelledFolder(data, channels=channels))
-    return suggest(method, count, channels=channels, data=data, **request)
+    request = dict(request, channels=channels, data=data)
+    text = suggest(method, count, **request)
+    gpus = request.pop('gpus', 1)
+    hours = estimated_hours(config_for(method, count, **request)) / gpus
+    return f'# Estimated from a few steps on this machine: {hours:.2g} hours of training.\n{text}'
 
 
-def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings that replace those of the method's config, and the facts for the comments in the suggested file."""
+def estimated_hours(cfg: Config) -> float:
+    """Estimate the hours of a run on one device of this machine by loading a few images and taking two steps."""
+    dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    model = MODELS.build(cfg.model).to(default_device())
+    count = min(TIMED_IMAGES, cfg.total_batch_size)
+    start = time.perf_counter()
+    batch = default_collate([dataset[index] for index in range(count)])
+    loading = (time.perf_counter() - start) / max(1, cfg.train_dataloader.num_workers)
+    for _ in range(2):  # The first step is slower.
+        start = time.perf_counter()
+        losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
+        model.parse_losses(losses)[0].backward()
+        step = time.perf_counter() - start
+    return max(loading, step) / count * len(dataset) * cfg.train_cfg.max_epochs / 3600
+
+
+def choices(request: Request) -> list[Choice]:
+    """Return the settings for a request, in the order of the suggested file. No two choices set parts of the same key."""
     base = load_config(full_size(request.method))
     batch = _batch(request)
-    epochs = request.epochs or _epochs(request.images)
-    steps = request.images // batch * epochs
-    momentum = base.default_hooks.momentum.base
-    first_momentum = min(momentum, round(1 - 50 / max(steps, 500), 4))
-    model, optimizer = _starting_point(request, base, batch)
-    model.update(_model_changes(request, base, batch, model))
-    views = base.train_dataloader.dataset.to_dict()['views']
-    workers = request.workers
-    if workers is None:
-        workers = max(1, min(MOST_WORKERS, cores() // request.gpus))
-    values = dict(
-        model=model,
-        total_batch_size=batch,
-        optim_wrapper=dict(optimizer=optimizer),
-        auto_scale_lr=dict(base_batch_size=batch),
-        default_hooks=dict(
-            checkpoint=dict(interval=max(1, epochs // 10)), momentum=dict(base=first_momentum)
-        ),
-        train_cfg=dict(max_epochs=epochs),
-        train_dataloader=dict(num_workers=workers, dataset=_folder(request, views)),
-    )
-    schedules = base.to_dict()['param_scheduler']
-    if len(schedules) > 1:
-        warm_up = min(schedules[0]['end'], max(1, epochs // 10))
-        schedules[0]['end'] = warm_up
-        schedules[1]['begin'] = warm_up
-        values['param_scheduler'] = schedules
-    facts = dict(
-        base=full_size(request.method),
-        weights=request.weights and Path(request.weights).name,
-        kind=optimizer.get('type', base.optim_wrapper.optimizer.type),
-        steps=steps,
-        momentum=momentum,
-        cores=cores(),
-        reasons=reasons(request.views) if request.views else (),
-    )
-    return values, facts
+    return [
+        _model(request, base, batch),
+        _batch_choice(batch),
+        _rate(request, base, batch),
+        _schedule(request, base, batch),
+        _data(request, base),
+    ]
 
 
 def _batch(request: Request) -> int:
@@ -209,54 +217,68 @@ def _power_of_two(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def _model_changes(
-    request: Request, base: Config, batch: int, model: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the model settings that depend on the images: queue length, prototypes, channels and normalization."""
-    changes: dict[str, Any] = {}
+def _model(request: Request, base: Config, batch: int) -> Choice:
+    """Return the network, the queue, the number of prototypes and the normalization."""
+    settings, why = _network(request, base)
+    texts = [why]
     if base.model.get('queue'):
-        # If the queue held more than a quarter of the images, too many negatives would be old keys of the same image.
         quarter = min(LONGEST_QUEUE // 4, _power_of_two(request.images // 4))
         length = LONGEST_QUEUE if request.is_large else max(batch, quarter)
-        changes['queue'] = dict(length=length)
-    most_prototypes = max(batch, _power_of_two(request.images // 16))
-    for part in ('projector', 'head'):
-        prototypes = min(base.model[part].get('prototypes', 0), most_prototypes)
-        if prototypes and not request.is_large:
-            changes[part] = {**model.get(part, {}), 'prototypes': prototypes}
-    channels = request.channels
-    if channels:
-        if request.network is None:
-            changes['backbone'] = {**model['backbone'], 'in_channels': channels}
-        changes['data_preprocessor'] = dict(mean=[0.5] * channels, std=[0.25] * channels)
-    return changes
+        settings['model.queue.length'] = length
+        texts.append(
+            f'customary: a queue of {100 * length / request.images:.0f} % of the images. Its oldest key is '
+            f'{-(-length // batch)} steps old. MoCo found that more negatives are better, and used 65536 for 1.28 million '
+            'images (5 %). If the queue held more than a quarter of the images, too many negatives would be old keys of the '
+            'same image.'
+        )
+    most = max(batch, _power_of_two(request.images // 16))
+    for keys, value in walk(base.model.to_dict()):
+        if keys and keys[-1] == 'prototypes' and value and not request.is_large:
+            settings['.'.join(('model', *keys))] = min(value, most)
+    if any(key.endswith('.prototypes') for key in settings):
+        texts.append(
+            'customary: at most one prototype per sixteen images, but never fewer prototypes than images per step. DINO uses '
+            'one prototype per 20 images.'
+        )
+    if channels := request.channels:
+        settings['model.data_preprocessor.mean'] = [0.5] * channels
+        settings['model.data_preprocessor.std'] = [0.25] * channels
+        texts.append(
+            f'customary: images of {channels} channels are read as stored. Replace 0.5 and 0.25 with the mean and standard '
+            f'deviation of your images, which `mmairl pack DIR --statistics --channels {channels}` prints.'
+        )
+    return Choice(settings, texts)
 
 
-def _starting_point(
-    request: Request, base: Config, batch: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the network, and those of the optimizer with the learning rate for this batch size."""
-    optimizer: dict[str, Any] = {}
-    rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
+def _network(request: Request, base: Config) -> tuple[dict[str, Any], str]:
+    """Return the settings of the backbone and of the input of the projector, and the reason for them."""
+    projector = base.model.get('projector') or {}
+    settings: dict[str, Any] = {}
     if request.weights:
         backbone, width = _pretrained_backbone(request.weights)
-        if 'depth' not in backbone and base.optim_wrapper.optimizer.type != 'AdamW':
-            # The configs in configs/vit use these settings of AdamW.
-            optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
-            rate = 1.5e-4 / 256
-        rate /= CONTINUED
+        why = f'known: the network of the checkpoint {Path(request.weights).name}.'
     elif request.network is not None:
         name, width = register_network(request.network, request.channels or 3, request.size)
         backbone = dict(_delete_=True, type='GivenNetwork', name=name)
+        why = 'known: the network that was passed.'
+    elif 'depth' in base.model.backbone:
+        backbone, width = dict(depth=18), 512
+        why = 'customary: a small network. For a ResNet-50, set depth=50 and all widths of 512 to 2048.'
     else:
-        width = 512
-        backbone = dict(depth=18)
-    projector = dict(in_channels=width)
-    as_wide = base.model.projector.hidden_channels == base.model.projector.in_channels
-    if as_wide and not request.weights:
+        backbone, width = {}, projector.get('in_channels')
+        if 'img_size' in base.model.backbone:
+            backbone['img_size'] = request.size
+        why = 'known: the network of the paper, for this size of images.'
+    if request.channels and request.network is None:
+        backbone['in_channels'] = request.channels
+    if backbone:
+        settings['model.backbone'] = backbone
+    if projector:
+        settings['model.projector.in_channels'] = width
         # In MoCo v2, the hidden layer of the projector is as wide as the features.
-        projector['hidden_channels'] = width
-    return dict(backbone=backbone, projector=projector), {**optimizer, 'lr': rate * batch}
+        if projector.hidden_channels == projector.in_channels and not request.weights:
+            settings['model.projector.hidden_channels'] = width
+    return settings, why
 
 
 def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
@@ -270,22 +292,104 @@ def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
     return backbone, backbone.get('arch', backbone)['embed_dims']
 
 
-def _folder(request: Request, views: Sequence[Sequence[dict]]) -> dict[str, Any]:
-    """Return the config of the data set. If the views of the method do not suit the images, the config has other views."""
-    dataset: dict[str, Any] = dict(type='UnlabelledFolder', root=str(request.data))
+def _batch_choice(batch: int) -> Choice:
+    known = 'known' if batch in (256, 1024) else 'customary'
+    why = (
+        f"{known}: MoCo used 256 images per step, and most of mmairl's ImageNet configs use 1024. For data sets with fewer "
+        'than 4096 images, mmairl suggests a smaller batch: about a sixteenth of the images, but at least 16.'
+    )
+    return Choice({'total_batch_size': batch, 'auto_scale_lr.base_batch_size': batch}, [why])
+
+
+def _rate(request: Request, base: Config, batch: int) -> Choice:
+    """Return the optimizer. Its learning rate is proportional to the batch size."""
+    key = 'optim_wrapper.optimizer'
+    kind = base.optim_wrapper.optimizer.type
+    rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
+    if not request.weights:
+        why = f'known: {kind} with a learning rate of {256 * rate:g} per 256 images, proportional to the batch size.'
+        return Choice({f'{key}.lr': rate * batch}, [why])
+    optimizer: dict[str, Any] = {}
+    if 'depth' not in read_backbone(request.weights).network and kind != 'AdamW':
+        # The configs in configs/vit use these settings of AdamW.
+        optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
+        rate = 1.5e-4 / 256
+        kind = 'AdamW'
+    rate /= CONTINUED
+    why = (
+        f'customary: {kind} with a learning rate of {256 * rate:g} per 256 images. This is a tenth of the rate for random '
+        'weights, because the full rate would destroy the learned features. If the k-NN accuracy on labeled images falls, '
+        'reduce the rate.'
+    )
+    return Choice({key: {**optimizer, 'lr': rate * batch}}, [why])
+
+
+def _schedule(request: Request, base: Config, batch: int) -> Choice:
+    """Return the number of epochs, a warm-up of at most a tenth of them, and the momentum of the teacher."""
+    epochs = request.epochs or _epochs(request.images)
+    steps = request.images // batch * epochs
+    texts = [
+        f'{"known" if epochs == 200 else "customary"}: the configs of MoCo and BYOL use 200 epochs for 1.28 million images, '
+        '10 of them for the warm-up. Small data sets require more: published recipes use 400 for ImageNet-100 and 800 for '
+        'Imagenette. Start with a tenth of the epochs, and check the health page.'
+    ]
+    settings = {
+        'train_cfg.max_epochs': epochs,
+        'default_hooks.checkpoint.interval': max(1, epochs // 10),
+    }
+    schedules = base.to_dict().get('param_scheduler') or []
+    if len(schedules) > 1:
+        warm_up = min(schedules[0]['end'], max(1, epochs // 10))
+        schedules[0]['end'] = warm_up
+        schedules[1]['begin'] = warm_up
+        settings['param_scheduler'] = schedules
+    if momentum := base.get('default_hooks', {}).get('momentum'):
+        first = min(momentum.base, round(1 - 50 / max(steps, 500), 4))
+        settings['default_hooks.momentum.base'] = first
+        texts.append(
+            f"{'known' if first == momentum.base else 'customary'}: the method's ImageNet config has a teacher momentum of "
+            f'{momentum.base:g}, and short runs use a lower one. Methods without a teacher ignore this setting. At first, the '
+            f'teacher averages over {1 / (1 - first):.0f} of {steps:,} steps. In runs of 500 steps or more, it averages over '
+            'at most about a fiftieth of the steps, because with a longer average, it would stay close to its initial weights.'
+        )
+    return Choice(settings, texts)
+
+
+def _data(request: Request, base: Config) -> Choice:
+    """Return the data set, its views, and the number of data workers."""
     channels = request.channels
+    views = base.train_dataloader.dataset.to_dict()['views']
+    dataset: dict[str, Any] = dict(type='UnlabelledFolder', root=str(request.data))
+    texts = [
+        f'customary: one data worker per core of this machine ({cores()}), divided among the GPUs, but at most 16 per GPU. If '
+        'the health page shows that the training waits for data, use more workers.'
+    ]
     if request.views:
         views = named_views(request.views, like=views)
-        dataset['views'] = views
-    if channels:
-        dataset['channels'] = channels
+        for step, why in reasons(request.views):
+            texts.append(f'customary, for {request.views}: {step["type"]}, because {why}.')
+    else:
+        texts.append(
+            'customary: the views of the method, which were made for photographs. Look at them with `mmairl report views '
+            f'CONFIG`. If your images are of another kind, consider views= one of {", ".join(DOMAINS)}: for example, aerial '
+            'images have no upright direction, and mirrored text is not text.'
+        )
     if request.size != 224:
         largest = max(step['size'] for view in views for step in view if 'size' in step)
         views = [_rescale_crops(view, request.size / largest) for view in views]
-        dataset['views'] = views
     if channels not in (None, 3):
-        dataset['views'] = [_without_rgb(view) for view in views]
-    return dataset
+        views = [_without_rgb(view) for view in views]
+        texts.append('The views leave out random grayscale, saturation and hue, which require RGB.')
+    if request.views or request.size != 224 or channels not in (None, 3):
+        dataset['views'] = views
+    if channels:
+        dataset['channels'] = channels
+    workers = request.workers
+    if workers is None:
+        workers = max(1, min(MOST_WORKERS, cores() // request.gpus))
+    return Choice(
+        {'train_dataloader.num_workers': workers, 'train_dataloader.dataset': dataset}, texts
+    )
 
 
 def _rescale_crops(view: Sequence[dict], factor: float) -> list[dict]:
@@ -301,7 +405,7 @@ def _without_rgb(view: Sequence[dict]) -> list[dict]:
     for step in view:
         if step['type'] == 'ColorJitter':
             steps.append({**step, 'saturation': 0, 'hue': 0})
-        elif step['type'] not in ('RandomGrayscale', 'StainJitter'):
+        elif step['type'] not in COLORFUL:
             steps.append(step)
     return steps
 
@@ -310,19 +414,12 @@ def full_size(method: str) -> str:
     """Return the name of the config file that trains a method at full size, on ImageNet.
 
     Raises:
-        UserError: If the method is unknown. The message lists all methods, grouped by their heads.
+        UserError: If the method is unknown. The message lists all methods.
     """
     known = methods()
     if method not in known:
-        families: dict[str, list[str]] = {}
-        for name, path in known.items():
-            head = load_config(str(path)).model.head.type.removesuffix('Head')
-            families.setdefault(head, []).append(name)
-        names = '; '.join(
-            f'{family}: {", ".join(sorted(names))}' for family, names in families.items()
-        )
         raise UserError(
-            f"method: unknown name ('{method}'){closest(method.lower(), known, 0.6)}; use one of {names}",
+            f"method: unknown name ('{method}'){closest(method.lower(), known, 0.6)}; use one of {', '.join(sorted(known))}",
             code='unknown-method',
         )
     return f'{PREFIX}{known[method].relative_to(home() / "configs").as_posix()}'
