@@ -174,7 +174,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 @contextmanager
-def faults_explained(data: bytes) -> Iterator[None]:
+def faults_explained(data: bytes | None = None) -> Iterator[None]:
     """Turn an exception that a decoder raises for a faulty file into an UnreadableImage."""
     try:
         yield
@@ -185,11 +185,11 @@ def faults_explained(data: bytes) -> Iterator[None]:
         raise UnreadableImage(_reason_of(error, data)) from error
 
 
-def _reason_of(error: Exception, data: bytes) -> str:
-    if not data:
+def _reason_of(error: Exception, data: bytes | None) -> str:
+    if data == b'':
         return 'is empty'
     if isinstance(error, UnidentifiedImageError):
-        if data.startswith(TIFF):
+        if data and data.startswith(TIFF):
             return 'is damaged or not RGB (to read such a TIFF, set channels of the data set)'
         return 'is not recognized as an image'
     return f'cannot be decoded ({" ".join(str(error).split()) or type(error).__name__})'

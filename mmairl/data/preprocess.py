@@ -105,7 +105,7 @@ def recipe_of(preprocessing: Mapping[str, Any]) -> str:
     return (
         'import torchvision.transforms.v2.functional as F\n'
         f'{read}\n'
-        f"x = F.resize(x, {resize}, '{preprocessing['interpolation']}', antialias=True)\n"
+        f"x = F.resize(x, {resize}, F.InterpolationMode('{preprocessing['interpolation']}'))\n"
         f'x = F.to_dtype(F.center_crop(x, [{preprocessing["size"]}]), torch.float32, scale=True)\n'
         f'x = F.normalize(x, {list(preprocessing["mean"])}, {list(preprocessing["std"])})[None]'
     )

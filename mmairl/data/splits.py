@@ -125,30 +125,32 @@ def split_by_class(
     elif y.ndim == 2:
         held[order[: round(fraction * len(y))]] = True
     else:
-        classes, places = y.unique(return_inverse=True)
-        sizes = torch.bincount(places)
-        if sizes.min() < 2:
-            raise UserError(
-                f'class {int(classes[sizes.argmin()])} has only one image, but a split requires '
-                'two; add images, remove the class, or set separate data as evaluation.val',
-                code='class-of-one',
-            )
-        counts = _counts(sizes, fraction)
-        for number, count in enumerate(counts.tolist()):
-            members = order[places[order] == number]
-            held[members[:count]] = True
+        rank, size = _ranks(y, order)
+        # Images are held out in the order of these keys, so a larger fraction holds out a superset.
+        # The first image of a class is always held out, and the last image never is.
+        key = torch.where(rank == 0, -1.0, (rank + 0.5) / size)
+        key[rank == size - 1] = torch.inf
+        classes = int((rank == 0).sum())
+        total = min(max(round(fraction * len(y)), classes), len(y) - classes)
+        held[key.argsort(stable=True)[:total]] = True
+        if fraction >= 1:
+            held = rank < (size - 1).clamp(max=fraction)
     return (~held).nonzero().flatten(), held.nonzero().flatten()
 
 
-def _counts(sizes: Tensor, fraction: float) -> Tensor:
-    """Return how many images of each class are held out (the method of largest remainders)."""
-    if fraction >= 1:
-        return torch.full_like(sizes, int(fraction)).clamp(max=sizes - 1)
-    exact = fraction * sizes.double()
-    counts = exact.floor().long()
-    missing = round(fraction * int(sizes.sum())) - int(counts.sum())
-    counts[(counts - exact).argsort(stable=True)[:missing]] += 1
-    return counts.clamp(min=torch.ones_like(sizes), max=sizes - 1)
+def _ranks(y: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the position of each image within its class, in random order, and the class's size."""
+    classes, places, sizes = y.unique(return_inverse=True, return_counts=True)
+    if sizes.min() < 2:
+        raise UserError(
+            f'class {int(classes[sizes.argmin()])} has only one image, but a split requires two; '
+            'add images, remove the class, or set separate data as evaluation.val',
+            code='class-of-one',
+        )
+    by_class = order[places[order].argsort(stable=True)]
+    rank = torch.empty_like(order)
+    rank[by_class] = torch.cat([torch.arange(size) for size in sizes.tolist()])
+    return rank, sizes[places]
 
 
 def _require_both_sides(y: Tensor, held: Tensor) -> None:

@@ -94,7 +94,7 @@ class Tiles(ViewDataset):
     def has_content(self, number: int, y: int, x: int, background: float) -> bool:
         scan = self.scan(number)
         try:
-            with faults_explained(b''):
+            with faults_explained():
                 tile = channels_first(scan.read(y, x, self.size)[::STEP, ::STEP])
         except UnreadableImage:  # the tile remains in the data set, so that training reports it
             return True
@@ -113,7 +113,7 @@ class Tiles(ViewDataset):
     def raw(self, index: int) -> Tensor:
         number, y, x = self.corners[index].tolist()
         try:
-            with faults_explained(b''):
+            with faults_explained():
                 tile = channels_first(self.scan(number).read(y, x, self.size))
         except UnreadableImage as fault:
             raise UnreadableImage(fault.reason, self.name(index)) from fault

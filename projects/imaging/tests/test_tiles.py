@@ -150,9 +150,3 @@ def test_missing_package_is_named(package, file, scan, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with raises_code('no-package', f'require {package}.* pip install'):
         Tiles(tmp_path)
-
-
-def test_class_of_project_is_named_before_its_import(monkeypatch):
-    monkeypatch.delitem(DATASETS.module_dict, 'Tiles')
-    with raises_code('class-of-project', match=r'projects\.imaging'):
-        DATASETS.build(dict(type='Tiles', root='slides'))

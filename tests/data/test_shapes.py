@@ -1,0 +1,80 @@
+"""Drawn images and digits: balanced, reproducible, and cached."""
+
+import numpy as np
+import pytest
+import torch
+from harness.errors import raises_code
+
+from mmairl.data.dense import Scenes
+from mmairl.data.scenes import FAR, NEAR, RADIUS
+from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Digits, Shapes, contrasting, draw_image
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+def test_image_depends_only_on_seed_split_and_index():
+    few, many = Shapes(count=14), Shapes(count=26)
+    assert np.array_equal(few.images, many.images[:14]) and many.labels.tolist() == [i % 12 for i in range(26)]
+    assert (Shapes('val', count=14).images != few.images).any() and (
+        Shapes(count=14, seed=1).images != few.images
+    ).any()
+    cached = Shapes(count=14)
+    assert isinstance(cached.images, np.memmap) and np.array_equal(cached.images, few.images)
+    gray = Shapes(count=2, gray=True).raw(1)
+    assert torch.equal(gray[0], gray[2])
+    expected = np.tensordot(LUMA, few.images[1], 1)
+    assert np.abs(gray[0].numpy() - expected).max() <= 0.5 + 1e-4
+    with raises_code('unknown-split'):
+        Shapes('test')
+
+
+def test_kinds_cover_the_area_of_their_shapes():
+    """The shoelace formula gives the area of an outline, also of an outline with a hole."""
+
+    def area(points: np.ndarray) -> float:
+        x, y = points.T
+        return abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2
+
+    areas = {name: area(points) for name, points in KINDS.items()}
+    assert abs(areas['disc'] - np.pi * 0.81) < 0.03 and abs(areas['square'] - 1.56**2) < 1e-9
+    assert abs(areas['ring'] - np.pi * (0.96**2 - 0.52**2)) < 0.03 and abs(areas['frame'] - (1.68**2 - 0.88**2)) < 1e-9
+    assert abs(areas['plus'] - (2 * 1.96 * 0.56 - 0.56**2)) < 1e-9 and abs(areas['bar'] - 1.2) < 1e-9
+    assert all(np.hypot(*points.T).max() <= 1.2 for points in KINDS.values())
+
+
+def test_colors_and_positions_do_not_state_the_class():
+    """Mean colors of the classes differ by less than their standard errors would allow by far."""
+    images = np.stack([draw_image(np.random.default_rng(i), i % 12, 24) for i in range(360)])
+    means = images.reshape(30, 12, -1, 3).mean(2)
+    spread = means.std(0).mean() / 30**0.5
+    assert np.abs(means.mean(0) - means.mean((0, 1))).max() < 5 * spread
+
+
+def test_contrast_of_luminance_is_as_requested():
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        behind, contrast = random.integers(60, 200, 3).tolist(), random.uniform(*CONTRAST)
+        color = contrasting(random.random(3).tolist(), behind, contrast)
+        off = abs(np.dot(color, LUMA) - np.dot(behind, LUMA)) / 255
+        # Clipping of single channels can only lower the difference.
+        assert off <= contrast + 0.01
+
+
+def test_digits_are_held_out_by_class():
+    train, val = Digits(), Digits('val')
+    assert len(train) + len(val) == 1797 and len(val) == 359
+    assert torch.bincount(val.labels).min() >= 34 and train.raw(0).shape == (3, 32, 32)
+
+
+def test_scene_has_masks_and_depths_of_its_shapes():
+    image, mask = Scenes(count=3)[1]
+    _, depth = Scenes(count=3, target='depth')[1]
+    assert image.shape == (3, 96, 96) and mask.shape == depth.shape == (96, 96)
+    shapes = mask > 0
+    assert 0.01 < shapes.float().mean() < 0.6 and (depth[~shapes] == FAR).all()
+    assert (depth[shapes] < FAR).all() and (depth[shapes] >= np.float32(NEAR / RADIUS[1])).all()
+    outside = image[:, ~shapes].float().std()
+    assert not torch.equal(Scenes(count=3)[2][0], image) and outside > 0

@@ -1,0 +1,88 @@
+"""Data workers that die, hang, or run out of shared memory or file handles. The error states the cause."""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import pytest
+import torch
+from harness.errors import raises_code
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from mmairl.data.workers import delivered, require_handles, safe, shared_batch
+from mmairl.errors import UserError
+
+
+class Failing(Dataset):
+    """A data set of two images. Reading the second image calls `act` in the worker, once the first image has arrived."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act = act
+        self.has_first = torch.multiprocessing.Event()
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1:
+            self.has_first.wait()
+            self.act()
+        return index
+
+
+@pytest.mark.parametrize(
+    ('act', 'seconds', 'cause'),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), 600, 'killed by signal: Killed'),
+        (lambda: os._exit(1), 600, 'exited unexpectedly'),
+        (lambda: time.sleep(10), 2, 'timed out after 2 seconds'),
+    ],
+)
+def test_dead_or_hanging_worker_is_an_error(act, seconds, cause):
+    data = Failing(act)
+    with raises_code('data-workers-failed', cause):
+        for _ in delivered(DataLoader(data, num_workers=1, timeout=seconds)):
+            data.has_first.set()
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_error_of_a_data_set_passes_unchanged(workers):
+    data = Failing(lambda: [].remove(1))
+    data.has_first.set()
+    with pytest.raises(ValueError, match=r'list.remove\(x\)') as raised:
+        list(delivered(DataLoader(data, num_workers=workers)))
+    assert not isinstance(raised.value, UserError)
+
+
+FULL = RuntimeError('unable to write to file </torch_12_34_5>: No space left on device (28)')
+
+
+@pytest.mark.parametrize(('owner', 'name'), [(torch.Tensor, 'share_memory_'), (torch.UntypedStorage, '_new_shared')])
+def test_full_shared_memory_is_an_error(owner, name, monkeypatch):
+    """In a worker, torch's collate function allocates shared memory itself."""
+    images = [torch.zeros(3, 4, 4)] * 4
+    monkeypatch.setattr(owner, name, Mock(side_effect=FULL))
+    loader = safe(DataLoader(images, num_workers=1, collate_fn=default_collate))
+    with pytest.raises(UserError, match='shared memory.*--shm-size'):
+        next(delivered(loader))
+    assert len(next(iter(safe(DataLoader(images))))) == 1
+
+
+def test_other_errors_of_collate_pass_unchanged():
+    with pytest.raises(RuntimeError, match='equal size'):
+        shared_batch(default_collate, [torch.zeros(1), torch.zeros(2)])
+
+
+def test_too_few_file_handles_are_an_error(monkeypatch):
+    raised_to = []
+    monkeypatch.setattr(resource, 'setrlimit', lambda _, pair: raised_to.append(pair))
+    for limits in ((100, 4096), (10**6, 10**6)):
+        monkeypatch.setattr(resource, 'getrlimit', lambda _, pair=limits: pair)
+        require_handles(8)
+    assert raised_to == [(320, 4096)]
+    monkeypatch.setattr(resource, 'getrlimit', lambda _: (100, 100))
+    with raises_code('few-file-handles'):
+        require_handles(8)
