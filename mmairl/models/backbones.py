@@ -1,9 +1,10 @@
-"""Backbones that mmpretrain lacks, and functions that pool features or list the stages and blocks of a backbone."""
+"""Backbones that mmpretrain lacks, and functions that read the outputs, stages and blocks of any backbone."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.model import BaseModule
@@ -15,17 +16,99 @@ from mmpretrain.models.backbones.vision_transformer import (
 )
 from torch import Tensor, nn
 
-from mmairl.errors import explained
+from mmairl.errors import UserError, explained
 from mmairl.registry import MODELS
 
 
-def pooled(features: Tensor | tuple) -> Tensor:
+class Features(NamedTuple):
+    """The features of a batch of images.
+
+    Attributes:
+        pooled: One vector per image, of shape (B, C).
+        patches: A feature map of shape (B, C, rows, columns), or None if the backbone returns only pooled features.
+    """
+
+    pooled: Tensor
+    patches: Tensor | None
+
+
+def features(backbone: nn.Module, images: Tensor) -> Features:
+    """Return the pooled features and the patch features of a batch of images.
+
+    The backbone may return pooled features, a feature map, tokens (of mmpretrain, timm or torchvision), or a tuple whose last
+    item is one of these. A backbone with the argument `mask`, such as the ViT of mmpretrain's MAE, is called without a mask.
+
+    Raises:
+        UserError: If the output contains anything but such features.
+    """
+    takes_mask = 'mask' in inspect.signature(backbone.forward).parameters
+    output = last_output(backbone(images, mask=None) if takes_mask else backbone(images))
+    if output.ndim == 4:
+        return Features(output.mean(dim=(2, 3)), output)
+    if output.ndim == 2:
+        return Features(output, None)
+    patches = output[:, extra_tokens(backbone) :].transpose(1, 2)
+    grid = patch_grid(backbone, images, patches.shape[2])
+    return Features(pooled(output, backbone), patches.unflatten(2, grid))
+
+
+def pooled(output: Tensor | Sequence[Tensor], backbone: nn.Module | None = None) -> Tensor:
     """Return one vector per image from the output of a backbone.
 
-    If the backbone returns the outputs of several stages, only the last one is used. Feature maps are averaged over space.
+    Maps are averaged over space. Of tokens, the result is the class token, or the mean if the backbone has no class token.
     """
-    last = features[-1] if isinstance(features, tuple | list) else features
-    return last.mean(dim=(2, 3)) if last.ndim == 4 else last
+    last = last_output(output)
+    if last.ndim == 4:
+        return last.mean(dim=(2, 3))
+    if last.ndim == 3:
+        return last[:, 0] if backbone is None or extra_tokens(backbone) else last.mean(dim=1)
+    return last
+
+
+def last_output(output: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return the output of the last stage of a backbone, after checking that it is a tensor of features."""
+    stages = output if isinstance(output, tuple | list) else [output]
+    for stage in stages:
+        if not (isinstance(stage, Tensor) and stage.is_floating_point() and 2 <= stage.ndim <= 4):
+            kind = f'{stage.dtype}, {stage.ndim} axes' if isinstance(stage, Tensor) else type(stage)
+            raise UserError(
+                f"model.backbone: expected pooled features, a map or tokens in floating point ('{kind}'); return only these",
+                code='not-features',
+            )
+    return stages[-1]
+
+
+def extra_tokens(backbone: nn.Module) -> int:
+    """Return the number of tokens (class token and registers) that precede the patch tokens."""
+    if hasattr(backbone, 'class_token') and not hasattr(backbone, 'num_prefix_tokens'):
+        return 1  # torchvision's ViT
+    return getattr(backbone, 'num_prefix_tokens', getattr(backbone, 'num_extra_tokens', 0))
+
+
+def patch_projection(backbone: nn.Module) -> nn.Conv2d | None:
+    """Return the convolution that embeds the patches of a ViT, or None for a network without patches."""
+    first = next((part for part in backbone.modules() if isinstance(part, nn.Conv2d)), None)
+    return first if first is not None and first.kernel_size == first.stride != (1, 1) else None
+
+
+def patch_size(backbone: nn.Module) -> int:
+    """Return the side of a ViT's patches in pixels, or 1 for a network without patches."""
+    projection = patch_projection(backbone)
+    return 1 if projection is None else projection.kernel_size[0]
+
+
+def patch_grid(backbone: nn.Module, images: Tensor, patches: int) -> tuple[int, int]:
+    """Return the rows and columns of the patches of an image. Incomplete patches may be cropped or padded."""
+    size = patch_size(backbone)
+    height, width = images.shape[2:]
+    for grid in ((height // size, width // size), (-(-height // size), -(-width // size))):
+        if grid[0] * grid[1] == patches:
+            return grid
+    raise UserError(
+        f'model.backbone: {patches} patch tokens do not fit images of {height} x {width} pixels with patches of {size} '
+        f"pixels ('{type(backbone).__name__}'); set the attribute num_prefix_tokens of the backbone",
+        code='unknown-tokens',
+    )
 
 
 @MODELS.register_module()
@@ -61,6 +144,37 @@ class VisionTransformer(VisionTransformerOfMMPretrain):
         self.num_extra_tokens = 1 + registers
         super().__init__(**settings)
         self.cls_token = nn.Parameter(torch.zeros(1, 1 + registers, self.embed_dims))
+
+
+@MODELS.register_module('TimmBackbone')
+def timm_backbone(
+    name: str, tokens: bool = False, drop_path: float = 0.0, **settings: Any
+) -> nn.Module:
+    """Return a network of timm without its classifier. Its weights keep timm's names.
+
+    Args:
+        name: Name of the network in timm, such as `'vit_small_patch16_224'`.
+        tokens: Whether the network returns the tokens of a ViT, or the map of another network, instead of pooled features.
+        drop_path: Rate of stochastic depth in every block of a ViT. With timm's own `drop_path_rate`, the rate rises linearly
+            from 0.
+        **settings: Further arguments of `timm.create_model`, such as `pretrained=True`, `dynamic_img_size=True` (images of
+            several sizes), `reg_tokens=4` or `init_values=1e-5` (layer scale).
+    """
+    with explained('TimmBackbone requires timm', 'pip install timm', (ImportError,), 'no-timm'):
+        import timm
+    network = timm.create_model(name, num_classes=0, **settings)
+    for block in blocks(network) if drop_path else ():
+        block.drop_path1 = timm.layers.DropPath(drop_path)
+        block.drop_path2 = timm.layers.DropPath(drop_path)
+    if tokens:
+        network.forward = network.forward_features
+    # timm has initialized or loaded the weights, which mmengine would otherwise initialize again.
+    network.init_weights = _keep_weights
+    return network
+
+
+def _keep_weights() -> None:
+    pass
 
 
 @MODELS.register_module()

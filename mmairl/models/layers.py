@@ -1,6 +1,6 @@
 """Extract class tokens and feature maps from selected layers of a backbone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,7 +9,9 @@ from mmpretrain.models.backbones.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.backbones import RotaryVisionTransformer
+from mmairl.models.backbones import extra_tokens, patch_grid, patch_size
+
+__all__ = ['LayerOutput', 'joined_map', 'layer_outputs', 'patch_size', 'pooled_layers']
 
 
 class LayerOutput(NamedTuple):
@@ -27,27 +29,28 @@ class LayerOutput(NamedTuple):
 def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) -> list[LayerOutput]:
     """Return the outputs of the selected layers for a batch of images.
 
-    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. Layers are numbered like the items of a list,
-    so -1 is the last layer. As in DINO, a ViT's final norm is applied to the output of every layer. If a ViT has learned
-    position embeddings, they are interpolated to the size of the images.
+    The layers of a ResNet are its stages, and the layers of a ViT of mmpretrain or timm are its blocks. Layers are numbered
+    like the items of a list, so -1 is the last layer. As in DINO, a ViT's final norm is applied to the output of every layer.
+    Learned position embeddings are interpolated to the size of the images.
 
     Raises:
         UserError: If a layer does not exist, if the network has no spatial features, or if images are smaller than a patch.
     """
-    if isinstance(backbone, VisionTransformer):
-        read = _vit_outputs
-        count = len(backbone.layers)
-    elif isinstance(backbone, RotaryVisionTransformer):
-        read = _rotary_outputs
-        count = len(backbone.vit.blocks)
-    elif isinstance(backbone, ResNet):
-        read = _resnet_outputs
-        count = backbone.num_stages
-    else:
+    backbone = getattr(backbone, 'vit', backbone)
+    readers = {
+        VisionTransformer: ('layers', _mmpretrain_outputs),
+        ResNet: ('res_layers', _resnet_outputs),
+    }
+    found = [reader for kind, reader in readers.items() if isinstance(backbone, kind)]
+    if not found and hasattr(backbone, 'num_prefix_tokens'):
+        found = [('blocks', _timm_outputs)]
+    if not found:
         raise UserError(
             f"model.backbone: its layers have no spatial features ('{type(backbone).__name__}'); set a ResNet or a ViT",
             code='no-spatial-features',
         )
+    name, read = found[0]
+    count = len(getattr(backbone, name))
     for layer in layers:
         if not -count <= layer < count:
             raise UserError(
@@ -60,54 +63,46 @@ def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) ->
             f"images are smaller than a patch of {patch} x {patch} pixels ('{tuple(images.shape[2:])}'); set a larger size",
             code='image-below-patch',
         )
-    return read(backbone, images, [layer % count for layer in layers])
+    chosen = [layer % count for layer in layers]
+    in_order = sorted(set(chosen))
+    outputs = dict(zip(in_order, read(backbone, images, in_order)))
+    return [outputs[layer] for layer in chosen]
 
 
-def patch_size(backbone: nn.Module) -> int:
-    """Return the side of a ViT's patches in pixels, or 1 for a network without patches."""
-    if isinstance(backbone, RotaryVisionTransformer):
-        return backbone.patch
-    if isinstance(backbone, VisionTransformer):
-        return backbone.patch_embed.projection.kernel_size[0]
-    return 1
-
-
-def _vit_outputs(
-    backbone: VisionTransformer, images: Tensor, layers: list[int]
-) -> list[LayerOutput]:
+def _mmpretrain_outputs(
+    backbone: nn.Module, images: Tensor, layers: list[int]
+) -> Iterator[LayerOutput]:
     backbone.out_type = 'raw'
-    backbone.out_indices = sorted(set(layers))
-    tokens = dict(zip(backbone.out_indices, backbone(images)))
-    rows, columns = (-(-side // patch_size(backbone)) for side in images.shape[2:])
-    outputs = []
-    for layer in layers:
-        x = tokens[layer]
+    backbone.out_indices = layers
+    extra = extra_tokens(backbone)
+    for layer, x in zip(layers, backbone(images)):
         if backbone.final_norm and layer < len(backbone.layers) - 1:
             x = backbone.ln1(x)
-        patches = x[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
-        outputs.append(LayerOutput(x[:, 0] if backbone.num_extra_tokens else None, patches))
-    return outputs
+        patches = x[:, extra:].transpose(1, 2)
+        patches = patches.unflatten(2, patch_grid(backbone, images, patches.shape[2]))
+        yield LayerOutput(x[:, 0] if extra else None, patches)
 
 
-def _rotary_outputs(
-    backbone: RotaryVisionTransformer, images: Tensor, layers: list[int]
-) -> list[LayerOutput]:
-    rows, columns = (side - side % backbone.patch for side in images.shape[2:])
-    outputs = backbone.vit.forward_intermediates(
+def _timm_outputs(backbone: nn.Module, images: Tensor, layers: list[int]) -> Iterator[LayerOutput]:
+    patch = patch_size(backbone)
+    rows, columns = (side - side % patch for side in images.shape[2:])
+    outputs = backbone.forward_intermediates(
         images[:, :, :rows, :columns],
         indices=layers,
         return_prefix_tokens=True,
         norm=True,
         intermediates_only=True,
     )
-    in_order = dict(zip(sorted(set(layers)), outputs))
-    return [LayerOutput(in_order[layer][1][:, 0], in_order[layer][0]) for layer in layers]
+    for patches, extra in outputs:
+        yield LayerOutput(extra[:, 0] if extra_tokens(backbone) else None, patches)
 
 
-def _resnet_outputs(backbone: ResNet, images: Tensor, layers: list[int]) -> list[LayerOutput]:
-    backbone.out_indices = sorted(set(layers))
-    maps = dict(zip(backbone.out_indices, backbone(images)))
-    return [LayerOutput(None, maps[layer]) for layer in layers]
+def _resnet_outputs(
+    backbone: nn.Module, images: Tensor, layers: list[int]
+) -> Iterator[LayerOutput]:
+    backbone.out_indices = layers
+    for output in backbone(images):
+        yield LayerOutput(None, output)
 
 
 def joined_map(outputs: Sequence[LayerOutput]) -> Tensor:
