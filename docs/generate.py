@@ -14,13 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from mmairl.cli.main import COMMANDS, parser_for
+from mmairl.cli.main import COMMANDS, parser_for, summary_of
+from mmairl.cli.report import PAGES
 from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
 # Some commands have a separate parser for each of these first arguments. The empty tuple means the parser without them.
 FORMS = {
-    'report': [(), ('study',), ('claims',), ('health',), ('compare',), ('views',), ('map',)],
+    'report': [(), *((page,) for page in PAGES)],
 }
 STRUCTS = {
     struct.__name__: struct
@@ -44,7 +45,7 @@ by `python docs/generate.py`. The [exit codes](files_and_exit_codes.md) are the 
 
 def command_line() -> str:
     """Return reference/cli.md, the page of all commands."""
-    lines = [f'| [`{name}`](#mmairl-{name}) | {summary} |' for name, summary in COMMANDS.items()]
+    lines = [f'| [`{name}`](#mmairl-{name}) | {summary_of(name)} |' for name in COMMANDS]
     forms = [(name, *form) for name in COMMANDS for form in FORMS.get(name, [()])]
     sections = [section(parser_for(*words)) for words in forms]
     return CLI + '\n'.join(lines) + '\n' + ''.join(sections)

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """The same as `mmairl pack`."""
 
 import sys

@@ -8,14 +8,18 @@ that precede a batch norm, and adjusts the statistics and gains of the batch nor
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from mmairl.checkpoints.init import PretrainedBackbone
-from mmairl.checkpoints.load import first_few
-from mmairl.checkpoints.norms import is_statistic
+from mmairl.checkpoints.load import first_few, load_checkpoint, warn
+from mmairl.checkpoints.norms import is_statistic, looks_lars_trained
+from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
+from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
+from mmairl.io import output
 from mmairl.registry import WEIGHT_INITIALIZERS
 
 STATISTICS = ('keep', 'rescale')
@@ -24,6 +28,8 @@ PER = ('tensor', 'channel')
 WHOLE_NUMBERS = 'whole numbers'
 # This is the epsilon of torch's batch norm.
 EPSILON = 1e-5
+# Entries of a checkpoint's `meta` that describe its weights. They are copied to the rescaled checkpoint.
+KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')
 
 
 @dataclass(frozen=True)
@@ -257,6 +263,64 @@ def left_alone(rows: list[TensorChange]) -> str:
     skipped = sum(map(len, reasons.values()))
     parts = '; '.join(f'{why}: {first_few(names)}' for why, names in reasons.items())
     return f'{skipped} of {len(rows)} tensors were not rescaled ({parts})'
+
+
+def rescale_checkpoint(
+    lars: str,
+    out: str | Path,
+    anchor: str | None = None,
+    constant: float | None = None,
+    part: str = 'student',
+    anchor_part: str = 'student',
+) -> list[TensorChange]:
+    """Rescale the backbone in a checkpoint, and write the result to a file that contains only weights.
+
+    If the backbone is the student of a training checkpoint of mmairl or OpenMMLab, the weights of the checkpoint's other
+    networks are copied, too.
+
+    Args:
+        lars: The checkpoint of the LARS-trained network, in any known format.
+        out: The file to write.
+        anchor: The checkpoint whose norms are used, or the name of a released model such as 'torchvision:resnet50'.
+        constant: Factor by which all weights are multiplied if there is no anchor.
+        part: 'student' or 'teacher' of `lars`.
+        anchor_part: 'student' or 'teacher' of `anchor`.
+
+    Returns:
+        The change of each learned tensor.
+
+    Raises:
+        UserError: 'rescaled-twice' if the checkpoint is already rescaled, 'nothing-rescaled' if no tensor can be rescaled.
+    """
+    output(out, lars, anchor)
+    source = read_backbone(lars, part)
+    if constant and 'normrescale' in source.origin:
+        raise UserError(
+            f"{lars}: the checkpoint is already rescaled ('{source.origin['normrescale']}'); rescale the original checkpoint",
+            code='rescaled-twice',
+        )
+    target = read_backbone(anchor, anchor_part) if anchor else None
+    weights, rows = normrescale(source.weights, target and target.weights, constant)
+    skipped = left_alone(rows)
+    if all(row.why for row in rows):
+        raise UserError(
+            f'{lars}: no tensor can be rescaled ({skipped}); use an anchor of the same network',
+            code='nothing-rescaled',
+        )
+    if skipped:
+        warn(f'{lars}: {skipped}')
+    if not looks_lars_trained(source.weights):
+        warn(f'{lars}: does not look LARS-trained')
+    record = {**source.record, 'normrescale': str(target or f'constant {constant}')}
+    state = {f'backbone.{key}': value for key, value in weights.items()}
+    meta = {ORIGIN: record}
+    if source.source.startswith('mmairl') and part == 'student':
+        loaded = load_checkpoint(lars)
+        state = {**loaded.get('state_dict', {}), **state}
+        stored = loaded.get('meta', {})
+        meta |= {key: stored[key] for key in KEPT_META if key in stored}
+    write_checkpoint(dict(meta=meta, state_dict=state), out)
+    return rows
 
 
 @WEIGHT_INITIALIZERS.register_module()

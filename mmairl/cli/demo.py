@@ -1,45 +1,34 @@
-"""Pre-train a small model without labels, evaluate it, and write a page about it. This takes minutes on a CPU."""
+"""The command `mmairl demo`."""
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
-
-from mmairl.cli.flags import add_config_options, parser_of, seed
+from mmairl.cli.command import Options, Seed
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of('demo', __doc__)
-    parser.add_argument(
-        '--config',
-        default='mmairl::demo/mocov2plus_shapes.py',
-        help='train with this config (default: mmairl::demo/mocov2plus_shapes.py)',
-    )
-    parser.add_argument(
-        '--seed', type=seed, help='set the seed (default: a random seed, which is printed)'
-    )
-    parser.add_argument(
-        '--work-dir', default='work_dirs/demo', help='write here (default: work_dirs/demo)'
-    )
-    add_config_options(parser)
-    return parser.parse_args(arguments)
+def demo(
+    *,
+    config: str = 'mmairl::demo/mocov2plus_shapes.py',
+    seed: Seed | None = None,
+    work_dir: str = 'work_dirs/demo',
+    cfg_options: Options = {},  # noqa: B006  it is never changed
+) -> None:
+    """Pre-train a small model and write a page about it, in minutes on a CPU
 
-
-def main(arguments: Sequence[str]) -> None:
-    args = parse(arguments)
-
+    Args:
+        config: train with this config
+        seed: set the seed (default: a random seed, which is printed)
+        work_dir: write here
+        cfg_options: override config keys, such as optim_wrapper.optimizer.lr=0.1 (default: none)
+    """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     import secrets
 
-    from mmairl.cli.train import next_commands
     from mmairl.config import load_config
     from mmairl.engine.run import register
     from mmairl.evaluation.protocol import default_device
     from mmairl.report.demo_page import run_demo
 
     register()
-    cfg = load_config(args.config, args.cfg_options)
-    cfg.work_dir = args.work_dir
-    seed = secrets.randbelow(2**31) if args.seed is None else args.seed
+    cfg = load_config(config, cfg_options)
+    cfg.work_dir = work_dir
+    seed = secrets.randbelow(2**31) if seed is None else seed
     page = run_demo(cfg, seed, default_device())
     print(f'the page: {page.resolve()}')
-    print(*next_commands(Path(cfg.work_dir), args.config), sep='\n')

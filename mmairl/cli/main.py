@@ -1,44 +1,65 @@
-"""The console script `mmairl`. It calls the module of the command that the user names."""
+"""The console script `mmairl`. It calls the function of the command that the user names."""
 
 import argparse
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module  # noqa: TID251  the modules of the commands below
 
 from mmairl import __version__
-from mmairl.cli import prepare
-from mmairl.cli.flags import ParserBuilt, inspecting
+from mmairl.cli.command import parser_of
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.signals import prepare
 
-COMMANDS = {
-    'train': 'pre-train a model from a config',
-    'evaluate': 'measure a checkpoint: k-NN, linear, logistic regression, SVM, fine-tuning',
-    'transfer': 'run the detection, segmentation and classification tasks that papers use to compare backbones',
-    'study': 'run a study: train, evaluate and compare several configs',
-    'demo': 'pre-train a small model and write a page about it, in minutes on a CPU',
-    'normrescale': 'rescale a LARS-trained backbone to the weight norms of another checkpoint',
-    'convert': 'write a backbone in another format',
-    'analyze': 'compare representations: weight norms, CKA, geometry',
-    'report': 'write a page about results, one or several runs, or augmented views, or draw a map of images',
-    'pack': 'pack a data set into tar archives, or measure its channel statistics',
-}
+COMMANDS = (
+    'train',
+    'evaluate',
+    'study',
+    'transfer',
+    'convert',
+    'normrescale',
+    'analyze',
+    'report',
+    'embed',
+    'pack',
+    'demo',
+)
 SHELLS = ('bash', 'zsh')
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    width = max(map(len, COMMANDS))
-    lines = [f'  {name:{width}}  {summary}' for name, summary in COMMANDS.items()]
+def find(words: Sequence[str]) -> tuple[Callable[..., None], str, Sequence[str]]:
+    """Return the function of a command, the name of its program, and its arguments."""
+    command, *arguments = words
+    module = import_module(f'mmairl.cli.{command}')
+    pages = getattr(module, 'PAGES', {})
+    if arguments and arguments[0] in pages:
+        return pages[arguments[0]], f'mmairl {command} {arguments[0]}', arguments[1:]
+    return getattr(module, command), f'mmairl {command}', arguments
+
+
+def parser_for(*words: str) -> argparse.ArgumentParser:
+    """Return the parser of a command, such as `parser_for('report', 'health')`."""
+    function, program, _ = find(words)
+    return parser_of(function, program)
+
+
+def summary_of(command: str) -> str:
+    return inspect.getdoc(find([command])[0]).split('\n')[0]
+
+
+def parse(arguments: Sequence[str]) -> list[str]:
+    """Return the name of a command and its arguments. Answer `--help`, `--version` and `--print-completion`."""
     parser = argparse.ArgumentParser(
         prog='mmairl',
         usage='mmairl COMMAND [arguments]',
         description='Run one of the commands of mmairl; `mmairl COMMAND --help` lists its arguments.',
-        epilog='\n'.join(['commands:', *lines]),
+        epilog='commands:\n' + '\n'.join(f'  {name:12} {summary_of(name)}' for name in COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         'command', choices=COMMANDS, metavar='COMMAND', help='choose one of the commands below'
     )
-    parser.add_argument('arguments', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument(
         '--print-completion',
         choices=SHELLS,
@@ -49,7 +70,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if not arguments:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    return parser.parse_args(arguments)
+    parser.parse_args(arguments[:1] if arguments[0] in COMMANDS else arguments)
+    return list(arguments)
 
 
 class PrintCompletion(argparse.Action):
@@ -81,19 +103,10 @@ def print_completion(shell: str) -> None:
         ) from error
     root = argparse.ArgumentParser(prog='mmairl')
     commands = root.add_subparsers()
-    for name, summary in COMMANDS.items():
-        commands.add_parser(name, help=summary, parents=[parser_for(name)], add_help=False)
+    for name in COMMANDS:
+        parents = [parser_for(name)]
+        commands.add_parser(name, help=summary_of(name), parents=parents, add_help=False)
     print(shtab.complete(root, shell))
-
-
-def parser_for(command: str, *words: str) -> argparse.ArgumentParser:
-    """Return the parser of a command, such as `parser_for('report', 'health')`, for completion and documentation."""
-    with inspecting():
-        try:
-            import_module(f'mmairl.cli.{command}').main(words)
-        except ParserBuilt as built:
-            return built.args[0]
-    raise AssertionError(f'{command} has no parser')
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -103,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: The name of a command, followed by its arguments. Default: the arguments of this process.
     """
     prepare()
-    args = parse(sys.argv[1:] if arguments is None else arguments)
-    command = import_module(f'mmairl.cli.{args.command}')
-    one_sentence_errors(command.main)(args.arguments)
+    words = parse(sys.argv[1:] if arguments is None else arguments)
+    function, program, rest = find(words)
+    values = vars(parser_of(function, program).parse_args(rest))
+    one_sentence_errors(partial(function, **values))()

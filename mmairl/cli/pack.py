@@ -1,25 +1,14 @@
-"""Pack a data set into tar archives: mmairl pack data/imagenet/train data/imagenet/train.tar [--shard 1G].
-
-To train from an archive, set train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or
-with --shard root=data/imagenet/train-*.tar. WebDataset can read the archives, too. Unreadable images are left out and listed.
-After an interruption, the same command resumes if it writes several archives.
-
-With --statistics, print the mean and standard deviation of each channel for a config, and write nothing.
-"""
+"""The command `mmairl pack`."""
 
 import argparse
 import os
 import re
-from collections.abc import Sequence
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from mmairl.cli.flags import add_switch, count, fraction, parser_of, positive
-
-if TYPE_CHECKING:
-    from mmairl.data.datasets import FileDataset
-    from mmairl.data.shards import Shards
+from mmairl.cli.command import Count, How, Positive
+from mmairl.errors import UserError
 
 
 def size_in_bytes(text: str) -> int:
@@ -31,116 +20,75 @@ def size_in_bytes(text: str) -> int:
     return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of('pack', __doc__)
-    parser.add_argument(
-        'source',
-        help='read images in the folders SOURCE/CLASS, or in archives (SOURCE is then a file, folder or pattern)',
-    )
-    parser.add_argument(
-        'out',
-        type=Path,
-        nargs='?',
-        metavar='OUT.tar',
-        help='write this archive; required without --statistics',
-    )
-    add_switch(
-        parser,
-        '--statistics',
-        'print the mean and standard deviation of each channel, and write nothing (default: write archives)',
-    )
-    parser.add_argument(
-        '--channels',
-        type=positive,
-        metavar='N',
-        help='read images with N channels (default: RGB)',
-    )
-    add_switch(parser, '--unlabelled', 'read images at any depth, without classes (default: off)')
-    parser.add_argument(
-        '--shard',
-        type=size_in_bytes,
-        metavar='SIZE',
-        help='write several archives of about SIZE, such as 1G: OUT-000000.tar, OUT-000001.tar, ... (default: one archive)',
-    )
-    parser.add_argument(
-        '--short-side',
-        type=positive,
-        metavar='PIXELS',
-        help='shrink images whose short side is longer than PIXELS; this changes the training data (default: copy each file)',
-    )
-    parser.add_argument(
-        '--quality',
-        type=positive,
-        default=90,
-        help='--short-side: set the quality of the JPEGs (default: 90)',
-    )
-    parser.add_argument(
-        '--workers',
-        type=count,
-        help='read and decode in this many processes (default: one per core)',
-    )
-    parser.add_argument(
-        '--max-unreadable',
-        type=fraction,
-        default=0.01,
-        help='fail if more than this fraction of the files cannot be read (default: 0.01)',
-    )
-    args = parser.parse_args(arguments)
-    if (args.out is None) != args.statistics:
-        parser.error('give either OUT.tar to write, or --statistics')
-    if args.short_side and args.channels:
-        parser.error('--short-side writes RGB JPEGs; leave out --short-side or --channels')
-    return args
+def pack(
+    source: str,
+    out: Path | None = None,
+    *,
+    statistics: bool = False,
+    channels: Positive | None = None,
+    unlabelled: bool = False,
+    shard: Annotated[int, How(type=size_in_bytes)] | None = None,
+    short_side: Positive | None = None,
+    workers: Count | None = None,
+) -> None:
+    """Pack images into tar archives, or measure their channel statistics
 
+    mmairl pack data/imagenet/train data/imagenet/train.tar
 
-def main(arguments: Sequence[str]) -> None:
-    args = parse(arguments)
+    To train from an archive, set train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=OUT.tar, or with
+    --shard root=OUT-*.tar. WebDataset can read the archives, too. Unreadable images are left out and listed.
 
+    Args:
+        source: read images in the folders SOURCE/CLASS, or in archives (SOURCE is then a file, folder or pattern)
+        out: write this archive; required without --statistics
+        statistics: print the mean and standard deviation of each channel for a config, and write nothing (default: off)
+        channels: read images with N channels (default: RGB)
+        unlabelled: read images at any depth, without classes (default: off)
+        shard: write several archives of about this size, such as 1G: OUT-000000.tar, ... (default: one archive)
+        short_side: shrink images whose short side is longer than N pixels; this changes the training data (default: copy
+            each file)
+        workers: read and decode in N processes (default: one per core)
+    """
+    if (out is None) != statistics:
+        raise UserError(
+            'pack: expected either an archive to write, or --statistics; give one of them',
+            code='no-output',
+        )
+    if short_side and channels:
+        raise UserError(
+            '--short-side: writes RGB JPEGs; leave out --short-side or --channels',
+            code='short-side-channels',
+        )
     # These imports come after the parsing of arguments, because importing torch takes seconds.
     from rich.progress import track
 
-    from mmairl.data.packed import Smaller, pack
+    from mmairl.data import packed
+    from mmairl.data.datasets import ImageFolder, UnlabelledFolder
+    from mmairl.data.shards import SUFFIXES, Shards
+    from mmairl.data.statistics import channel_statistics
     from mmairl.hardware import cores
 
-    workers = cores() if args.workers is None else args.workers
-    dataset = source_of(args)
-    if args.statistics:
-        print_statistics(dataset, args.source, workers)
+    workers = cores() if workers is None else workers
+    kind = UnlabelledFolder if unlabelled or statistics else ImageFolder
+    if not os.path.isdir(source) or any(name.endswith(SUFFIXES) for name in os.listdir(source)):
+        kind = Shards
+    dataset = kind(source, channels=channels)
+    if statistics:
+        measured = channel_statistics(dataset, workers)
+        mean, std = (
+            ', '.join(f'{value:.5g}' for value in values)
+            for values in (measured.mean, measured.std)
+        )
+        print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
+        print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')
         return
-    smaller = Smaller(args.short_side, args.quality) if args.short_side else None
-    packed = left_out = 0
-    for path, reason in track(
-        pack(dataset, args.out, workers, args.shard, smaller), 'packing', len(dataset)
-    ):
-        packed += reason is None
+    smaller = packed.Smaller(short_side, quality=90) if short_side else None
+    images = packed.pack(dataset, out, workers, shard, smaller)
+    left_out = 0
+    for path, reason in track(images, 'packing', len(dataset)):
         if reason is not None:
             left_out += 1
             print(f'left out: {path} {reason}')
-    files = args.out.parent.glob(f'{escape(args.out.stem)}-*.tar') if args.shard else [args.out]
-    size = sum(file.stat().st_size for file in files)
-    print(f'{args.out}: {packed} images packed, {left_out} left out, {size / 2**30:.2f} GiB in all')
-
-
-def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
-    from mmairl.data.datasets import ImageFolder, UnlabelledFolder
-    from mmairl.data.shards import SUFFIXES, Shards
-
-    settings = dict(max_unreadable=args.max_unreadable, channels=args.channels)
-    if not os.path.isdir(args.source) or any(
-        name.endswith(SUFFIXES) for name in os.listdir(args.source)
-    ):
-        return Shards(args.source, **settings)
-    folder = UnlabelledFolder if args.unlabelled or args.statistics else ImageFolder
-    return folder(args.source, **settings)
-
-
-def print_statistics(dataset: 'FileDataset | Shards', source: str, workers: int) -> None:
-    """Print the mean and standard deviation of each channel as lines for a config."""
-    from mmairl.data.statistics import channel_statistics
-
-    measured = channel_statistics(dataset, workers)
-    mean, std = (
-        ', '.join(f'{value:.5g}' for value in values) for values in (measured.mean, measured.std)
-    )
-    print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
-    print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')
+    files = out.parent.glob(f'{escape(out.stem)}-*.tar') if shard else [out]
+    size = sum(file.stat().st_size for file in files) / 2**30
+    print(f'{out}: {len(dataset) - left_out} images packed, {left_out} left out, {size:.2f} GiB')

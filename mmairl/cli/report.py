@@ -1,162 +1,108 @@
-"""Write a page about evaluation results, a study, the papers' claims, views, the health of a run, several runs, or images.
+"""The command `mmairl report`, whose pages have a function each."""
 
-mmairl report FOLDER... [--plot X Y] [--out DIR]
-mmairl report study DIR [--figures OUT]
-mmairl report claims [DIR] [--out PAGE]
-mmairl report views CONFIG [--root DIR] [--out PAGE]
-mmairl report health WORK_DIR [--out PAGE]
-mmairl report compare RUN RUN... [--out PAGE]
-mmairl report map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--patches N] [--out PAGE]
-
-To read results in a folder that has the name of one of these pages, such as health, write ./health.
-"""
-
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from mmairl.cli.flags import (
-    add_config_options,
-    add_loading,
-    add_network,
-    add_part,
-    parser_of,
-    positive,
-    seed,
-)
+from mmairl.cli.command import Count, Device, How, Options, Part, Positive, Seed
 from mmairl.errors import UserError
 
-
-def main(arguments: Sequence[str]) -> None:
-    pages = dict(
-        study=study, claims=claims, health=health, views=views, map=image_map, compare=compare_runs
-    )
-    if arguments and arguments[0] in pages:
-        print(pages[arguments[0]](arguments[1:]))
-    else:
-        print(evaluation(arguments))
+# The functions below import modules after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
 
 
-# Each function below imports modules after it has parsed its arguments, because importing torch and OpenMMLab takes seconds.
+def report(
+    folders: list[str],
+    *,
+    plot: Annotated[list, How(nargs=2, action='append', metavar=('X', 'Y'), type=str)] = [],  # noqa: B006
+    out: str = 'work_dirs/report',
+) -> None:
+    """Write a page about results, a study, the health of a run, several runs, views, or images
 
+    mmairl report FOLDER...               a page about the results of `mmairl evaluate`
+    mmairl report study DIR               the page of a study, or figures for a paper
+    mmairl report health RUN              the health of a run
+    mmairl report compare RUN RUN...      a comparison of runs
+    mmairl report views CONFIG            training images and their views
+    mmairl report map CKPT --images DIR   a map of images
 
-def evaluation(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report', __doc__)
-    parser.add_argument(
-        'folders',
-        nargs='+',
-        help='read the results in these folders (or use study, claims, views, health, compare or map as above)',
-    )
-    parser.add_argument(
-        '--plot',
-        nargs=2,
-        action='append',
-        default=[],
-        metavar=('X', 'Y'),
-        help='plot the score named Y against the score named X (default: no plot)',
-    )
-    parser.add_argument(
-        '--out',
-        default='work_dirs/report',
-        help='write the page to this folder (default: work_dirs/report)',
-    )
-    args = parser.parse_args(arguments)
-
+    Args:
+        folders: read the results in these folders
+        plot: plot the score named Y against the score named X (default: no plot)
+        out: write the page to this folder
+    """
     from mmairl.report.evaluation_page import records_in, write_evaluation_page
 
-    records = records_in(*args.folders)
-    if not records:
+    if not records_in(*folders):
         raise UserError(
-            f'{", ".join(args.folders)}: no results; run `mmairl evaluate` first',
+            f'{", ".join(folders)}: no results; run `mmairl evaluate` first',
             code='no-results',
         )
-    return write_evaluation_page(args.out, args.plot, args.folders)
+    print(write_evaluation_page(out, plot, folders))
 
 
-def study(arguments: Sequence[str]) -> Path:
-    parser = parser_of(
-        'report study', 'Write the page of a finished study again, or figures for a paper.'
-    )
-    parser.add_argument(
-        'folder', type=Path, help='read study.json in this folder, which `mmairl study` wrote'
-    )
-    parser.add_argument(
-        '--figures',
-        type=Path,
-        metavar='OUT',
-        help='instead of the page, write figures of the effects to this folder, at column width and at text width, as SVG, '
-        'PDF and PNG, and tables of the effects as LaTeX, Markdown and CSV (default: write FOLDER/page.html)',
-    )
-    args = parser.parse_args(arguments)
+def study(folder: Path, *, figures: Path | None = None) -> None:
+    """Write the page of a finished study again, or figures for a paper
 
+    Args:
+        folder: read study.json in this folder, which `mmairl study` wrote
+        figures: instead of the page, write figures of the effects to this folder, as SVG, PDF and PNG, and tables as LaTeX,
+            Markdown and CSV (default: write FOLDER/page.html)
+    """
     from mmairl.io import read_json
     from mmairl.study.pages.study_page import write_figures, write_study_page
 
-    record = read_json(args.folder / 'study.json')
-    if not args.figures:
-        return write_study_page(record, args.folder / 'page.html')
-    if not write_figures(record, args.figures):
+    record = read_json(folder / 'study.json')
+    if not figures:
+        print(write_study_page(record, folder / 'page.html'))
+        return
+    if not write_figures(record, figures):
         raise UserError(
-            f'--figures: {args.folder} has no comparison; finish runs of at least two rows of the study',
+            f'--figures: {folder} has no comparison; finish runs of at least two rows of the study',
             code='no-figures',
         )
-    return args.figures
+    print(figures)
 
 
-def claims(arguments: Sequence[str]) -> Path:
-    parser = parser_of(
-        'report claims',
-        "Write a page about the papers' claims that mmairl's studies test, with the verdicts of finished studies.",
-    )
-    parser.add_argument(
-        'folder',
-        nargs='?',
-        default='work_dirs/studies',
-        help='read the studies in this folder (default: work_dirs/studies)',
-    )
-    parser.add_argument('--out', help='write this page (default: FOLDER/claims.html)')
-    args = parser.parse_args(arguments)
+def health(work_dir: Path, *, out: Path | None = None) -> None:
+    """Write the health page of a run
 
-    from mmairl.study.pages.claims_page import write_claims_page
-
-    return write_claims_page(args.folder, args.out or Path(args.folder) / 'claims.html')
-
-
-def health(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report health', 'Write the health page of a run.')
-    parser.add_argument(
-        'work_dir', help='read the work dir of a training run that used a HealthHook'
-    )
-    parser.add_argument('--out', help='write this page (default: WORK_DIR/health.html)')
-    args = parser.parse_args(arguments)
-
+    Args:
+        work_dir: read the work dir of a training run that used a HealthHook
+        out: write this page (default: WORK_DIR/health.html)
+    """
     from mmairl.report.health_page import write_health_page
 
-    return write_health_page(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
+    print(write_health_page(work_dir, out or work_dir / 'health.html'))
 
 
-def views(arguments: Sequence[str]) -> Path:
-    parser = parser_of(
-        'report views',
-        'Write a page with some training images and their views, so that you can check the views before a run.',
-    )
-    parser.add_argument(
-        'config', help='use this pre-training config, such as configs/mocov2plus_r18_folder_100e.py'
-    )
-    parser.add_argument('--root', help='read images here (default: train_dataloader.dataset.root)')
-    parser.add_argument(
-        '--views',
-        help="use the views for a kind of images: satellite, microscopy, medical_grey or documents (default: the config's)",
-    )
-    parser.add_argument(
-        '--seed',
-        type=seed,
-        default=0,
-        help='set the seed for the choice of images and for their views (default: 0)',
-    )
-    parser.add_argument('--out', help='write this page (default: work_dirs/views/CONFIG.html)')
-    add_config_options(parser)
-    args = parser.parse_args(arguments)
+def compare(runs: list[str], *, out: str = 'work_dirs/compare.html') -> None:
+    """Write a page that compares training runs
 
+    Args:
+        runs: read the work dirs of two or more training runs
+        out: write this page
+    """
+    from mmairl.report.compare_page import write_compare_page
+
+    print(write_compare_page(runs, out))
+
+
+def views(
+    config: str,
+    *,
+    root: str | None = None,
+    seed: Seed = 0,
+    out: str | None = None,
+    cfg_options: Options = {},  # noqa: B006  it is never changed
+) -> None:
+    """Write a page with some training images and their views, so that you can check the views before a run
+
+    Args:
+        config: use this pre-training config, such as configs/mocov2plus_r18_folder_100e.py
+        root: read images here (default: train_dataloader.dataset.root)
+        seed: set the seed for the choice of images and for their views (default: 0)
+        out: write this page (default: work_dirs/views/CONFIG.html)
+        cfg_options: override config keys, such as train_dataloader.dataset.views=documents (default: none)
+    """
     from mmairl.config import load_config
     from mmairl.engine.checks import check_config
     from mmairl.engine.run import register
@@ -164,68 +110,47 @@ def views(arguments: Sequence[str]) -> Path:
     from mmairl.report.views_page import write_views_page
 
     register()
-    flags = {
-        'train_dataloader.dataset.root': args.root,
-        'train_dataloader.dataset.views': args.views,
-    }
-    options = {key: value for key, value in flags.items() if value}
-    cfg = load_config(args.config, {**options, **args.cfg_options})
+    options = {'train_dataloader.dataset.root': root} if root else {}
+    cfg = load_config(config, {**options, **cfg_options})
     check_config(cfg)
-    out = output(args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.config)
-    return write_views_page(cfg, out, args.seed)
+    page = output(out or f'work_dirs/views/{Path(config).stem}.html', config)
+    print(write_views_page(cfg, page, seed))
 
 
-def compare_runs(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report compare', 'Write a page that compares training runs.')
-    parser.add_argument('runs', nargs='+', help='read the work dirs of two or more training runs')
-    parser.add_argument(
-        '--out',
-        default='work_dirs/compare.html',
-        help='write this page (default: work_dirs/compare.html)',
-    )
-    args = parser.parse_args(arguments)
+def image_map(
+    checkpoint: str,
+    *,
+    images: list[str],
+    part: Part = 'student',
+    config: str | None = None,
+    size: Positive | None = None,
+    batch: Positive = 64,
+    workers: Count = 0,
+    device: Device | None = None,
+    seed: Seed = 0,
+    out: Path = Path('work_dirs/map.html'),
+) -> None:
+    """Write a page with a map of images, on which similar images are near each other
 
-    from mmairl.report.compare_page import write_compare_page
-
-    return write_compare_page(args.runs, args.out)
-
-
-def image_map(arguments: Sequence[str]) -> Path:
-    parser = parser_of(
-        'report map', 'Write a page with a map of images, near-duplicates, outliers and groups.'
-    )
-    parser.add_argument(
-        'checkpoint', help='compute features with this checkpoint in any known format'
-    )
-    parser.add_argument(
-        '--images',
-        required=True,
-        nargs='+',
-        help='map the images in these folders or archives of `mmairl pack`',
-    )
-    add_part(parser)
-    add_network(parser)
-    parser.add_argument(
-        '--size',
-        type=positive,
-        metavar='PIXELS',
-        help='set the side of the center crop (default: as in training if the checkpoint states it, else 224)',
-    )
-    add_loading(parser)
-    parser.add_argument(
-        '--seed',
-        type=seed,
-        default=0,
-        help='set the seed of the map and of the groups (default: 0)',
-    )
-    parser.add_argument('--out', help='write this page (default: map.html next to the checkpoint)')
-    args = parser.parse_args(arguments)
-
+    Args:
+        checkpoint: compute features with this checkpoint in any known format
+        images: map the images in these folders (with or without classes) or archives
+        part: choose the network in the checkpoint
+        config: build the network of this config; required for networks other than ResNets and ViTs (default: detect it)
+        size: set the side of the center crop (default: as in training if the checkpoint states it, else 224)
+        batch: compute on N images at a time
+        workers: load images in N processes (default: 0)
+        device: compute on this device (default: the GPU if any)
+        seed: set the seed of the map and of the groups (default: 0)
+        out: write this page
+    """
     from mmairl.io import output
     from mmairl.report.map_page import map_images
 
-    args.out = args.out or Path(args.checkpoint).with_name('map.html')
-    output(args.out, args.checkpoint, args.config, *args.images)
-    if len(args.images) == 1:
-        args.images = args.images[0]
-    return map_images(**vars(args))
+    output(out, checkpoint, config, *images)
+    settings = dict(part=part, config=config, size=size, batch=batch, workers=workers)
+    source = images[0] if len(images) == 1 else images
+    print(map_images(checkpoint, source, out, seed=seed, device=device, **settings))
+
+
+PAGES = dict(study=study, health=health, compare=compare, views=views, map=image_map)

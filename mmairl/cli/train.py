@@ -1,16 +1,12 @@
-"""Pre-train a model from a config: mmairl train configs/mocov2plus_r50_200e.py [--work-dir DIR] [--resume] ...
+"""The command `mmairl train`."""
 
-With --suggest, print a config for custom images instead.
-"""
-
-import argparse
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from mmairl.cli.flags import add_config_options, add_launcher, add_switch, parser_of, positive, seed
+from mmairl.cli.command import How, Launcher, Options, Positive, Seed
+from mmairl.errors import UserError
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -18,231 +14,102 @@ if TYPE_CHECKING:
 
 # Environment variables that torchrun, Slurm and mmairl/signals.sh set when they start the same command again.
 RESTARTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMAIRL_STARTED_AGAIN')
+# The environment variable in which each launcher states the number of processes.
+PROCESSES = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'none': ''}
+Resume = Annotated[str, How(nargs='?', const='auto', metavar='CKPT')]
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of('train', __doc__)
-    parser.add_argument(
-        'config',
-        nargs='?',
-        help='train this config, such as configs/mocov2plus_r50_200e.py; required without --suggest',
-    )
-    add_run(parser)
-    add_batch(parser)
-    add_suggestion(parser)
-    add_processes(parser)
-    args = parser.parse_args(arguments)
-    if args.suggest and args.config:
-        parser.error(
-            f"--suggest: cannot be combined with a config ('{args.config}'); choose a method by --method, such as --method byol"
+def train(
+    config: str | None = None,
+    *,
+    work_dir: str | None = None,
+    resume: Resume | None = None,
+    amp: bool = False,
+    strategy: str | None = None,
+    per_gpu: Positive | None = None,
+    auto_scale_lr: bool = False,
+    seed: Seed | None = None,
+    log: list[Literal['wandb', 'mlflow', 'tensorboard']] = (),
+    launcher: Launcher = 'none',
+    cfg_options: Options = {},  # noqa: B006  it is never changed
+    suggest: str | None = None,
+    method: str = 'mocov2plus',
+    gpus: Positive = 1,
+    channels: Positive | None = None,
+    weights: str | None = None,
+) -> None:
+    """Pre-train a model from a config, such as configs/mocov2plus_r50_200e.py
+
+    With --suggest, print a config for your own images instead.
+
+    Args:
+        config: train this config, such as configs/mocov2plus_r50_200e.py; required without --suggest
+        work_dir: write logs and checkpoints here (default: work_dir of the config if it is set, else work_dirs/CONFIG)
+        resume: resume from CKPT, or without a value from the newest checkpoint in the work dir (default: start at step 0)
+        amp: train in mixed precision (default: off)
+        strategy: divide the states of the optimizer, and with some strategies also the gradients and the model, among the
+            processes: zero1, zero2, zero3, deepspeed1, deepspeed2, ... (default: each process has a full copy)
+        per_gpu: process N images per GPU at a time, and accumulate gradients up to the total batch (default: no accumulation)
+        auto_scale_lr: scale the learning rate to the batch size as auto_scale_lr of the config specifies (default: off)
+        seed: set the seed; two runs on a CPU with the same seed are equal bit for bit (default: random)
+        log: also log curves to these services (default: log files only)
+        launcher: set the launcher that started the processes of this run
+        cfg_options: override config keys, such as optim_wrapper.optimizer.lr=0.1 (default: none)
+        suggest: print a config for the images in this folder, with reasons for its values, and exit (default: train)
+        method: --suggest: choose the method, such as byol or smocov2plus
+        gpus: --suggest: set the number of GPUs
+        channels: --suggest: read images with N channels from TIFF, PNG or NPY files (default: RGB)
+        weights: --suggest: start from this checkpoint, or from a released model such as timm:NAME (default: from scratch)
+    """
+    if bool(config) == bool(suggest):
+        raise UserError(
+            'train: expected a config, or --suggest with a folder of images; give one of them',
+            code='no-config',
         )
-    if args.suggest and not (args.images or args.data):
-        parser.error('--suggest requires the number of images; give --images N or --data DIR')
-    if not args.suggest and not args.config:
-        parser.error('give a config, or --suggest --images N to print one')
-    return args
-
-
-def add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        '--work-dir',
-        help='write logs and checkpoints here (default: work_dir of the config if it is set, else work_dirs/CONFIG)',
-    )
-    parser.add_argument(
-        '--resume',
-        nargs='?',
-        const='auto',
-        metavar='CHECKPOINT',
-        help='resume from CHECKPOINT, or without a value from the newest checkpoint in the work dir (default: start at step 0)',
-    )
-    add_switch(parser, '--amp', 'train in mixed precision (default: off)')
-    parser.add_argument(
-        '--strategy',
-        metavar='NAME',
-        help='split the states of the optimizer, and with some strategies also the gradients and the model, among processes: '
-        'zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, ..., or a DeepSpeed config NAME.json (default: each '
-        'process has a full copy)',
-    )
-    parser.add_argument(
-        '--log',
-        nargs='+',
-        default=[],
-        metavar='LOGGER',
-        help='also log curves to wandb, mlflow or tensorboard (default: log files only)',
-    )
-    parser.add_argument(
-        '--seed',
-        type=seed,
-        help='set the seed; two runs on a CPU with the same seed are equal bit for bit (default: random)',
-    )
-    add_config_options(parser)
-
-
-def add_batch(parser: argparse.ArgumentParser) -> None:
-    add_switch(
-        parser,
-        '--auto-scale-lr',
-        'scale the learning rate to the batch size as auto_scale_lr of the config specifies (default: off)',
-    )
-    parser.add_argument(
-        '--per-gpu',
-        type=positive,
-        metavar='N',
-        help='process N images per GPU at a time, and accumulate gradients up to the total batch (default: no accumulation)',
-    )
-
-
-def add_suggestion(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group('--suggest')
-    add_switch(
-        group,
-        '--suggest',
-        'print a config for custom images, with reasons for its values, and exit (default: train)',
-    )
-    group.add_argument(
-        '--method',
-        default='mocov2plus',
-        help='--suggest: choose the method, such as byol or smocov2plus (default: mocov2plus)',
-    )
-    group.add_argument(
-        '--images',
-        type=positive,
-        metavar='N',
-        help='--suggest: set the number of images; required without --data, ignored with --data (default: none)',
-    )
-    group.add_argument(
-        '--gpus',
-        type=positive,
-        default=1,
-        metavar='N',
-        help='--suggest: set the number of GPUs (default: 1)',
-    )
-    group.add_argument(
-        '--channels',
-        type=positive,
-        metavar='N',
-        help='--suggest: read images with N channels from TIFF, PNG or NPY files (default: RGB)',
-    )
-    group.add_argument(
-        '--data',
-        metavar='DIR',
-        help='--suggest: count the images in DIR and, without --views, choose the views that suit them (default: none)',
-    )
-    group.add_argument(
-        '--views',
-        help='--suggest: use the views for a kind of images: satellite, microscopy, medical_grey or documents (default: the '
-        'views that suit the images in --data; without --data, the views of the method)',
-    )
-    group.add_argument(
-        '--weights',
-        metavar='CKPT',
-        help='--suggest: start from this checkpoint, or from a released model such as timm:NAME (default: from scratch)',
-    )
-
-
-def add_processes(parser: argparse.ArgumentParser) -> None:
-    add_launcher(parser, default='none')
-    # OpenMMLab's `mim train mmairl --gpus 0` passes --device, so it must be accepted.
-    parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)
-    parser.add_argument(
-        '--local_rank',
-        '--local-rank',
-        type=int,
-        help='set the local rank, which old launchers pass (default: the environment variable LOCAL_RANK)',
-    )
-
-
-def main(arguments: Sequence[str]) -> None:
-    args = parse(arguments)
-    if args.device:
-        os.environ['CUDA_VISIBLE_DEVICES'] = ''
-    if args.local_rank is not None:
-        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    if args.suggest:
-        print_suggestion(args)
-        return
-
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
-    from mmengine.dist import get_world_size, is_main_process
+    from mmengine.dist import is_main_process
 
     from mmairl.config import load_config
-    from mmairl.engine.run import join, train
+    from mmairl.engine import run
     from mmairl.signals import stop_processes
 
-    cfg = load_config(args.config, args.cfg_options)
-    apply(args, cfg)
-    if args.per_gpu is not None:
-        from mmairl.apis.batch_layout import follow, plan
+    if suggest:
+        from mmairl.apis.suggest import suggest_for
 
-        join(cfg, args.launcher)
-        follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
-    runner = train(cfg, args.launcher)
+        run.register()
+        print(suggest_for(suggest, method, gpus=gpus, channels=channels, weights=weights))
+        return
+    cfg = load_config(config, cfg_options)
+    cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{Path(config).stem}'
+    choose_start(cfg, resume)
+    if amp:
+        use_mixed_precision(cfg)
+    if strategy:
+        cfg.strategy = run.strategy_named(strategy)
+    if per_gpu:
+        accumulate(cfg, per_gpu, int(os.environ.get(PROCESSES[launcher], 1)))
+    if auto_scale_lr:
+        cfg.auto_scale_lr.enable = True
+    if log:
+        from mmairl.engine.logging import log_to
+
+        log_to(cfg, list(log))
+    if seed is not None:
+        cfg.randomness.seed = seed
+    runner = run.train(cfg, launcher)
     if is_main_process():
-        print(result_lines(runner, args.config))
+        print('\n'.join(result_lines(runner, config)))
     stop_processes()
 
 
-def result_lines(runner: 'Runner', config: str | None) -> str:
-    """Return lines with the final loss, the last checkpoint, and the commands that users run next."""
-    work_dir = Path(runner.work_dir)
-    hub = runner.message_hub
-    lines = []
-    if 'train/loss' in hub.log_scalars:
-        loss = hub.get_scalar('train/loss').current()
-        lines.append(f'final loss {loss:.4g} after {runner.iter} steps')
-    return '\n'.join([*lines, *next_commands(work_dir, config)])
-
-
-def next_commands(work_dir: Path, config: str | None) -> list[str]:
-    """Return lines with the last checkpoint of a run, and with commands to evaluate it and to report the health of the run."""
-    lines = []
-    note = work_dir / 'last_checkpoint'
-    if note.is_file():
-        checkpoint = note.read_text().strip()
-        evaluate = ['mmairl', 'evaluate', 'knn', config or 'CONFIG', checkpoint]
-        lines.append(f'checkpoint {checkpoint}')
-        lines.append(f'next: {shlex.join(evaluate)}')
-    lines.append(f'next: {shlex.join(["mmairl", "report", "health", str(work_dir)])}')
-    return lines
-
-
-def print_suggestion(args: argparse.Namespace) -> None:
-    from mmairl.apis.suggest import suggest, suggest_for
-    from mmairl.engine.run import register
-
-    register()
-    options = dict(gpus=args.gpus, channels=args.channels, weights=args.weights, views=args.views)
-    if args.data:
-        print(suggest_for(args.data, args.method, **options))
-    else:
-        print(suggest(args.method, args.images, **options))
-
-
-def apply(args: argparse.Namespace, cfg: 'Config') -> None:
-    """Change the config as the flags of the command line specify."""
-    cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
+def choose_start(cfg: 'Config', resume: str | None) -> None:
+    """Set the keys of the config that choose the checkpoint to resume from."""
     restarted = any(int(os.environ.get(name, 0)) for name in RESTARTS)
-    if restarted and not args.resume:
-        args.resume = 'auto'
-    if args.resume == 'auto':
+    if resume == 'auto' or (restarted and not resume):
         cfg.resume = 'auto'
-    elif args.resume:
+    elif resume:
         cfg.resume = 'again' if restarted else True
-        cfg.load_from = args.resume
-    if args.amp:
-        use_mixed_precision(cfg)
-    if args.strategy:
-        from mmairl.engine.run import strategy_named
-
-        cfg.strategy = strategy_named(args.strategy)
-    if args.auto_scale_lr:
-        cfg.auto_scale_lr.enable = True
-    if args.log:
-        from mmairl.engine.logging import log_to
-
-        log_to(cfg, args.log)
-    if args.seed is not None:
-        cfg.randomness.seed = args.seed
+        cfg.load_from = resume
 
 
 def use_mixed_precision(cfg: 'Config') -> None:
@@ -255,3 +122,45 @@ def use_mixed_precision(cfg: 'Config') -> None:
         including_emulation=False
     )
     cfg.optim_wrapper.dtype = 'bfloat16' if bfloat16 else 'float16'
+
+
+def accumulate(cfg: 'Config', per_gpu: int, processes: int) -> None:
+    """Accumulate gradients, so that the total batch stays the same if a process takes `per_gpu` images at a time."""
+    total, at_once = cfg.total_batch_size, processes * per_gpu
+    if total % at_once:
+        raise UserError(
+            f"--per-gpu: {processes} processes x {per_gpu} images do not divide the total batch ('{total}'); "
+            'choose another number',
+            code='bad-batch',
+        )
+    cfg.train_dataloader.pop('batch_size', None)
+    cfg.optim_wrapper.accumulative_counts = total // at_once
+
+
+def result_lines(runner: 'Runner', config: str) -> list[str]:
+    """Return lines with the final loss, the last checkpoint, and commands that work as the next step."""
+    work_dir = Path(runner.work_dir)
+    logged = runner.message_hub.log_scalars
+    lines = []
+    if 'train/loss' in logged:
+        loss = logged['train/loss'].current()
+        lines.append(f'final loss {loss:.4g} after {runner.iter} steps')
+    note = work_dir / 'last_checkpoint'
+    if note.is_file():
+        checkpoint = note.read_text().strip()
+        lines.append(f'checkpoint {checkpoint}')
+        if has_images(runner.cfg):
+            words = ['mmairl', 'evaluate', 'knn', config, checkpoint]
+            lines.append(f'next: {shlex.join(words)}')
+    if any('health' in name for name in logged):
+        lines.append(f'next: {shlex.join(["mmairl", "report", "health", str(work_dir)])}')
+    return lines
+
+
+def has_images(cfg: 'Config') -> bool:
+    """Return whether the folders of the evaluation's images exist."""
+    from mmairl.config import walk
+
+    evaluation = cfg.get('evaluation') or {}
+    roots = [value for keys, value in walk(evaluation) if keys and keys[-1] == 'root']
+    return 'train' in evaluation and all(Path(root).exists() for root in roots)

@@ -1,0 +1,186 @@
+"""Make a command of a function: its signature gives the arguments, and its docstring gives their help.
+
+A parameter before `*` is a positional argument, and a keyword-only parameter `per_gpu` is the option `--per-gpu`.
+Imports at the top of this module must be fast, because `--help` must be fast.
+"""
+
+import argparse
+import ast
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+
+class How:
+    """How argparse reads a parameter, as in `Annotated[int, How(metavar='N')]`."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+
+def parser_of(function: Callable[..., None], program: str) -> argparse.ArgumentParser:
+    """Return the parser of a command."""
+    text, _, documented = inspect.getdoc(function).partition('\n\nArgs:\n')
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = typing.get_type_hints(function, include_extras=True)
+    lines = re.findall(r'^    (\w+): (.*(?:\n {8}.*)*)', documented, re.MULTILINE)
+    helps = {name: ' '.join(help.split()) for name, help in lines}
+    for name, parameter in inspect.signature(function).parameters.items():
+        add_argument(parser, parameter, kinds[name], helps[name])
+    return parser
+
+
+def add_argument(
+    parser: argparse.ArgumentParser, parameter: inspect.Parameter, kind: Any, text: str
+) -> None:
+    """Add the argument for a parameter of this type. The help states the default unless the text states it."""
+    options = options_of(kind)
+    default = parameter.default
+    required = default is parameter.empty
+    if not required:
+        options['default'] = default
+        if default not in (None, False, (), '') and '(default' not in text and default != {}:
+            text += f' (default: {default})'
+    name, flag = parameter.name, f'--{parameter.name.replace("_", "-")}'
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        if required:
+            options['required'] = True
+        parser.add_argument(flag, help=text.replace('%', '%%'), **options)
+    else:
+        if not required:
+            options.setdefault('nargs', '?')
+        parser.add_argument(name, help=text.replace('%', '%%'), **options)
+
+
+def options_of(kind: Any) -> dict[str, Any]:
+    """Return the options with which argparse reads a value of this type."""
+    if typing.get_origin(kind) is Annotated:
+        inner, how = typing.get_args(kind)
+        return options_of(inner) | how.options
+    parts = typing.get_args(kind)
+    match typing.get_origin(kind):
+        case types.UnionType | typing.Union:
+            inner = options_of(next(part for part in parts if part is not types.NoneType))
+            switch = inner.get('action') == 'store_true'
+            return dict(action=argparse.BooleanOptionalAction) if switch else inner
+        case typing.Literal:
+            return dict(choices=parts)
+        case found if found is list:
+            return options_of(parts[0]) | dict(nargs='+')
+        case found if found is tuple:
+            return dict(nargs=len(parts))
+    if kind is bool:
+        return dict(action='store_true')
+    return dict(type=kind)
+
+
+def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return a function that parses whole numbers from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        value = int(text) if re.fullmatch(r'-?\d+', text) else None
+        if value is None or not least <= value <= most:
+            values = f'from {least} to {most}' if most < math.inf else f'of {least} or more'
+            raise argparse.ArgumentTypeError(
+                f'{text!r}: expected a whole number {values}; correct the number'
+            )
+        return value
+
+    return parse
+
+
+def above_zero(text: str) -> float:
+    """Parse a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f'{text!r}: expected a number above 0; correct the number')
+    return value
+
+
+def device(text: str) -> str:
+    """Parse the name of a device, and raise if torch cannot use this device on this machine."""
+    if text == 'cpu':
+        return text
+    import torch
+
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: the device is not available ({reason}); give cpu, cuda or cuda:N'
+        ) from error
+    return text
+
+
+class KeyValues(argparse.Action):
+    """Parse `key=value ...` like OpenMMLab's tools, but keep spaces in text and accept dictionaries such as `{a: 1}`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Sequence[str],
+        option: str | None = None,
+    ) -> None:
+        options = dict(getattr(namespace, self.dest) or {})
+        for word in values:
+            key, equals, text = word.partition('=')
+            try:
+                if not equals:
+                    raise ValueError('no =')
+                options[key] = value_of(text.strip())
+            except ValueError as error:
+                reason = ' '.join(str(error).split())
+                raise argparse.ArgumentError(
+                    self, f'{word}: expected key=value ({reason})'
+                ) from error
+        setattr(namespace, self.dest, options)
+
+
+def value_of(text: str) -> Any:
+    """Parse the value of a config key: a Python literal, a YAML list or mapping, a list without brackets, or text.
+
+    >>> value_of('(1, [2, a])')
+    (1, [2, 'a'])
+    """
+    try:
+        value = ast.literal_eval(text)
+        return list(value) if isinstance(value, tuple) and text[0] != '(' else value
+    except (ValueError, SyntaxError):
+        pass
+    if text[:1] in ('[', '{', '('):
+        import yaml
+
+        from mmairl.io import PlainLoader
+
+        is_tuple = text[0] == '('
+        try:
+            value = yaml.load(f'[{text[1:-1]}]' if is_tuple else text, PlainLoader)
+        except yaml.YAMLError as error:
+            raise ValueError(error) from error
+        return tuple(value) if is_tuple else value
+    if ',' in text:
+        return [value_of(part) for part in text.split(',')]
+    return {'true': True, 'false': False}.get(text.lower(), text)
+
+
+Count = Annotated[int, How(type=whole(0), metavar='N')]
+Positive = Annotated[int, How(type=whole(1), metavar='N')]
+Seed = Annotated[int, How(type=whole(0, 2**32 - 1))]
+AboveZero = Annotated[float, How(type=above_zero)]
+Device = Annotated[str, How(type=device)]
+Options = Annotated[dict, How(nargs='+', action=KeyValues, metavar='KEY=VALUE', type=str)]
+Part = Literal['student', 'teacher']
+Launcher = Literal['none', 'pytorch', 'slurm']
