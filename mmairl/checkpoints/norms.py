@@ -75,26 +75,6 @@ def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
     return statistics.median(typical) if typical else None
 
 
-def predicted_times(
-    weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
-) -> dict[str, float]:
-    """Predict by which factors the best learning rate for fine-tuning `weights` differs from the best rate for `anchor`.
-
-    The result has one factor that follows from the kernels, and one that follows from the gains. A kernel w before a batch
-    norm has a gradient proportional to 1 / |w|, so a step turns the kernel by an angle proportional to rate / |w|^2. A kernel
-    with a larger norm therefore needs a higher rate. Features are proportional to the gains, and the curvature of a
-    classifier's loss is proportional to the square of the features, so larger gains need a lower rate.
-    """
-    factors = {}
-    kernels = typical_growth(weights), typical_growth(anchor)
-    if all(kernels):
-        factors['kernels'] = (kernels[0] / kernels[1]) ** 2
-    gains = typical_gain(weights), typical_gain(anchor)
-    if all(gains):
-        factors['gains'] = (gains[1] / gains[0]) ** 2
-    return factors
-
-
 def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:
     """Return whether the median norm of the 3x3 convolutions is more than LARS_GROWTH times the initial norm.
 

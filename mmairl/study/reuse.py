@@ -66,7 +66,7 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
         return {}
     part = asked.along and asked.along.part
     sources = {role: _weights_in(Path(source), part) for role, source in roles(made).items()}
-    # Rescaled weights depend on these images, because batch norm's statistics are measured on them (unless `exact` is set).
+    # Rescaled weights depend on these images, because batch norm's statistics are measured on them.
     if asked.rescaled:
         sources['data'] = known_data(_config_in(folder).evaluation.train)
     return {**config_identity(asdict(made)), **sources}
@@ -135,20 +135,19 @@ def rescaled_weights(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
     """Return the weights of another run after NormRescale, and a summary of their training.
 
     Rescaling changes the activations of the network, so batch norm's statistics are measured again. With the old statistics,
-    the accuracy of k-NN would be at chance. The exact form of NormRescale (`exact`) computes the new statistics itself.
+    the accuracy of k-NN would be at chance.
     """
     start = time.perf_counter()
     backbone = read_backbone(str(last_checkpoint(Path(made.of))))
     anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights
-    rescaled, _ = normrescale(backbone.weights, anchor, made.constant, made.per, exact=made.exact)
+    rescaled, _ = normrescale(backbone.weights, anchor, made.constant)
     backbone.weights.update(rescaled)
     network = load_backbone(cfg, backbone)
-    if not made.exact:
-        how = extraction(cfg, default_device(), default_workers())
-        data = DATASETS.build(cfg.evaluation.train)
-        step = max(1, len(data) // (STATISTICS * how.batch_size))
-        batches = how.images(Subset(data, range(0, len(data), step)), 'batch statistics')
-        refresh_statistics(network.to(how.device), (images for images, *_ in batches))
+    how = extraction(cfg, default_device(), default_workers())
+    data = DATASETS.build(cfg.evaluation.train)
+    step = max(1, len(data) // (STATISTICS * how.batch_size))
+    batches = how.images(Subset(data, range(0, len(data), step)), 'batch statistics')
+    refresh_statistics(network.to(how.device), (images for images, *_ in batches))
     backbone.weights.update(network.cpu().state_dict())
     seconds = time.perf_counter() - start
     trained = read_json(Path(made.of) / 'trained.json', Trained)

@@ -45,8 +45,6 @@ class Rescaled(Declared, frozen=True):
     of: str
     anchor: str | None = None
     constant: Annotated[float, Meta(gt=0)] | None = None
-    per: Literal['tensor', 'channel'] = 'tensor'
-    exact: bool = False
 
     def __post_init__(self) -> None:
         if (self.anchor is None) == (self.constant is None):

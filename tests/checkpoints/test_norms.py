@@ -8,7 +8,6 @@ from mmairl.checkpoints import init
 from mmairl.checkpoints.norms import (
     growth,
     looks_lars_trained,
-    predicted_times,
     typical_gain,
     typical_growth,
     weight_norms,
@@ -45,10 +44,7 @@ def test_warning_only_for_trainable_grown_backbone(tmp_path, monkeypatch):
     assert not looks_lars_trained({'w': torch.ones(3)}), 'weights without 3x3 convolutions look LARS-trained'
 
 
-def test_predicted_rates_of_kernels_and_gains():
-    usual = torchvision.models.resnet18().state_dict()
-    long = {key: 3 * value if value.ndim == 4 else value for key, value in usual.items()}
-    gains = {key: 2 * value if value.ndim == 1 and key.endswith('weight') else value for key, value in usual.items()}
-    assert predicted_times(long, usual)['kernels'] == pytest.approx(9)
-    assert predicted_times(gains, usual)['gains'] == pytest.approx(1 / 4) and typical_gain(usual) == 1
-    assert predicted_times({'w': torch.ones(3)}, usual) == {}
+def test_typical_gain_is_the_median_over_batch_norms():
+    state = torchvision.models.resnet18().state_dict()
+    doubled = {key: 2 * value if value.ndim == 1 and key.endswith('weight') else value for key, value in state.items()}
+    assert typical_gain(state) == 1 and typical_gain(doubled) == 2
