@@ -5,6 +5,7 @@ _base_ = 'byol_r50_200e.py'
 # nor its release states the batch for models with LARS, and BYOL's own batch is 4096. LARS neither adapts nor decays
 # batch norms and biases. The schedule is that of the SGD config.
 optim_wrapper = dict(
+    type='LARSOptimWrapper',
     optimizer=dict(_delete_=True, type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6, eta=0.001)
 )
 assumptions = dict(

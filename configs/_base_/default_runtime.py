@@ -1,20 +1,22 @@
 default_scope = 'mmairl'
 # tools/train.py of other OpenMMLab projects and `mim train` use this runner.
-runner_type = 'mmairl.PreparedRunner'
+runner_type = 'mmairl.Runner'
+
+# Speed settings that change nothing but rounding. mmairl/engine/speed.py explains them. `--amp` adds mixed precision.
+fast = dict(precision='tf32', channels_last=True, fused=True)
 
 default_hooks = dict(
     runtime_info=dict(type='AsyncRuntimeInfoHook'),
     timer=dict(type='IterTimerHook'),
-    logger=dict(type='LoggerHook', interval=50),
+    logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='ExactCheckpointHook', interval=10, max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    preflight=dict(type='PreflightHook'),
     health=dict(type='HealthHook', interval=50),
-    non_finite=dict(type='NonFiniteHook', limit=20),
+    non_finite=dict(type='NonFiniteHook', interval=50),
     preemption=dict(type='PreemptionHook'),
     momentum=dict(type='MomentumHook', base=0.99, schedule='cosine'),
-    unreadable=dict(type='UnreadableHook'),
+    queue=dict(type='QueueHook'),
     progress=dict(type='ProgressHook'),
 )
 env_cfg = dict(

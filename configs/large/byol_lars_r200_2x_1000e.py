@@ -1,3 +1,3 @@
-# BYOL's largest network, a ResNet-200 of twice the width (BYOL's Tab. 1b), in bfloat16 with activation checkpointing.
+# BYOL's largest network, a ResNet-200 of twice the width (BYOL's Tab. 1b), in bfloat16.
 _base_ = '../architectures/byol_lars_r200_2x_1000e.py'
-fast = dict(precision='bfloat16', channels_last=True, checkpointing=True)
+fast = dict(precision='bfloat16')

@@ -1,2 +1,3 @@
 # MoCo v2+ with a ViT-L/16, sharded by torch's ZeRO-2.
-_base_ = ['mocov2plus_vit_l16_300e.py', '../_base_/strategies/zero2.py']
+_base_ = 'mocov2plus_vit_l16_300e.py'
+strategy = dict(type='ZeroStrategy', stage=2)

@@ -1,26 +1,17 @@
-"""Read the curves and the config of a run from the files of mmengine's local visualizer."""
+"""Read the curves and the config of a run from the files that its visualizer and its runner wrote."""
 
-import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-
-from mmairl.errors import UserError, explained
-from mmairl.io import read_text, typed
+from mmairl.errors import UserError
+from mmairl.io import read_json
 
 # A curve is the list of steps at which a scalar was logged, and the list of its values.
 Curve = tuple[list[int], list[float]]
-Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
-class Position(msgspec.Struct):
-    """The keys of a logged line that give its step: `step`, or `iter` if there is no `step`."""
-
-    step: Step | None = None
-    iter: Step | None = None
+# The runner writes the config of each start to this file in the folder of its log.
+CONFIG = 'config.json'
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
@@ -54,57 +45,22 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
         )
     for file in files:
         scalars: dict[str, dict[int, float]] = {}
-        for number, line in enumerate(read_text(file).splitlines(), 1):
+        for line in file.read_text().splitlines():
             try:
                 record = json.loads(line)
-            except (ValueError, RecursionError):
+            except ValueError:
                 continue  # The last line is incomplete if the run was killed while writing it.
-            step, values = _logged(record, f'{file}, line {number}')
-            for name, value in values.items():
-                scalars.setdefault(name, {})[step] = value
+            step = record.pop('step', record.get('iter'))
+            for name, value in record.items():
+                if step is not None and type(value) in (int, float):
+                    scalars.setdefault(name, {})[step] = value
         yield scalars
 
 
-def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
-    """Return the step and the numbers of a logged line. Raise if the line is not a JSON object or a number is out of range."""
-    position = typed(record, Position, place)
-    step = record.pop('step', position.iter)
-    if step is None:
-        return 0, {}
-    numbers = {name: value for name, value in record.items() if type(value) in (int, float)}
-    typed(numbers, dict[str, float], place)
-    return step, numbers
-
-
 def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
-    """Read the config that mmengine wrote when a run started. The file is parsed, never executed.
+    """Return the config of a start of a run, or {} if there is none.
 
-    A resumed run has one config per start. `start` is the index of the config to read. Default: the last config. Return {} if
-    there is no config.
+    A resumed run has one config per start. `start` is the index of the config to read. Default: the last config.
     """
-    configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
-    if not configs:
-        return {}
-    what = f'{configs[start]}: not a config that a training run wrote'
-    with explained(what, 'remove it', code='not-a-run-config'):
-        lines = ast.parse(read_text(configs[start])).body
-        assignments = [line for line in lines if isinstance(line, ast.Assign)]
-        return {ast.unparse(line.targets[0]): _value(line.value) for line in assignments}
-
-
-def _value(node: ast.expr) -> Any:
-    """Return the value of a literal, which may contain calls of `dict`. Return the source text of other expressions."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
-        content = dict(_value(node.args[0])) if node.args else {}
-        content.update({keyword.arg: _value(keyword.value) for keyword in node.keywords})
-        return content
-    if isinstance(node, ast.Dict):
-        return {ast.literal_eval(key): _value(item) for key, item in zip(node.keys, node.values)}
-    if isinstance(node, ast.List):
-        return [_value(item) for item in node.elts]
-    if isinstance(node, ast.Tuple):
-        return tuple(_value(item) for item in node.elts)
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
+    configs = sorted(Path(work_dir).glob(f'*/{CONFIG}'))
+    return read_json(configs[start], dict) if configs else {}

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -36,7 +35,7 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     """Join the process group, with NCCL on GPUs and with gloo on CPUs. A second call does nothing.
 
     mmengine would join the group when it builds a runner. That would be too late, because the batch is divided among the
-    processes before the runner is built.
+    processes before the runner is built. mmengine's function also requires a GPU.
 
     Args:
         launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.
@@ -47,7 +46,14 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     """
     if launcher == 'none' or dist.is_initialized():
         return
-    _require_variables(launcher)
+    missing = [name for name in VARIABLES[launcher] if name not in os.environ]
+    if missing:
+        script = 'slurm_train.sh' if launcher == 'slurm' else 'dist_train.sh or dist_evaluate.sh'
+        raise UserError(
+            f'--launcher {launcher}: requires the environment variables {", ".join(missing)}; start the command with {script} '
+            'in tools/, or omit --launcher for one process',
+            code='not-launched',
+        )
     if launcher == 'slurm':
         _set_variables_from_slurm()
     options: dict[str, Any] = {}
@@ -58,24 +64,10 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         backend = 'nccl'
         # With `device_id`, the GPUs connect now instead of at the first step.
         options['device_id'] = _select_gpu(launcher)
-    if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
+    if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and os.path.exists('/sys/class/net/lo'):
         # All processes are on this machine, so they use the loopback interface and do not listen on the network.
         os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
-    restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
-    if restarts:
-        options.update(_store_of_attempt(restarts))
     dist.init_process_group(backend, **options)
-
-
-def _require_variables(launcher: str) -> None:
-    missing = [name for name in VARIABLES[launcher] if name not in os.environ]
-    if missing:
-        script = 'slurm_train.sh' if launcher == 'slurm' else 'dist_train.sh or dist_evaluate.sh'
-        raise UserError(
-            f'--launcher {launcher}: requires the environment variables {", ".join(missing)}; start the command with {script} '
-            'in tools/, or omit --launcher for one process',
-            code='not-launched',
-        )
 
 
 def _select_gpu(launcher: str) -> torch.device:
@@ -118,22 +110,6 @@ def _set_variables_from_slurm() -> None:
                 'of the first machine on which srun started processes',
                 code='no-scontrol',
             ) from None
-
-
-def _store_of_attempt(restarts: int) -> dict[str, Any]:
-    """Return arguments of `init_process_group` after a restart: a store, the rank and the number of processes.
-
-    The store adds a prefix with the number of restarts to its keys. Without the prefix, processes would find the addresses of
-    dead processes, which torchrun's store still holds.
-    """
-    rank = int(os.environ['RANK'])
-    world_size = int(os.environ['WORLD_SIZE'])
-    store = dist.TCPStore(
-        os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), world_size, is_master=False
-    )
-    return dict(
-        store=dist.PrefixStore(f'attempt {restarts}', store), rank=rank, world_size=world_size
-    )
 
 
 @MODEL_WRAPPERS.register_module()

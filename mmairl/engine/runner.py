@@ -1,89 +1,110 @@
 """A runner based on mmengine's. Its runs resume exactly, even from a checkpoint inside an epoch."""
 
-from collections.abc import Iterator
+import logging
+from contextlib import suppress
 from functools import cached_property, partial
-from itertools import chain, count, repeat
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import is_main_process, master_only
-from mmengine.fileio import LocalBackend, get_file_backend
-from mmengine.hooks import CheckpointHook, Hook
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from mmengine.dist import all_gather_object, get_world_size, is_main_process
+from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner import checkpoint as platform
 from mmengine.runner.base_loop import BaseLoop
+from mmengine.utils import apply_to
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmairl.checkpoints.pickles import portable_checkpoint
-from mmairl.config import python_text, write_config
+from mmairl.checkpoints.load import require_same_keys
+from mmairl.data.preprocess import float32_precision
 from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
-from mmairl.engine.batches import batches, endless, prefetch_to_device
-from mmairl.engine.checkpoint import RunStart, describe_run, settings, snapshot, write_snapshot
-from mmairl.engine.fork import fit_to_branch
-from mmairl.engine.resume import restore_run
-from mmairl.engine.sharding import Strategy, strategy_of
+from mmairl.engine.checkpoint import (
+    NOTE,
+    RunStart,
+    choose_start,
+    describe_run,
+    write_snapshot,
+)
+from mmairl.engine.checks import check_built_run
+from mmairl.engine.hooks.monitor import HealthHook
+from mmairl.engine.hooks.non_finite import NonFiniteHook, require_finite
+from mmairl.engine.logging import keep_run
+from mmairl.engine.loops import EpochLoop, IterLoop
+from mmairl.engine.prepare import lock, prepare
+from mmairl.engine.resume import fresh_groups, patience, position, restore_randomness, restore_run
 from mmairl.engine.speed import lay_out, make_fast
-from mmairl.errors import UserError, building
-from mmairl.io import write_text
+from mmairl.engine.strategy import strategy_of
+from mmairl.errors import building
+from mmairl.hardware import cores, unusable_gpu
+from mmairl.io import explained_disk_errors, write_text
 from mmairl.models.processes import network_of
-from mmairl.registry import DATASETS, HOOKS
+from mmairl.randomness import random_state
+from mmairl.registry import DATASETS, RUNNERS
 from mmairl.signals import obey_parent_only
 
 # Each run of this process takes the next number, so that its name is unique.
 RUNS = count()
-# mmengine builds these hooks unless the config sets them to None.
-DEFAULT_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
+# Short runs are logged and checked at least this number of times.
+LOGGED = 20
 
 
+@RUNNERS.register_module()
 class Runner(PlainRunner):
     """Train in one or several processes. With a `strategy`, each process holds a part of the model or the optimizer.
 
     The loop is `EpochLoop` or `IterLoop` unless the config sets another type. Each image has its own random seed in each
     epoch. Therefore, neither the number of data workers nor a resume changes the results of a run.
 
-    Args:
-        args: Positional arguments of mmengine's runner.
-        cfg: The config of the run.
-        experiment_name: Name of the run in logs. Default: the name of the config file, followed by a number.
-        kwargs: Keyword arguments of mmengine's runner.
+    Call `from_cfg`. Its `runner_type='mmairl.Runner'` makes the training scripts of OpenMMLab's packages use this class.
     """
 
     start = RunStart()
+    lock: IO[str] | None = None
+    random_states: tuple[dict, ...] = ()
 
-    def __init__(
-        self,
-        *args: Any,
-        cfg: Config | None = None,
-        experiment_name: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        # Runs with the same name would share mmengine's visualizer and log. mmengine's default name is the time in seconds, and
-        # two runs may start in the same second.
-        name = (
-            experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
-        )
-        super().__init__(*args, cfg=cfg, experiment_name=name, **kwargs)
+    @classmethod
+    def from_cfg(cls, cfg: Config) -> 'Runner':
+        """Build a runner and every object that its config describes, so that mistakes in the config raise here.
+
+        Args:
+            cfg: The config. Keys that follow from other keys are set in place, such as the batch size per process.
+
+        Raises:
+            UserError: If the config, the data or the checkpoint to resume from is invalid, or if another run uses the work
+                dir.
+        """
+        prepare(cfg)
+        # Runs with the same name would share mmengine's visualizer and log. mmengine's default name is the time in seconds,
+        # and two runs may start in the same second.
+        cfg.setdefault('experiment_name', f'{Path(cfg.filename or "run").stem}_{next(RUNS)}')
+        held = lock(cfg.work_dir)
+        start = choose_start(cfg)
+        keep_run(cfg, start.run)
+        with building('the run'):
+            runner = super().from_cfg(cfg)
+            runner.start = start
+            runner.lock = held
+            _ = runner.train_loop
+            runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+        if runner.strategy:
+            runner.strategy.shard_optimizer(runner.optim_wrapper, runner.model)
+        return runner
 
     @cached_property
-    def strategy(self) -> Strategy | None:
+    def strategy(self):
         return strategy_of(self.cfg)
 
-    @master_only
-    def dump_config(self) -> None:
-        """Write the config to the work dir like mmengine, but replace a symbolic link instead of following it."""
-        source = Path(self.cfg.filename or f'{self.timestamp}.py')
-        path = Path(self.work_dir) / source.name
-        if path.resolve() == source.resolve():
-            return  # The run was started from the config file in its work dir, and this file must not be overwritten.
-        if path.suffix == '.py':
-            write_text(path, python_text(self.cfg))
-        else:
-            write_config(self.cfg, path)
+    def build_logger(self, *args: Any, **kwargs: Any) -> logging.Logger:
+        """Build the logger. Unless the log level is DEBUG, the terminal shows only warnings and the line of progress."""
+        logger = super().build_logger(*args, **kwargs)
+        terminal = logger.handlers[0]
+        if terminal.level > logging.DEBUG:
+            terminal.setLevel(max(terminal.level, logging.WARNING))
+        return logger
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
@@ -142,63 +163,51 @@ class Runner(PlainRunner):
             return super().build_param_scheduler(scheduler)
 
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        """Scale the learning rate in proportion to the number of images in an optimizer step.
-
-        mmengine counts only the images of one iteration and ignores gradient accumulation.
-        """
-        if auto_scale_lr and auto_scale_lr.get('enable'):
-            base = auto_scale_lr.get('base_batch_size')
-            if base is None:
-                raise UserError(
-                    'auto_scale_lr.base_batch_size: required to scale the learning rate; set it to the total batch size that '
-                    'optim_wrapper.optimizer.lr is meant for, or set auto_scale_lr.enable=False',
-                    code='no-base-batch-size',
-                )
-            steps = (self.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
-            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': base / steps}
         super().scale_lr(optim_wrapper, auto_scale_lr)
+        # The schedules, which are built next, change the groups.
+        self.groups = fresh_groups(optim_wrapper.optimizer)
 
-    def register_hook(self, hook: Hook | dict, priority: int | str | None = None) -> None:
-        """Register a hook, but replace mmengine's CheckpointHook, which cannot resume exactly, by ExactCheckpointHook."""
-        kind = hook.get('type') if isinstance(hook, dict) else None
-        if isinstance(kind, str):
-            kind = HOOKS.get(kind)
-        if kind is CheckpointHook:
-            hook = {**hook, 'type': 'mmairl.ExactCheckpointHook'}
-        super().register_hook(hook, priority)
-
-    def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
-        """Register the default hooks, except those that the config sets to None.
-
-        mmengine itself accepts None only for its own six hooks.
-        """
-        chosen = {
-            name: hook
-            for name, hook in (hooks or {}).items()
-            if hook is not None or name in DEFAULT_HOOKS
-        }
-        super().register_default_hooks(chosen)
-
-    def prepare(self) -> None:
-        """Build the optimizer now instead of in `train`, so that mistakes in its config raise early.
-
-        If the run has a strategy, also split the optimizer over the processes.
-        """
-        self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
-        if self.strategy:
-            self.strategy.shard_optimizer(self.optim_wrapper, self.model)
+    def load_or_resume(self) -> None:
+        """Check the run, which is completely built now, and load its checkpoint."""
+        check_built_run(self)
+        for hook in self.hooks:
+            if isinstance(hook, LoggerHook | HealthHook | NonFiniteHook):
+                hook.interval = min(hook.interval, max(1, self.max_iters // LOGGED))
+        self.log_summary()
+        super().load_or_resume()
 
     def train(self) -> nn.Module:
-        with explained_deaths():
-            return super().train()
+        precision = (self.cfg.get('fast') or {}).get('precision')
+        try:
+            with (
+                explained_disk_errors(self.work_dir),
+                explained_deaths(),
+                float32_precision(precision),
+            ):
+                model = super().train()
+                self.log_unreadable()
+                return model
+        except BaseException:
+            # `after_run` restores signal handlers and finishes writing checkpoints.
+            for hook in self.hooks:
+                # If the disk is full, `after_run` may fail, too. The user must still see the original error.
+                with suppress(Exception):
+                    hook.after_run(self)
+            raise
+        finally:
+            if self.lock:
+                self.lock.close()
 
     def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
-        """Load the weights of a checkpoint. If they do not fit the model, PreflightHook raises."""
+        """Load the weights of a checkpoint.
+
+        Raises:
+            UserError: If names or shapes of tensors differ between the checkpoint and the model.
+        """
         checkpoint = self.start.take(filename)
-        if self.start.forks:
-            fit_to_branch(checkpoint, network_of(self))
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
         weights = checkpoint.get('state_dict', checkpoint)
+        require_same_keys(weights, network_of(self).state_dict(), filename)
         platform.load_state_dict(network_of(self), weights, strict=False, logger='current')
         self._has_loaded = True
         self.logger.info(f'loaded {filename}')
@@ -206,23 +215,54 @@ class Runner(PlainRunner):
 
     def resume(self, filename: str, *_: Any, **__: Any) -> None:
         """Restore a run from a checkpoint. `resume.py` explains what happens to changed settings."""
-        restore_run(self, self.load_checkpoint(filename), filename, settings(self.cfg))
+        checkpoint = self.load_checkpoint(filename)
+        restore_run(self, checkpoint, filename)
+        self.random_states = checkpoint.get('random_states', ())
+        if is_main_process():
+            # From now on, this checkpoint counts as the newest, even if later checkpoints of the run exist.
+            write_text(Path(self.work_dir) / NOTE, str(Path(filename).expanduser().absolute()))
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
 
+    def restore_randomness(self) -> None:
+        """Continue the random numbers of a resumed run. The loops call this method before their first step."""
+        if self.iter:
+            restore_randomness(self, self.random_states)
+
     def snapshot(
-        self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool
+        self, meta: dict[str, int], save_optimizer: bool = True, save_param_scheduler: bool = True
     ) -> dict[str, Any] | None:
-        """Copy the content of a checkpoint to host memory.
+        """Copy the content of a checkpoint to host memory, so that training can continue while it is written.
 
         All processes must call this method together, because each may hold a part of the model. The first process returns
         the content of the checkpoint; the other processes return None.
         """
-        sharded = self.strategy
-        weights = sharded.weights(self.model) if sharded else network_of(self).state_dict()
-        optimizer = self.optim_wrapper.state_dict() if save_optimizer else None
+        model = network_of(self)
+        require_finite(
+            self, 'model', [part for part in model.state_dict().values() if torch.is_tensor(part)]
+        )
+        weights = self.strategy.weights(model) if self.strategy else model.state_dict()
+        checkpoint: dict[str, Any] = dict(state_dict=weights)
+        if save_optimizer:
+            checkpoint['optimizer'] = self.optim_wrapper.state_dict()
+            checkpoint['random_states'] = all_gather_object(random_state())
         if not is_main_process():
             return None
-        return snapshot(self, weights, {**meta, **self._origin}, optimizer, save_param_scheduler)
+        checkpoint.update(
+            meta={**self._origin, **meta},
+            message_hub=self.message_hub.state_dict(),
+            place=position(self.train_dataloader),
+            patience=patience(self),
+        )
+        if save_param_scheduler and self.param_schedulers is not None:
+            states = [schedule.state_dict() for schedule in self.param_schedulers]
+            checkpoint['param_schedulers'] = states
+        self.call_hook('before_save_checkpoint', checkpoint=checkpoint)
+        metadata = getattr(checkpoint['state_dict'], '_metadata', None)
+        checkpoint = apply_to(
+            checkpoint, torch.is_tensor, lambda tensor: tensor.detach().to('cpu', copy=True)
+        )
+        checkpoint['state_dict']._metadata = metadata
+        return checkpoint
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
@@ -242,69 +282,36 @@ class Runner(PlainRunner):
     ) -> None:
         """Write a checkpoint when a hook of mmengine requests one. All processes must call this method together."""
         progress = dict(epoch=self.epoch + bool(by_epoch), iter=self.iter + (not by_epoch))
-        checkpoint = self.snapshot(
-            {**progress, **(meta or {})}, save_optimizer, save_param_scheduler
+        progress.update(meta or {})
+        checkpoint = self.snapshot(progress, save_optimizer, save_param_scheduler)
+        if checkpoint is not None:
+            write_snapshot(checkpoint, Path(out_dir) / filename)
+
+    def log_summary(self) -> None:
+        """Print the device, the batch layout and the folder of the run, and log them."""
+        loader = self.train_dataloader
+        device = next(self.model.parameters()).device.type
+        unusable = unusable_gpu()
+        processes = get_world_size()
+        steps = self.optim_wrapper._accumulative_counts
+        line = (
+            f'{processes} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, '
+            f'{loader.num_workers} data workers on {cores()} cores; '
+            f'total batch {self.cfg.total_batch_size} = {loader.batch_size} images x {processes} processes '
+            f'x {steps} accumulated steps; log and config in {self.log_dir}'
         )
-        if checkpoint is None:
+        self.logger.info(line)
+        if is_main_process():
+            print(line, flush=True)
+
+    def log_unreadable(self) -> None:
+        """Log the unreadable images that any process has skipped."""
+        dataset = self.train_dataloader.dataset
+        if not isinstance(dataset, TrainingImages):
             return
-        backend = get_file_backend(out_dir, backend_args=backend_args)
-        path = backend.join_path(out_dir, filename)
-        if isinstance(backend, LocalBackend) and not file_client_args:
-            write_snapshot(checkpoint, Path(path))
-        else:
-            platform.save_checkpoint(
-                portable_checkpoint(checkpoint), path, file_client_args, backend_args
+        met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
+        if len(met) and is_main_process():
+            listed = '\n  '.join(['', *dataset.names_with_reasons(met)])
+            self.logger.warning(
+                f'{len(met)} unreadable images were skipped; fix or remove them:{listed}'
             )
-
-
-class EpochLoop(EpochBasedTrainLoop):
-    """mmengine's loop over epochs, which can resume inside an epoch."""
-
-    def run_epoch(self) -> None:
-        self.runner.call_hook('before_train_epoch')
-        self.runner.model.train()
-        done = self._iter - self._epoch * len(self.dataloader)
-        remaining = prefetch_to_device(batches(self.dataloader, self._epoch, done))
-        for index, batch in enumerate(remaining, done):
-            self.run_iter(index, batch)
-        self.runner.call_hook('after_train_epoch')
-        self._epoch += 1
-
-
-class IterLoop(IterBasedTrainLoop):
-    """mmengine's loop over iterations. After a resume, it does not read images that the run has seen in earlier epochs.
-
-    With a ResumableSampler, it does not read the images again that the run has seen in the current epoch, either.
-    """
-
-    def __init__(self, runner: PlainRunner, dataloader: DataLoader, *args, **kwargs) -> None:
-        # mmengine's constructor starts to read from the loader, but a sampler with an endless stream can be read only once.
-        # The constructor therefore gets another loader, without workers and without the run's sampler.
-        idle = DataLoader(dataloader.dataset, generator=dataloader.generator)
-        super().__init__(runner, idle, *args, **kwargs)
-        self.dataloader = dataloader
-
-    def run(self) -> nn.Module:
-        self.dataloader_iterator = RemainingBatches(self.dataloader, self._iter)
-        return super().run()
-
-
-class RemainingBatches:
-    """Iterator that returns None for each batch that the run has already seen, and then the remaining batches.
-
-    When a run resumes, mmengine's loop first skips the batches that the run has seen. The package onedl-mmengine, a variant
-    of mmengine, calls `skip_iter` to do so. Skipping None costs nothing, whereas skipping a batch would read its images.
-    """
-
-    def __init__(self, loader: DataLoader, seen: int) -> None:
-        self.batches = chain(repeat(None, seen), prefetch_to_device(endless(loader, seen)))
-
-    def __iter__(self) -> Iterator[dict | None]:
-        return self
-
-    def __next__(self) -> dict | None:
-        return next(self.batches)
-
-    def skip_iter(self, number: int) -> None:
-        for _ in range(number):
-            next(self)

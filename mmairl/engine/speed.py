@@ -1,34 +1,26 @@
 """Speed up training steps or reduce their memory, as the section `fast` of a config requests.
 
-Each key of `fast` is an optimization that does not change the method. This example lists all keys::
+Each key of `fast` is an optimization that does not change the method. The runtime config sets the first three::
 
     fast = dict(
-        precision='bfloat16',  # type of matrix products; also 'float16', 'tf32', or 'float32' (exact, without TF32)
+        precision='tf32',      # type of matrix products; 'bfloat16', 'float16', or 'float32' (exact, without TF32)
         channels_last=True,    # memory layout of images and weights that suits the convolution kernels
-        checkpointing=False,   # recompute blocks in the backward pass: less memory, a third more time
-        compile=True,          # fuse kernels by torch.compile; True or its options (mode='reduce-overhead' adds CUDA graphs)
         fused=True,            # SGD or Adam in one pass over the memory
+        compile=True,          # fuse kernels by torch.compile; True or its options
+        checkpointing=True,    # recompute blocks in the backward pass: less memory, a third more time
     )
 
-Without `precision`, torch's defaults apply: TF32 for convolutions on GPUs that support it, but not for matrix products.
 Batch-norm statistics, softmax, the teacher's average and the queue are always float32.
-
-Other optimizations are always on: views made on the device are augmented in batches (data/transforms.py), the teacher and
-LARS update all tensors at once, InfoNCE does not store its logits (models/heads), gradients are exchanged during the backward
-pass (engine/distributed.py), and the GPU does not idle while the CPU checks the loss (optim/autocast.py) or logs it
-(hooks/progress.py).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import torch
 from mmengine.config import ConfigDict
-from mmengine.dist import get_world_size
 from mmengine.logging import print_log
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
@@ -40,35 +32,24 @@ PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # evaluation). FORMS is the maximum number of compiled versions. With torch's own limit of 8, some blocks of a ResNet-50 would
 # run without compilation.
 FORMS = 128
-# Torch's compile modes that use CUDA graphs.
-GRAPHS = ('reduce-overhead', 'max-autotune')
 # Torch has a fused implementation of these optimizers.
 FUSED = ('SGD', 'Adam', 'AdamW')
 
 
 def set_fast_keys(cfg: ConfigDict) -> None:
     """Set the config keys that follow from the section `fast`. Keys that the config itself sets stay as they are."""
-    fast = cfg.get('fast')
-    if not fast:
-        return
+    fast = cfg.get('fast') or {}
     _check(fast)
+    wrapper = cfg.optim_wrapper
     if fast.get('precision') in ('bfloat16', 'float16'):
-        cfg.optim_wrapper.setdefault('dtype', fast['precision'])
-    if uses_graphs(fast) and cfg.optim_wrapper.get('accumulative_counts', 1) > 1:
-        raise UserError(
-            f"fast.compile: CUDA graphs overwrite accumulated gradients ('{fast['compile']}'); set fast.compile=True, or "
-            'optim_wrapper.accumulative_counts=1',
-            code='graphs-with-accumulation',
-        )
-    preprocessor = cfg.model.get('data_preprocessor') or {}
-    if fast.get('channels_last') and preprocessor.get('type') == 'ViewPreprocessor':
-        preprocessor.setdefault('channels_last', True)
-    if fast.get('fused') and cfg.optim_wrapper.optimizer.type in FUSED and not cfg.get('strategy'):
-        # Torch has no fused SGD for sharded weights.
-        cfg.optim_wrapper.optimizer.setdefault('fused', True)
+        wrapper.setdefault('dtype', fast['precision'])
+    # Torch has no fused SGD for sharded weights. If a fused step with float16 is skipped, the momentum may be undefined.
+    can_fuse = wrapper.get('dtype') != 'float16' and not cfg.get('strategy')
+    if fast.get('fused') and can_fuse and wrapper.optimizer.get('type') in FUSED:
+        wrapper.optimizer.setdefault('fused', True)
 
 
-def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
+def make_fast(model: nn.Module, fast: dict) -> nn.Module:
     """Apply the optimizations in `fast` to a model in place, and return the model. Its parameters keep their names.
 
     Example:
@@ -76,14 +57,11 @@ def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
         >>> network[0].weight.is_contiguous(memory_format=torch.channels_last)
         True
     """
-    fast = fast or {}
-    _check(fast)
     lay_out(model, fast)
     if fast.get('checkpointing'):
-        checkpoint_blocks(model)
+        checkpoint_blocks(model.backbone)
     if fast.get('compile'):
-        options = {} if fast['compile'] is True else dict(fast['compile'])
-        compile_parts(model, options)
+        compile_parts(model, {} if fast['compile'] is True else dict(fast['compile']))
     return model
 
 
@@ -100,65 +78,37 @@ def _check(fast: dict) -> None:
         )
 
 
-def uses_graphs(fast: dict) -> bool:
-    return isinstance(fast.get('compile'), dict) and fast['compile'].get('mode') in GRAPHS
-
-
 def lay_out(model: nn.Module, fast: dict | None) -> None:
-    """Change the memory layout of convolution weights to channels-last if `fast` sets `channels_last`."""
+    """Use the channels-last layout for images and weights if `fast` sets `channels_last`.
+
+    If images and weights had different layouts, DDP would copy gradients in every step.
+    """
     if (fast or {}).get('channels_last'):
         model.to(memory_format=torch.channels_last)
+        for part in model.modules():
+            # This attribute of ViewPreprocessor is the layout of the batches.
+            if hasattr(part, 'layout'):
+                part.layout = torch.channels_last
 
 
-def checkpoint_blocks(model: nn.Module) -> None:
-    """Make each block of the student's backbone store only its input, and run again in the backward pass."""
-    for block in blocks(model.backbone):
+def checkpoint_blocks(backbone: nn.Module) -> None:
+    """Make each block of a backbone store only its input, and run again in the backward pass."""
+    if norms_of(backbone):
+        raise UserError(
+            'fast.checkpointing: batch norm would count each batch twice in its running statistics; use a network without '
+            'batch norm, or fast.precision and a smaller --per-gpu to save memory',
+            code='checkpointing-batch-norm',
+        )
+    for block in blocks(backbone):
         # With a partial function, a deep copy of the block runs its own layers. With a closure, it would run the layers of the
         # original block.
-        forward = block.__dict__.get('forward') or partial(type(block).forward, block)
-        block.forward = partial(recomputed, block, forward)
-
-
-def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Run the forward pass of a block and store only its input. The backward pass runs the block again.
-
-    mmpretrain's `with_cp` and mmengine's `activation_checkpointing` are not used, because both count each batch twice in the
-    running statistics and fail under DDP if a block receives two views before the backward pass.
-    """
-    if not torch.is_grad_enabled():
-        return run(x)
-    return checkpoint(
-        run,
-        x,
-        use_reentrant=False,
-        context_fn=lambda: (nullcontext(), same_statistics(block)),
-    )
-
-
-@contextmanager
-def same_statistics(block: nn.Module) -> Iterator[None]:
-    """Keep batch norm's running statistics unchanged while a block runs again. They already include the batch."""
-    norms = norms_of(block)
-    before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
-    for layer in norms:
-        layer.momentum = 0.0
-    try:
-        yield
-    finally:
-        for layer, (momentum, count) in zip(norms, before):
-            layer.momentum = momentum
-            layer.num_batches_tracked.copy_(count)
+        block.forward = partial(checkpoint, partial(type(block).forward, block), use_reentrant=False)
 
 
 def compile_parts(model: nn.Module, options: dict) -> None:
-    """Make torch compile the parts of a model when they first run, and log which parts are not compiled."""
+    """Make torch compile the parts of a model when they first run."""
     # This import takes a second, so it is not at the top of the module.
     import torch._dynamo
-
-    if options.get('mode') in GRAPHS:
-        # Teacher, student and loss use outputs of CUDA graphs until the end of a step. With this hook, these outputs stay
-        # valid until the next forward pass of the model.
-        model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():
@@ -170,12 +120,7 @@ def compile_parts(model: nn.Module, options: dict) -> None:
         # All stages of a backbone run the same code. With dynamic shapes, torch would compile one general version for all of
         # them instead of one version for each.
         part.compile(**{'dynamic': False, **options})
-    several = ', SyncBN layers, layers next to SyncBN layers' if get_world_size() > 1 else ''
-    print_log(
-        f'fast.compile: torch compiles {len(parts)} parts of the model when they first run; it does not compile these '
-        f"parts: the head, the queue, the teacher's average, layers outside of blocks{several}",
-        logger='current',
-    )
+    print_log(f'fast.compile: torch compiles {len(parts)} parts of the model', logger='current')
 
 
 def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:

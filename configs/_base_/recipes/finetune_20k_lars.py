@@ -2,6 +2,7 @@
 # LARS scales the step of each layer to the rate times 0.001 times the norm of the layer's weights.
 _base_ = 'finetune_20k.py'
 optim_wrapper = dict(
+    type='LARSOptimWrapper',
     optimizer=dict(_delete_=True, type='LARS', lr=1.0, momentum=0.9, weight_decay=1e-6)
 )
 trials = [

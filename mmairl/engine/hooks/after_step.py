@@ -1,4 +1,4 @@
-"""After each optimizer step, update the teacher and add keys to the queue."""
+"""Hooks that act after each optimizer step: the teacher follows the student, then the queue receives new keys."""
 
 import math
 import random
@@ -11,9 +11,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.models.processes import network_of
-from mmairl.models.queue import KeyQueue
-from mmairl.models.siamese import Teacher
+from mmairl.models.processes import gather, network_of
 from mmairl.registry import HOOKS
 
 
@@ -32,14 +30,10 @@ def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
 
 @HOOKS.register_module()
 class MomentumHook(Hook):
-    """After each optimizer step, call the model's `after_step` to update the teacher and add keys to the queue.
+    """Call `model.teacher.follow(model, momentum)` after each optimizer step.
 
-    The hook acts on models with a `Teacher` or a `KeyQueue`. With gradient accumulation, it acts once per optimizer step,
-    and the keys of all accumulated batches enter the queue. If the optimizer wrapper reports that it did not call the
-    optimizer, the teacher does not change. A step with a non-finite loss adds no keys.
-
-    The keys of one view per batch enter the queue. The view is chosen at random, but the choice depends only on seed and
-    iteration, so it is the same in all processes and after a resume.
+    With gradient accumulation, the teacher moves once per optimizer step. It does not move if the optimizer wrapper skipped the
+    step because float16 gradients overflowed. The hook does nothing for a model without a teacher.
 
     Args:
         base: Initial momentum, from 0 to 1.
@@ -64,6 +58,34 @@ class MomentumHook(Hook):
         self.schedule = schedule
         self.first_step = first_step
 
+    def after_train_iter(self, runner: Runner, **_: object) -> None:
+        model = network_of(runner)
+        if getattr(model, 'teacher', None) is None or not step_taken(runner):
+            return
+        momentum = self.momentum(runner)
+        model.teacher.follow(model, momentum)
+        runner.message_hub.update_scalar('train/momentum', momentum)
+
+    def momentum(self, runner: Runner) -> float:
+        every = accumulated(runner)
+        step = math.ceil((runner.iter + 1) / every) - 1 + self.first_step
+        steps = math.ceil(runner.max_iters / every)
+        return momentum_at(step, steps, self.base, self.schedule)
+
+
+@HOOKS.register_module()
+class QueueHook(Hook):
+    """Add keys to the queue after each optimizer step, and after the teacher has moved.
+
+    The hook calls `model.queue.enqueue(keys)` with the keys of all processes and of all accumulated batches. The keys of one
+    view per batch enter the queue. The model returns them from `keys_of_one_view(draw)`. The random generator `draw` depends
+    only on seed and iteration, so the choice of the view is the same in all processes and after a resume. The hook does nothing
+    for a model without a queue.
+    """
+
+    # MomentumHook has the priority NORMAL and therefore runs first.
+    priority = 'BELOW_NORMAL'
+
     def before_train(self, runner: Runner) -> None:
         self.keys: list[Tensor] = []
         # With diff_rank_seed, processes have different seeds. To choose the same view, all use the seed of the first process.
@@ -73,35 +95,22 @@ class MomentumHook(Hook):
 
     def after_train_iter(self, runner: Runner, **_: object) -> None:
         model = network_of(runner)
-        has_teacher = isinstance(getattr(model, 'teacher', None), Teacher)
-        has_queue = isinstance(getattr(model, 'queue', None), KeyQueue)
-        if not has_teacher and not has_queue:
+        if getattr(model, 'queue', None) is None:
             return
-        if has_queue:
-            draw = random.Random(f'{self.seed}:{runner.iter}')
-            self.keys.append(model.keys_of_one_view(draw))
-        wrapper = runner.optim_wrapper
-        if not wrapper.should_update():
-            return
-        keys = torch.cat(self.keys) if has_queue and wrapper.finite else None
-        self.keys = []
-        momentum = self.momentum(runner) if has_teacher and wrapper.stepped else None
-        model.after_step(momentum, keys)
-        if momentum is not None:
-            runner.message_hub.update_scalar('train/momentum', momentum)
-
-    def momentum(self, runner: Runner) -> float:
-        every = runner.optim_wrapper.accumulated
-        step = math.ceil((runner.iter + 1) / every) - 1 + self.first_step
-        steps = math.ceil(runner.max_iters / every)
-        return momentum_at(step, steps, self.base, self.schedule)
+        draw = random.Random(f'{self.seed}:{runner.iter}')
+        self.keys.append(model.keys_of_one_view(draw))
+        if step_taken(runner):
+            model.queue.enqueue(gather(torch.cat(self.keys)))
+        if runner.optim_wrapper.should_update():
+            self.keys = []
 
 
-@HOOKS.register_module()
-class QueueHook(Hook):
-    """Do nothing. The hook exists because configs of earlier versions contain it. Now `MomentumHook` fills the queue."""
+def accumulated(runner: Runner) -> int:
+    """Return the number of iterations in an optimizer step. mmengine has no public name for it."""
+    return runner.optim_wrapper._accumulative_counts
 
-    def before_train(self, runner: Runner) -> None:
-        runner.logger.info(
-            'QueueHook is ignored, because MomentumHook fills the queue; remove default_hooks.queue'
-        )
+
+def step_taken(runner: Runner) -> bool:
+    """Return whether this iteration ended with an optimizer step that was not skipped."""
+    wrapper = runner.optim_wrapper
+    return wrapper.should_update() and getattr(wrapper, 'stepped', True)

@@ -3,7 +3,7 @@
 from itertools import product
 
 import torch
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -11,12 +11,12 @@ from torch.linalg import vector_norm
 from torch.optim import Optimizer
 
 from mmairl.engine.health import QUANTITIES, advice, distance, embedding_metrics, state
+from mmairl.engine.hooks.after_step import accumulated
 from mmairl.models.backbones import parameters_by_stage, pooled
 from mmairl.models.heads.base import unit
 from mmairl.models.norm import first_view
 from mmairl.models.processes import gather, network_of, norms
-from mmairl.models.queue import KeyQueue
-from mmairl.models.siamese import Siamese, Teacher
+from mmairl.models.siamese import Siamese
 from mmairl.registry import HOOKS
 
 # HealthHook does not warn during the first SILENT iterations, or during the first tenth of the run if that is shorter,
@@ -26,17 +26,17 @@ SILENT = 1000
 
 @HOOKS.register_module()
 class HealthHook(Hook):
-    """Measure the health of a run, log it as the curves `health_...`, and warn when a quantity turns bad.
+    """Measure the health of a run, log it as the curves `health_...`, and warn once about each quantity that turns bad.
 
-    A second warning about a quantity is given only if the quantity was good in between. The measured embeddings are the inputs
-    of the head in all processes. With gradient accumulation, the hook measures the last optimizer step that ends at or before
-    a multiple of `interval`, using the embeddings of its last batch. Training is bit for bit the same as without the hook.
+    The measured embeddings are the inputs of the head in all processes. With gradient accumulation, the hook measures the last
+    optimizer step that ends at or before a multiple of `interval`, using the embeddings of its last batch. Training is bit for
+    bit the same as without the hook.
 
     Args:
         interval: Iterations between two measurements. Default: 50.
     """
 
-    # This hook must run before MomentumHook, which overwrites negatives of this step with new keys.
+    # This hook must run before QueueHook, which overwrites negatives of this step with new keys.
     priority = 'ABOVE_NORMAL'
 
     def __init__(self, interval: int = 50) -> None:
@@ -48,7 +48,7 @@ class HealthHook(Hook):
         self.start = runner.iter
 
     def before_train_iter(self, runner: Runner, **_: object) -> None:
-        if due(runner.iter + 1, runner.optim_wrapper.accumulated, self.interval):
+        if due(runner.iter + 1, accumulated(runner), self.interval):
             self.recorder = Recorder(network_of(runner), runner.optim_wrapper.optimizer)
 
     @torch.no_grad()
@@ -58,45 +58,25 @@ class HealthHook(Hook):
             return
         recorder.remove()
         batch = recorder.joined_batch()
-        head_values = page_values(recorder.head, outputs)
+        head_values = page_values(recorder.model, outputs)
         if not is_main_process():
             return
         values = {
             **embedding_metrics(*batch),
             **recorder.weight_metrics(),
-            **self._queue_metrics(runner, recorder),
+            **queue_metrics(recorder.model),
             **self._time_metrics(runner),
             **head_values,
         }
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
-        # The values go to the visualizer but not to the log, because each log line would become three dozen values longer.
+        # The values go to the visualizer but not to the log, because each log line would become a dozen values longer.
         runner.visualizer.add_scalars(
             {f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1
         )
         if runner.iter + 1 > min(SILENT, runner.max_iters / 10):
             values['loss'] = runner.message_hub.get_scalar('train/loss').current()
             self._warn(runner, values)
-
-    def _queue_metrics(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
-        """Return the filled fraction of the queue, and the time in which all of its keys are replaced.
-
-        The time is given in optimizer steps, in epochs, and in units of 1 / (1 - m), the number of steps over which a teacher
-        with momentum m averages.
-        """
-        queue = getattr(recorder.model, 'queue', None)
-        if not recorder.embeddings or not isinstance(queue, KeyQueue):
-            return {}
-        keys = len(recorder.embeddings[1]) * get_world_size()
-        iterations = queue.length / keys
-        steps = iterations / runner.optim_wrapper.accumulated
-        values = dict(queue_steps=steps, queue_filled=queue.filled / queue.length)
-        if recorder.has_negatives:
-            values['queue_epochs'] = iterations / len(runner.train_dataloader)
-        if 'train/momentum' in runner.message_hub.log_scalars:
-            momentum = runner.message_hub.get_scalar('train/momentum').current()
-            values['queue_drift'] = steps * (1 - momentum)
-        return values
 
     def _time_metrics(self, runner: Runner) -> dict[str, float]:
         """Return the fraction of recent step time spent waiting for data, excluding the first step (worker start-up)."""
@@ -109,20 +89,11 @@ class HealthHook(Hook):
 
     def _warn(self, runner: Runner, values: dict[str, float]) -> None:
         for quantity in QUANTITIES:
-            if quantity.name not in values:
+            value = values.get(quantity.name)
+            if value is None or quantity.name in self.bad or state(quantity, value) != 'bad':
                 continue
-            value = values[quantity.name]
-            was_bad = quantity.name in self.bad
-            now = state(quantity, value)
-            if now == 'bad' and not was_bad:
-                self.bad.add(quantity.name)
-                message = advice(quantity, value)
-            elif now == 'good' and was_bad:
-                self.bad.remove(quantity.name)
-                message = f'{quantity.label} is normal again ({value:.3g})'
-            else:
-                continue
-            runner.logger.warning(f'health, iteration {runner.iter + 1}: {message}')
+            self.bad.add(quantity.name)
+            runner.logger.warning(f'health, iteration {runner.iter + 1}: {advice(quantity, value)}')
 
 
 def due(iteration: int, every: int, interval: int) -> bool:
@@ -139,9 +110,9 @@ def due(iteration: int, every: int, interval: int) -> bool:
     return (iteration + every - 1) // interval > (iteration - 1) // interval
 
 
-def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
+def page_values(model: nn.Module, outputs: dict) -> dict[str, float]:
     """Return the outputs that a head lists in its `page_metrics`, averaged over all processes."""
-    names = getattr(head, 'page_metrics', ())
+    names = getattr(getattr(model, 'head', None), 'page_metrics', ())
     if not names:
         return {}
     values = torch.stack([outputs[name].double() for name in names])
@@ -149,13 +120,16 @@ def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
     return {f'head_{name}': value for name, value in zip(names, means.tolist())}
 
 
+def queue_metrics(model: nn.Module) -> dict[str, float]:
+    queue = getattr(model, 'queue', None)
+    return dict(queue_filled=queue.filled / queue.length) if hasattr(queue, 'filled') else {}
+
+
 class Recorder:
     """Record an optimizer step: the features of the first view, the inputs of the head, and norms of gradients and weights."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
-        self.head = getattr(model, 'head', None)
-        self.has_negatives = getattr(self.head, 'queue_role', 'negatives') == 'negatives'
         self.features: Tensor | None = None
         # The queries, the keys and the negatives of the step.
         self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None
@@ -184,21 +158,18 @@ class Recorder:
         self.embeddings = q[query].detach(), k[key].detach(), negatives
 
     @torch.no_grad()
-    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+    def _before_step(self, *_: object) -> None:
         self.stages = []
         self.weights = []
         for stage, part in parameters_by_stage(self.model).items():
             learning = [weight for weight in part if weight.grad is not None]
             self.stages += [stage] * len(learning)
             self.weights += learning
-        gradients = norms([weight.grad for weight in self.weights])
-        # A fused optimizer divides gradients by the loss scale during its step, so these gradients still include the scale.
-        # Other optimizers receive gradients that are already divided.
-        scale = getattr(optimizer, 'grad_scale', None)
-        self.norms = [gradients if scale is None else gradients / scale, norms(self.weights)]
+        self.norms = [norms([weight.grad for weight in self.weights]), norms(self.weights)]
         self.before = [weight.detach().clone() for weight in self.weights]
-        if isinstance(getattr(self.model, 'teacher', None), Teacher):
-            self.teacher_distance = distance(*self.model.teacher.pairs(self.model))
+        pairs = getattr(getattr(self.model, 'teacher', None), 'pairs', None)
+        if pairs is not None:
+            self.teacher_distance = distance(*pairs(self.model))
 
     @torch.no_grad()
     def _after_step(self, *_: object) -> None:
@@ -214,15 +185,13 @@ class Recorder:
         if self.embeddings is None:
             return features, None, None, None
         q, k, negatives = self.embeddings
-        shown = negatives if self.has_negatives else None
-        return features, unit(_joined(q)), unit(_joined(k)), shown
+        shown = getattr(self.model.head, 'queue_role', 'negatives') == 'negatives'
+        return features, unit(_joined(q)), unit(_joined(k)), negatives if shown else None
 
     def weight_metrics(self) -> dict[str, float]:
-        """Return values about the weights, or an empty dictionary if the optimizer step was skipped.
+        """Return the norm of all gradients, the largest relative change of a stage, and the teacher's distance.
 
-        For each stage, these are the norms of its gradients and weights, and the relative change of its weights. For the whole
-        model, these are the norm of all gradients and the largest relative change of a stage. If there is a teacher, the
-        relative distance between its weights and those of the student is added.
+        If float16 skipped the optimizer step, only the teacher's distance is returned.
         """
         values = {}
         if self.teacher_distance is not None:
@@ -233,14 +202,10 @@ class Recorder:
         ratios = []
         for stage in dict.fromkeys(self.stages):
             members = torch.tensor([name == stage for name in self.stages])
-            gradient, weight, change = (vector_norm(row[members]).item() for row in by_parameter)
+            _, weight, change = (vector_norm(row[members]).item() for row in by_parameter)
             ratios.append(change / max(weight, 1e-12))
-            values[f'gradient_norm_{stage}'] = gradient
-            values[f'weight_norm_{stage}'] = weight
-            values[f'update_ratio_{stage}'] = ratios[-1]
-        values['gradient_norm'] = vector_norm(by_parameter[0]).item()
-        values['update_ratio'] = max(ratios)
-        return values
+        gradient = vector_norm(by_parameter[0]).item()
+        return dict(values, gradient_norm=gradient, update_ratio=max(ratios))
 
 
 def _joined(rows: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Save and stop a run after a signal."""
 
 import signal
-from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -36,7 +35,7 @@ class PreemptionHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self.listener = Listener()
-        self.group = host_group(dist.group.WORLD) if get_world_size() > 1 else None
+        self.group = dist.new_group(backend='gloo') if get_world_size() > 1 else None
         self.pending: tuple[torch.Tensor, dist.Work] | None = None
 
     def after_train_iter(self, runner: Runner, **_: object) -> None:
@@ -72,8 +71,7 @@ class PreemptionHook(Hook):
             )
         steps = runner.iter + 1
         self.leaving = True
-        meta = dict(epoch=runner.epoch, iter=steps)
-        path = hook.save_as(runner, f'iter_{steps}.pth', meta)
+        path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
         hook.writer.finish()
         self.after_train(runner)
         raise Stopped(
@@ -89,9 +87,3 @@ class PreemptionHook(Hook):
         # There is no listener if the run failed before its first step.
         if self.listener:
             self.listener.close(self.leaving)
-
-
-@cache
-def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return a gloo group of all processes. It is created only once, even if the processes train several runs."""
-    return dist.new_group(backend='gloo')

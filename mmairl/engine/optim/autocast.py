@@ -1,77 +1,37 @@
-"""An optimizer wrapper for mixed precision on GPUs and CPUs. It drops gradients if they or the loss are not finite."""
+"""Optimizer wrappers: mixed precision on GPUs and CPUs, and LARS with the papers' settings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from mmengine.dist import all_reduce
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mmairl.engine.optim.gradients import gradients_of, with_gradient
+from mmairl.engine.optim.lars import LARS
 from mmairl.errors import UserError
-from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIM_WRAPPERS
 
-# The integer type of each size in bytes.
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+DTYPES = ('float16', 'bfloat16')
 
 
-class FiniteFlag:
-    """Check whether the losses or gradient norms of an optimizer step are all finite.
-
-    Call `add` for each value, `fetch` after the last value, and then `read` for the result.
-
-    >>> flag = FiniteFlag()
-    >>> flag.add(torch.tensor(1.0)); flag.add(torch.tensor(float('nan'))); flag.fetch(); flag.read()
-    False
-    """
-
-    def __init__(self) -> None:
-        self.all_finite: Tensor | None = None
-        self.on_host: Tensor | None = None
-
-    def add(self, loss: Tensor) -> None:
-        # torch.isfinite would be slower on a GPU, because it launches four kernels.
-        finite = (loss.detach() * 0).eq(0).to(torch.float32)
-        self.all_finite = finite if self.all_finite is None else self.all_finite * finite
-
-    def fetch(self, join: bool = True) -> None:
-        """Start to copy the result to the CPU. With `join`, the result is true only if it is true in all processes."""
-        if join:
-            all_reduce(self.all_finite, 'min')
-        on_device = self.all_finite.is_cuda
-        self.on_host = torch.empty((), pin_memory=on_device)
-        self.on_host.copy_(self.all_finite, non_blocking=True)
-        self.copied = torch.cuda.current_stream().record_event() if on_device else None
-        self.all_finite = None
-
-    def read(self) -> bool:
-        """Wait for the copy that `fetch` started, and return the result. The copy is usually complete by now."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        return bool(self.on_host.numpy())
-
-
-# Configs of earlier versions use the second name.
-@OPTIM_WRAPPERS.register_module(name=['AutocastOptimWrapper', 'LARSOptimWrapper'])
+@OPTIM_WRAPPERS.register_module()
 class AutocastOptimWrapper(AmpOptimWrapper):
     """Train in full precision, or under autocast to ``dtype``. Weights and momentum stay in float32.
 
     mmengine's AmpOptimWrapper does not accept CPUs, and it unnecessarily scales the loss for bfloat16. This class accepts CPUs
     and scales the loss only for float16. Gradient accumulation and clipping work as in mmengine.
 
-    The optimizer step is skipped if the loss is not finite in one process or more. The check does not block the device: its
-    result is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
-    gradient is NaN or infinite, steps on a CPU and steps with float16 are skipped, too. In other runs on a GPU, the gradients
-    are set to zero instead, and `dropped` is True at the next step.
-
     Args:
         optimizer: The optimizer.
         dtype: 'bfloat16', 'float16', or None for full precision.
         accumulative_counts: Iterations in an optimizer step. Default: 1.
         clip_grad: Arguments of `clip_grad_norm_`, or None.
+
+    Attributes:
+        stepped: Whether the last optimizer step was taken. With float16, a step whose gradients overflow is skipped.
+        gradient_norm: The norm of all gradients before clipping, on the device. None without `clip_grad`.
 
     Raises:
         UserError: If the dtype is unknown or the GPU does not support it.
@@ -81,7 +41,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         >>> optim_wrapper = dict(type='AutocastOptimWrapper', optimizer=optimizer, dtype='bfloat16')
     """
 
-    valid_dtypes = ('float16', 'bfloat16')
+    # A config may leave out these keys of `optim_wrapper.optimizer`.
+    default_optimizer: dict[str, Any] = {}
 
     def __init__(
         self,
@@ -90,9 +51,9 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         accumulative_counts: int = 1,
         clip_grad: dict | None = None,
     ) -> None:
-        if dtype not in (None, *self.valid_dtypes):
+        if dtype not in (None, *DTYPES):
             raise UserError(
-                f"optim_wrapper.dtype: unknown type ('{dtype}'); set None or one of {', '.join(self.valid_dtypes)}",
+                f"optim_wrapper.dtype: unknown type ('{dtype}'); set None or one of {', '.join(DTYPES)}",
                 code='unknown-dtype',
             )
         OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad)
@@ -106,97 +67,23 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None
-        self.finite = True
-        # Whether the gradients of the previous step were set to zero.
-        self.dropped = False
-        self._applied = True
-        self._losses = FiniteFlag()
-        self._gradients = FiniteFlag()
-        # The norm of all gradients of the last step, before they were clipped.
+        self.stepped = True
         self.gradient_norm: Tensor | None = None
-        self._waits = self.device_type == 'cpu'
-        self._fused = bool(optimizer.defaults.get('fused'))
-        # The loss scaler skips steps whose gradients overflow, and only this hook shows which steps were taken.
-        if self.loss_scaler.is_enabled():
-            optimizer.register_step_post_hook(self._note_step)
-        may_skip = self.loss_scaler.is_enabled() or not self._waits
-        if self._fused and optimizer.defaults.get('momentum') and may_skip:
-            self._zero_momentum()
 
-    def _zero_momentum(self) -> None:
-        """Fill the momentum buffers with zeros. If torch's fused SGD skips its first step, it leaves them uninitialized."""
-        for group in self.optimizer.param_groups:
-            for param in group['params']:
-                if param.requires_grad:
-                    self.optimizer.state[param]['momentum_buffer'] = torch.zeros_like(param)
-
-    @property
-    def accumulated(self) -> int:
-        """The number of iterations in an optimizer step; mmengine has no public name for it."""
-        return self._accumulative_counts
-
-    def _note_step(self, *_: object) -> None:
-        """Record that the optimizer was called. A fused optimizer is called even if it then skips the step."""
-        self._applied = True
-
-    @property
-    def stepped(self) -> bool:
-        """Whether the last call of `update_params` called the optimizer."""
-        return self.finite and self._applied and self.should_update()
-
-    def update_params(
-        self, loss: Tensor, step_kwargs: dict | None = None, zero_kwargs: dict | None = None
-    ) -> None:
-        self._losses.add(loss)
-        # Whether this is the last of the accumulated batches.
-        last = self.should_sync()
-        if last:
-            self._losses.fetch()
-        scaled = self.loss_scaler.is_enabled()
-        if scaled:
-            # The gradients of a non-finite loss may be finite. This factor of 1 or NaN makes the loss scaler skip the step.
-            loss = loss * (1 + loss.detach() * 0)
-        self.backward(self.scale_loss(loss))
-        if last:
-            self.finite = self._losses.read()
-            self._applied = not scaled
-            if not scaled:
-                self._check_gradients()
-            # The loss scaler itself skips steps with non-finite gradients, and then lowers its scale.
-            if self.finite or scaled:
-                self.step(**(step_kwargs or {}))
-            self.zero_grad(**(zero_kwargs or {}))
-
-    @torch.no_grad()
-    def _check_gradients(self) -> None:
-        """Find out whether all gradients are finite, and drop them if they are not.
-
-        The gradients are already averaged over the processes, so the results need not be combined.
-        """
-        self.dropped = self._gradients.on_host is not None and not self._gradients.read()
-        self._gradients.on_host = None
-        gradients = gradients_of(self.optimizer)
-        if not gradients or not self.finite:
-            return
-        # `norms` returns the norms of whole tensors, even if they are sharded.
-        total = norms(gradients).sum()
-        self._gradients.add(total)
-        finite = self._gradients.all_finite
-        self._gradients.fetch(join=False)
-        if self._waits:
-            self.finite = self._gradients.read()
-            self._gradients.on_host = None
-            return
-        if self._fused:
-            # The fused kernel skips the step if this value is 1.
-            self.optimizer.found_inf = 1 - finite
-        # Integers are multiplied instead of floats, because 0 * NaN is NaN.
-        bits = [gradient.view(BITS[gradient.element_size()]) for gradient in own_parts(gradients)]
-        torch._foreach_mul_(bits, finite.to(bits[0].dtype))
+    def step(self, **kwargs: Any) -> None:
+        before = self.loss_scaler.get_scale()
+        super().step(**kwargs)
+        # The scaler lowers its scale if and only if it skipped the step.
+        self.stepped = self.loss_scaler.get_scale() >= before
 
     def _clip_grad(self) -> None:
         """Clip gradients like mmengine, but keep their norm on the device, because reading it would block each step."""
-        params = with_gradient(self.optimizer)
+        params = [
+            param
+            for group in self.optimizer.param_groups
+            for param in group['params']
+            if param.grad is not None
+        ]
         self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -218,8 +105,34 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
         With gradient accumulation, the processes exchange gradients only at the last batch of an optimizer step.
         """
-        cast = torch.autocast(
-            self.device_type, self.cast_dtype, enabled=self.cast_dtype is not None
-        )
+        enabled = self.cast_dtype is not None
+        cast = torch.autocast(self.device_type, self.cast_dtype, enabled=enabled)
         with OptimWrapper.optim_context(self, model), cast:
             yield
+
+
+@OPTIM_WRAPPERS.register_module()
+class LARSOptimWrapper(AutocastOptimWrapper):
+    """An AutocastOptimWrapper around the LARS optimizer.
+
+    The default optimizer has the settings of Huang et al. 2022 for 1024 images per step: ``lr=1.2``, ``momentum=0.9``,
+    ``weight_decay=1e-6``, the trust coefficient 0.001, and no adaptation or weight decay of biases and gains. Keys in
+    `optim_wrapper.optimizer` replace these settings. The arguments are those of AutocastOptimWrapper.
+
+    Raises:
+        UserError: If `optim_wrapper.optimizer.type` is not LARS.
+
+    Example:
+        >>> optim_wrapper = dict(type='LARSOptimWrapper', optimizer=dict(lr=4.8))
+    """
+
+    default_optimizer = dict(type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6)
+
+    def __init__(self, optimizer: Optimizer, **kwargs: Any) -> None:
+        if not isinstance(optimizer, LARS):
+            raise UserError(
+                f"optim_wrapper.optimizer.type: LARSOptimWrapper requires LARS ('{type(optimizer).__name__}'); set 'LARS', or "
+                "set optim_wrapper.type='AutocastOptimWrapper'",
+                code='not-lars',
+            )
+        super().__init__(optimizer, **kwargs)

@@ -1,21 +1,11 @@
-"""Functions that find and check the gradients of an optimizer's parameters."""
+"""A check of gradients that the optimizers share."""
 
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from mmairl.errors import UserError
-
-
-def with_gradient(optimizer: Optimizer) -> list[Tensor]:
-    weights = [weight for group in optimizer.param_groups for weight in group['params']]
-    return [weight for weight in weights if weight.grad is not None]
-
-
-def gradients_of(optimizer: Optimizer) -> list[Tensor]:
-    return [weight.grad for weight in with_gradient(optimizer)]
 
 
 def require_dense(optimizer: str, grads: Iterable[Tensor]) -> None:

@@ -12,8 +12,6 @@ use local = 1 and wd = 0.
 """
 
 from collections.abc import Callable, Iterable
-from functools import cache
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -25,7 +23,6 @@ from mmairl.errors import UserError
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIMIZERS
 
-BLOCK = 1024
 NUMBERS = ('lr', 'momentum', 'weight_decay', 'eta')
 SETTINGS = (*NUMBERS, 'inside', 'adapt', 'decay')
 
@@ -83,12 +80,6 @@ class LARS(Optimizer):
                 code='no-trainable-parameters',
             )
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({'trust': True, 'exclude': True, **state})
-        for group in self.param_groups:
-            # Groups stored by earlier versions have no 'inside'.
-            group.setdefault('inside', True)
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group in any form that torch accepts, and divide it as the class describes."""
         super().add_param_group(param_group)
@@ -112,8 +103,6 @@ class LARS(Optimizer):
                 grads = [param.grad for param in params]
                 require_dense('LARS', grads)
                 buffers = [self._momentum_buffer(param) for param in params]
-                # Groups stored by earlier versions have no 'decay'.
-                group.setdefault('decay', group['adapt'])
                 multi_tensor_lars(
                     params, grads, buffers, **{name: group[name] for name in SETTINGS}
                 )
@@ -175,7 +164,7 @@ def multi_tensor_lars(
         grads = torch._foreach_add(grads, params, alpha=weight_decay)
     if adapt:
         local = local_rate(w, g, weight_decay, eta)
-        torch._foreach_addcmul_(buffers, grads, spread_factors(inner * local, grads))
+        torch._foreach_addcmul_(buffers, grads, (inner * local).unbind())
     else:
         torch._foreach_add_(buffers, grads, alpha=inner)
     torch._foreach_sub_(params, buffers, alpha=outer)
@@ -184,28 +173,3 @@ def multi_tensor_lars(
 def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
     """Return ``eta |w| / (|g| + wd |w|)`` for each tensor, or 1 if one of its norms is 0."""
     return torch.where((w > 0) & (g > 0), eta * w / (g + weight_decay * w), 1.0)
-
-
-@cache
-def block_owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Divide tensors of these sizes into blocks of BLOCK elements. For each block, return the index of its tensor.
-
-    The result is cached, because copying it to a GPU would block each step.
-    """
-    blocks = [-(-size // BLOCK) for size in sizes]
-    return torch.repeat_interleave(torch.tensor(blocks), output_size=sum(blocks)).to(device)
-
-
-def spread_factors(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Return one factor for each tensor.
-
-    On a GPU, each factor is expanded to the size of its tensor, because torch would otherwise launch a kernel per tensor.
-    """
-    if not numbers.is_cuda:
-        return list(numbers.unbind())
-    sizes = tuple(tensor.numel() for tensor in like)
-    full = numbers[block_owners(sizes, numbers.device)].unsqueeze(1).expand(-1, BLOCK).flatten()
-    starts = accumulate((-(-size // BLOCK) * BLOCK for size in sizes), initial=0)
-    return [
-        full.as_strided(tensor.shape, tensor.stride(), start) for tensor, start in zip(like, starts)
-    ]

@@ -1,6 +1,6 @@
 """ZeRO by DeepSpeed, stages 1 and 2: each process holds a part of the optimizer state and, in stage 2, of the gradients.
 
-    strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=2))
+    strategy = dict(type='DeepSpeedStrategy', stage=2)
 
 Each process holds the full weights of student and teacher in float32, so the teacher, the queue and the hooks work as without
 a strategy. Mixed precision is torch's autocast. DeepSpeed averages the gradients, clips them, and updates the weights. It
@@ -10,7 +10,7 @@ are therefore correct. Checkpoints have the same format as without a strategy.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -24,89 +24,52 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
-from mmairl.engine.sharding import Strategy, initialize, read_config, require_supported
-from mmairl.errors import UserError, explained
+from mmairl.engine.strategy import Strategy, initialize
+from mmairl.errors import UserError
 from mmairl.models.processes import gather
-from mmairl.registry import OPTIM_WRAPPERS, OPTIMIZERS, STRATEGIES
+from mmairl.registry import OPTIM_WRAPPERS, STRATEGIES
 
-ZERO_KEYS = (
-    'stage',
-    'offload_optimizer',
-    'overlap_comm',
-    'contiguous_gradients',
-    'reduce_scatter',
-    'reduce_bucket_size',
-    'allgather_partitions',
-    'allgather_bucket_size',
-)
-# These keys of DeepSpeed set keys of the training config.
-PLACES = {
-    'gradient_accumulation_steps': 'optim_wrapper.accumulative_counts',
-    'train_batch_size': 'total_batch_size',
-    'train_micro_batch_size_per_gpu': 'train_dataloader.batch_size',
-}
-DTYPES = {'bf16': 'bfloat16', 'fp16': 'float16'}
-WITHOUT_EFFECT = ('steps_per_print', 'wall_clock_breakdown')
-KEYS = ('zero_optimization', 'gradient_clipping', *PLACES, *DTYPES, *WITHOUT_EFFECT)
-ELEMENTWISE = ('SGD', 'AdamW', 'DeepSpeedCPUAdam')
-
-with suppress(ImportError):
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-
-    OPTIMIZERS.register_module(module=DeepSpeedCPUAdam)
+ELEMENTWISE = ('SGD', 'AdamW')
 
 
 @STRATEGIES.register_module()
 class DeepSpeedStrategy(Strategy):
-    """ZeRO by DeepSpeed, for optimizers that treat each element separately, such as SGD and AdamW.
-
-    If the DeepSpeed config sets batch sizes, accumulation, clipping or precision, these values replace the values of the
-    corresponding keys in the training config.
+    """ZeRO by DeepSpeed in float32 and bfloat16, for optimizers that treat each element separately: SGD and AdamW.
 
     Args:
-        config: A DeepSpeed config, or the path of its JSON file. Default: None (an empty config).
-        keys: Keys of a DeepSpeed config, which take precedence over `config`. For a key with the value `'auto'`, the value
-            in the training config applies.
+        stage: 1 or 2.
+        offload: Whether the optimizer state is kept in CPU memory and the optimizer runs on the CPU. Default: False.
+        zero: Other keys of `zero_optimization` in a DeepSpeed config, such as `reduce_bucket_size`.
 
     Raises:
-        UserError: If a key or the stage is not supported.
+        UserError: If deepspeed is not installed, or the stage, the optimizer or the precision is not supported.
 
     Example:
-        >>> strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=2), gradient_clipping=1.0)
+        >>> strategy = dict(type='DeepSpeedStrategy', stage=2, reduce_bucket_size=50_000_000)
     """
 
-    def __init__(self, config: str | dict | None = None, **keys: Any) -> None:
-        keys = {**read_config(config), **keys}
-        self.keys = {key: value for key, value in keys.items() if value not in (None, 'auto')}
-        require_supported('strategy', self.keys, KEYS)
-        self.zero = self.keys.get('zero_optimization', {})
-        require_supported('strategy.zero_optimization', self.zero, ZERO_KEYS)
-        if self.zero.get('stage') not in (1, 2):
-            raise UserError(
-                f"strategy.zero_optimization.stage: DeepSpeedStrategy supports 1 and 2 ('{self.zero.get('stage')}'); set one "
-                'of them, or use ZeroStrategy (--strategy zero3)',
-                code='unsupported-stage',
-            )
+    stages = (1, 2)
+
+    def __init__(self, stage: int, offload: bool = False, **zero: Any) -> None:
+        super().__init__(stage, offload)
+        self.zero = dict(zero, stage=stage)
+        if offload:
+            self.zero['offload_optimizer'] = dict(device='cpu', pin_memory=True)
 
     def complete(self, cfg: Config) -> None:
-        """Set the keys of the training config that correspond to keys of DeepSpeed."""
-        wrapper = cfg.optim_wrapper
-        wrapper.type = 'DeepSpeedOptimWrapper'
-        if norm := self.keys.get('gradient_clipping'):
-            wrapper.clip_grad = dict(max_norm=norm)
-        for key, dtype in DTYPES.items():
-            if self.keys.get(key, {}).get('enabled') is True:
-                wrapper.dtype = dtype
-        cfg.merge_from_dict({PLACES[key]: self.keys[key] for key in PLACES if key in self.keys})
-        if wrapper.optimizer.type == 'DeepSpeedCPUAdam':
-            compile_cpu_adam()
+        cfg.optim_wrapper.type = 'DeepSpeedOptimWrapper'
+        dtype = cfg.optim_wrapper.get('dtype') or (cfg.get('fast') or {}).get('precision')
+        if dtype == 'float16':
+            raise self._unsupported("optim_wrapper.dtype: DeepSpeedStrategy has no 'float16'")
+
+    def _unsupported(self, problem: str) -> UserError:
+        advice = f'use ZeroStrategy (--strategy zero{self.stage})'
+        return UserError(f'{problem}; {advice}', code='not-with-deepspeed')
 
     def shard(self, model: nn.Module) -> nn.Module:
         if find_spec('deepspeed') is None:
-            raise UserError(
-                "strategy: DeepSpeedStrategy requires deepspeed, which is not installed; run pip install 'mmairl[deepspeed]', "
-                f'or use ZeroStrategy (--strategy zero{self.zero["stage"]})',
-                code='no-deepspeed',
+            raise self._unsupported(
+                "strategy: deepspeed is not installed; run pip install 'mmairl[deepspeed]'"
             )
         initialize(model, get_device())
         return model
@@ -114,21 +77,14 @@ class DeepSpeedStrategy(Strategy):
     def shard_optimizer(self, wrapper: 'DeepSpeedOptimWrapper', model: nn.Module) -> None:
         kind = type(wrapper.optimizer).__name__
         if kind not in ELEMENTWISE:
-            raise UserError(
-                f'optim_wrapper.optimizer: DeepSpeedStrategy supports only optimizers that treat each element separately '
-                f"('{kind}'); set one of {', '.join(ELEMENTWISE)}, or use ZeroStrategy (--strategy zero{self.zero['stage']})",
-                code='not-elementwise',
-            )
-        clip = wrapper.clip_grad_kwargs or {}
-        if clip.get('norm_type', 2) != 2:
-            raise UserError(
-                f"optim_wrapper.clip_grad.norm_type: DeepSpeed supports only the 2-norm ('{clip['norm_type']}'); set 2",
-                code='unknown-norm',
+            known = ' and '.join(ELEMENTWISE)
+            raise self._unsupported(
+                f"optim_wrapper.optimizer: DeepSpeedStrategy supports {known} ('{kind}')"
             )
         config = dict(
             # DeepSpeed requires a batch size but does not use it, because it does not load the data.
             train_micro_batch_size_per_gpu=1,
-            gradient_clipping=clip.get('max_norm', 0.0),
+            gradient_clipping=(wrapper.clip_grad_kwargs or {}).get('max_norm', 0.0),
             zero_optimization=self.zero,
             zero_allow_untested_optimizer=True,
             zero_force_ds_cpu_optimizer=False,
@@ -142,7 +98,7 @@ class DeepSpeedStrategy(Strategy):
 class DeepSpeedOptimWrapper(AutocastOptimWrapper):
     """An AutocastOptimWrapper that uses DeepSpeed's backward pass and step. `DeepSpeedStrategy` sets it in the config.
 
-    A step is skipped if the loss or a gradient is not finite in one process or more.
+    DeepSpeed skips a step if a gradient is not finite in one process or more.
 
     Example:
         >>> optim_wrapper = dict(type='DeepSpeedOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3))
@@ -155,38 +111,13 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
             yield
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Add the gradients of a batch to the accumulated gradients. If the loss is not finite, make the gradients NaN.
-
-        DeepSpeed drops gradients that are NaN.
-        """
-        engine = self.optimizer.engine
-        if self.loss_scaler.is_enabled():
-            self.optimizer.grad_scale = self.loss_scaler.scale(torch.ones_like(loss)).item()
-            engine.optimizer.override_loss_scale(self.optimizer.grad_scale)
-        engine.backward(loss * (1 + loss.detach() * 0), **kwargs)
+        self.optimizer.engine.backward(loss, **kwargs)
         self._inner_count += 1
 
-    def _check_gradients(self) -> None:
-        """Drop the gradients if the loss is not finite. Whether gradients are finite is checked in `step`."""
-        if not self.finite:
-            self.optimizer.engine.step()
-
     def step(self, **kwargs: Any) -> None:
-        """Update the weights, or drop the gradients if they are not finite."""
+        self.optimizer.step()
         engine = self.optimizer.engine
-        finite = not engine.optimizer.has_overflow()
-        if not self.loss_scaler.is_enabled():
-            self.finite = finite
-        if not finite:
-            # DeepSpeed's step drops gradients that are not finite.
-            engine.step()
-        # The loss scaler cannot see DeepSpeed's gradients. It sees this gradient instead: 0 makes the scaler step, and
-        # infinity makes it lower its scale.
-        param = self.optimizer.joined[0][1][0]
-        param.grad = torch.full_like(param, 0.0 if finite else torch.inf)
-        if finite or self.loss_scaler.is_enabled():
-            self.loss_scaler.step(self.optimizer)
-        self.loss_scaler.update()
+        self.stepped = not engine.optimizer.overflow
         if self.clip_grad_kwargs:
             self.gradient_norm = torch.as_tensor(engine.get_global_grad_norm())
 
@@ -202,8 +133,6 @@ class PartitionedOptimizer(Optimizer):
         model: The model that the optimizer trains.
         config: The DeepSpeed config.
     """
-
-    grad_scale = 1.0
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, config: dict[str, Any]) -> None:
         super().__init__([dict(group) for group in optimizer.param_groups], optimizer.defaults)
@@ -247,7 +176,7 @@ class PartitionedOptimizer(Optimizer):
         for param in params:
             param.grad = safe_get_full_grad(param)
         if clip := self.engine.gradient_clipping():
-            nn.utils.clip_grad_norm_(params, clip * self.grad_scale)
+            nn.utils.clip_grad_norm_(params, clip)
         hook(*args)
 
     @torch.no_grad()
@@ -303,18 +232,6 @@ def part_of(key: str, values: list[Any], part: Tensor) -> Any:
     padded = torch.zeros_like(part, requires_grad=False)
     padded[: max(0, len(flat) - start)] = flat[start : start + part.numel()]
     return padded
-
-
-def compile_cpu_adam() -> None:
-    """Compile DeepSpeedCPUAdam unless it is compiled already."""
-    from deepspeed.ops.op_builder import CPUAdamBuilder
-
-    advice = (
-        'install a C++ compiler and use an environment whose path has no space, '
-        "or set optim_wrapper.optimizer.type='AdamW'"
-    )
-    with explained('DeepSpeedCPUAdam: cannot be compiled', advice, code='not-compiled'):
-        CPUAdamBuilder().load()
 
 
 def start_engine(model: nn.Module, optimizer: Optimizer, config: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """ZeRO by torch's `fully_shard` (FSDP2): each process holds a shard of the weights, gradients and optimizer state.
 
-    strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))
+    strategy = dict(type='ZeroStrategy', stage=2)
 
 Results are the same as without a strategy. Between steps, each parameter of student and teacher is a float32 DTensor, and
 each process stores some of its rows. The optimizer and the teacher's average work on these rows. The forward pass gathers
@@ -16,7 +16,6 @@ is one file with full tensors, so it can be read with any number of processes, w
 """
 
 import copy
-from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -37,14 +36,11 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from mmairl.engine.sharding import Strategy, initialize, require_supported
-from mmairl.errors import UserError
+from mmairl.engine.strategy import Strategy, initialize
 from mmairl.models.backbones import blocks
 from mmairl.models.norm import norms_of
 from mmairl.models.processes import norms
 from mmairl.registry import STRATEGIES
-
-KEYS = ('stage', 'offload_optimizer', 'offload_param')
 
 
 @STRATEGIES.register_module()
@@ -52,28 +48,22 @@ class ZeroStrategy(Strategy):
     """ZeRO by torch's `fully_shard` (FSDP2), for every optimizer. Results are the same as without a strategy.
 
     Args:
-        zero_optimization: A dictionary in which `stage` is 1, 2 or 3. With `offload_optimizer=dict(device='cpu')` or
-            `offload_param=dict(device='cpu')`, the shards are kept in CPU memory and the optimizer runs on the CPU.
-        bf16: With `dict(enabled=True)`, weights are gathered in bfloat16, while shards stay in float32. Default: None
-            (weights are gathered in float32).
+        stage: 1, 2 or 3.
+        offload: Whether the shards are kept in CPU memory and the optimizer runs on the CPU. Default: False.
+        bfloat16: Whether weights are gathered in bfloat16, while shards stay in float32. Default: False.
 
     Raises:
-        UserError: If a key is unknown or a setting is not supported.
+        UserError: If the stage is unknown.
 
     Example:
-        >>> strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))
+        >>> strategy = dict(type='ZeroStrategy', stage=2)
     """
 
-    def __init__(self, zero_optimization: dict, bf16: dict | None = None) -> None:
-        require_supported('strategy.zero_optimization', zero_optimization, KEYS)
-        self.stage = zero_optimization.get('stage')
-        if self.stage not in (1, 2, 3):
-            raise UserError(
-                f"strategy.zero_optimization.stage: expected 1, 2 or 3 ('{self.stage}'); set one of them",
-                code='unknown-stage',
-            )
-        self.offload = any(zero_optimization.get(key) for key in KEYS[1:])
-        self.half = torch.bfloat16 if (bf16 or {}).get('enabled') else None
+    stages = (1, 2, 3)
+
+    def __init__(self, stage: int, offload: bool = False, bfloat16: bool = False) -> None:
+        super().__init__(stage, offload)
+        self.half = torch.bfloat16 if bfloat16 else None
 
     def shard(self, model: nn.Module) -> nn.Module:
         """Initialize the model, shard it in place and return it. Its parameters keep their names."""
@@ -91,13 +81,13 @@ class ZeroStrategy(Strategy):
             offload_policy=offload if self.offload else OffloadPolicy(),
             reshard_after_forward=self.stage == 3,
         )
-        if self.half:
-            # Batch norm requires weights of the same type as its running statistics, so its weights are gathered in float32.
-            for layer in norms_of(model):
-                policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-                fully_shard(layer, mp_policy=policy, **settings)
         reduce_dtype = torch.float32 if self.half else None
         policy = MixedPrecisionPolicy(param_dtype=self.half, reduce_dtype=reduce_dtype)
+        # Batch norm requires weights of the same type as its running statistics, so its weights are gathered in float32.
+        for layer in norms_of(model) if self.half else ():
+            fully_shard(
+                layer, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False), **settings
+            )
         for side in sides:
             for block in blocks(side.backbone):
                 fully_shard(block, mp_policy=policy, **settings)
@@ -108,12 +98,11 @@ class ZeroStrategy(Strategy):
 
     def shard_optimizer(self, wrapper: OptimWrapper, model: nn.Module) -> None:
         """Make the optimizer clip by the norm of the full gradients, and make it save and load full tensors."""
-        optimizer = wrapper.optimizer
         # Autocast must use the device on which the model runs, even if the shards are in CPU memory.
         wrapper.device_type = get_device()
         wrapper.clip_func = clip
-        optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
-        optimizer.register_load_state_dict_pre_hook(shard_state)
+        wrapper.optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
+        wrapper.optimizer.register_load_state_dict_pre_hook(shard_state)
         if self.stage == 1:
 
             def exchange_at_last_batch(*_: Any) -> None:
@@ -121,26 +110,17 @@ class ZeroStrategy(Strategy):
 
             model.register_forward_pre_hook(exchange_at_last_batch, prepend=True)
 
-    def weights(self, model: nn.Module) -> OrderedDict[str, Any]:
-        state = model.state_dict()
-        for name, value in state.items():
-            state[name] = on_first_host(value)
-        return state
+    def weights(self, model: nn.Module) -> dict[str, Any]:
+        return on_first_host(model.state_dict())
 
 
 @torch.no_grad()
-def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
+def clip(params: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     """Clip sharded gradients as torch's `clip_grad_norm_` clips full gradients, and return their norm."""
-    if norm_type != 2:
-        raise UserError(
-            f"optim_wrapper.clip_grad.norm_type: ZeRO supports only the 2-norm ('{norm_type}'); set 2",
-            code='unknown-norm',
-        )
     grads = [param.grad for param in params]
     total = torch.linalg.vector_norm(norms(grads))
-    torch._foreach_mul_(
-        [grad.to_local() for grad in grads], (max_norm / (total + 1e-6)).clamp(max=1.0)
-    )
+    scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_([grad.to_local() for grad in grads], scale)
     return total
 
 

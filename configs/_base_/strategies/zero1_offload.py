@@ -1,5 +1,0 @@
-# torch's ZeRO-1. The shards are in host memory, and the optimizer step runs on the CPU.
-strategy = dict(
-    type='ZeroStrategy',
-    zero_optimization=dict(stage=1, offload_optimizer=dict(device='cpu', pin_memory=True)),
-)

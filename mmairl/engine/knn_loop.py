@@ -1,0 +1,89 @@
+"""A validation loop that measures k-NN accuracy during training."""
+
+import copy
+from typing import Literal
+
+from mmengine.runner import Runner
+from mmengine.runner.base_loop import BaseLoop
+
+from mmairl.errors import UserError
+from mmairl.models.processes import network_of
+from mmairl.randomness import same_randomness
+from mmairl.registry import DATASETS, LOOPS
+
+# The name of the score for each choice of images.
+SCORES = dict(held_out='knn_accuracy', test='knn_accuracy_on_test_images')
+
+
+@LOOPS.register_module()
+class KNNValLoop(BaseLoop):
+    """Measure the k-NN accuracy of the backbone, as in `val_cfg = dict(type='KNNValLoop')`.
+
+    The config also sets ``val_dataloader = dict()``, ``val_evaluator = []`` and `train_cfg.val_interval`. mmengine's hooks use
+    the score by its name: `default_hooks.checkpoint.save_best='knn_accuracy'`, or `monitor='knn_accuracy'` of
+    EarlyStoppingHook. Training is bit-identical with and without this loop.
+
+    Args:
+        runner: The runner.
+        dataloader: Not used. The loop reads the images of the config's `evaluation`.
+        evaluator: Not used.
+        k: Number of neighbors. Default: 20.
+        images: 'held_out' measures on `evaluation.val` or, if there is none, on a part of the training images, so that a
+            checkpoint can be chosen by the score. 'test' measures on the test images, and pages state that the run watched
+            them. Default: 'held_out'.
+
+    Raises:
+        UserError: If `images` is unknown, or if the config has no labeled data.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        dataloader: object,
+        evaluator: object,
+        k: int = 20,
+        images: Literal['held_out', 'test'] = 'held_out',
+    ) -> None:
+        # This import takes seconds, and only runs with this loop need it.
+        from mmairl.evaluation.sets import evaluation_data, held_out
+
+        if images not in SCORES:
+            raise UserError(
+                f"KNNValLoop.images: unknown choice ('{images}'); set 'held_out' or 'test'",
+                code='unknown-images',
+            )
+        self._runner = runner
+        self.dataloader = []
+        self.k = k
+        self.score = SCORES[images]
+        data = evaluation_data(runner.cfg)
+        sets = held_out(data) if images == 'held_out' else (data.train, data.test)
+        self.sets = [DATASETS.build(settings) for settings in sets]
+
+    def run(self) -> dict[str, float]:
+        from mmairl.evaluation.features import on_main_process
+
+        self.runner.call_hook('before_val')
+        self.runner.call_hook('before_val_epoch')
+        with same_randomness():
+            metrics = {self.score: on_main_process(self.accuracy)}
+        self.runner.call_hook('after_val_epoch', metrics=metrics)
+        self.runner.call_hook('after_val')
+        return metrics
+
+    def accuracy(self) -> float:
+        """Return the accuracy in percent, measured with a copy of the backbone."""
+        from mmairl.evaluation.features import Extraction, extract
+        from mmairl.evaluation.knn import knn_right
+
+        model = network_of(self.runner)
+        normal = model.data_preprocessor
+        mean, std = (values.flatten().tolist() for values in (normal.mean, normal.std))
+        device = next(model.parameters()).device
+        workers = self.runner.cfg.train_dataloader.get('num_workers', 0)
+        how = Extraction(mean, std, device=device, workers=workers)
+        backbone = copy.deepcopy(model.backbone)
+        bank, queries = (extract(backbone, dataset, how) for dataset in self.sets)
+        k = min(self.k, len(bank.y))
+        right = knn_right(bank, queries, [k], device=device)[k]
+        return 100 * int(right.sum()) / len(right)

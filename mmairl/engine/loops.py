@@ -1,0 +1,102 @@
+"""Training loops that can start inside an epoch."""
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from mmengine.logging import print_log
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.workers import delivered
+from mmairl.engine.resume import images_per_step, sampler_of
+
+
+def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
+    """Return the batches of an epoch without its first `done` batches.
+
+    ResumableSampler skips the images of these batches without reading them. Other samplers can only start at the beginning
+    of an epoch, so the first batches are read and dropped, as in mmengine.
+    """
+    sampler = sampler_of(dataloader)
+    if isinstance(sampler, ResumableSampler):
+        sampler.set_epoch(epoch, done * images_per_step(dataloader))
+        return delivered(dataloader)
+    if hasattr(sampler, 'set_epoch'):
+        sampler.set_epoch(epoch)
+    if done:
+        message = f'{type(sampler).__name__} cannot start inside an epoch, so {done} batches are read again and dropped'
+        print_log(message, logger='current', level=logging.WARNING)
+    return islice(delivered(dataloader), done, None)
+
+
+def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
+    """Yield the batches of a run, beginning at an iteration. A new epoch starts whenever one ends."""
+    epoch, done = divmod(iteration, len(dataloader))
+    while True:
+        yield from batches(dataloader, epoch, done)
+        epoch, done = epoch + 1, 0
+
+
+class EpochLoop(EpochBasedTrainLoop):
+    """mmengine's loop over epochs. It can start inside an epoch, and it begins with a validation that is due."""
+
+    def run(self) -> nn.Module:
+        self.runner.call_hook('before_train')
+        self.runner.restore_randomness()
+        while True:
+            self._decide_current_val_interval()
+            last = self._epoch == self._max_epochs
+            # A checkpoint is written before the validation, so a resumed run repeats the validation.
+            between_epochs = self._iter == self._epoch * len(self.dataloader)
+            begun = self._epoch and self._epoch >= self.val_begin
+            due = begun and between_epochs and (last or self._epoch % self.val_interval == 0)
+            if due and self.runner.val_loop is not None:
+                self.runner.val_loop.run()
+            if last or self.stop_training:
+                break
+            self.run_epoch()
+        self.runner.call_hook('after_train')
+        return self.runner.model
+
+    def run_epoch(self) -> None:
+        self.runner.call_hook('before_train_epoch')
+        self.runner.model.train()
+        done = self._iter - self._epoch * len(self.dataloader)
+        for index, batch in enumerate(batches(self.dataloader, self._epoch, done), done):
+            self.run_iter(index, batch)
+        self.runner.call_hook('after_train_epoch')
+        self._epoch += 1
+
+
+class IterLoop(IterBasedTrainLoop):
+    """mmengine's loop over iterations. It can start inside an epoch, and it begins with a validation that is due."""
+
+    def __init__(self, runner: Any, dataloader: DataLoader, *args: Any, **kwargs: Any) -> None:
+        # mmengine's constructor starts to read from the loader, and would thus start the data workers.
+        idle = DataLoader(dataloader.dataset, generator=dataloader.generator)
+        super().__init__(runner, idle, *args, **kwargs)
+        self.dataloader = dataloader
+
+    def run(self) -> nn.Module:
+        self.runner.call_hook('before_train')
+        self.runner.call_hook('before_train_epoch')
+        self.runner.restore_randomness()
+        remaining = endless(self.dataloader, self._iter)
+        while True:
+            self._decide_current_val_interval()
+            last = self._iter == self._max_iters
+            begun = self._iter and self._iter >= self.val_begin
+            due = begun and (last or self._iter % self.val_interval == 0)
+            if due and self.runner.val_loop is not None:
+                self.runner.val_loop.run()
+            if last or self.stop_training:
+                break
+            self.runner.model.train()
+            self.run_iter(next(remaining))
+        self.runner.call_hook('after_train_epoch')
+        self.runner.call_hook('after_train')
+        return self.runner.model
