@@ -6,7 +6,7 @@ _base_ = 'byol_r50_200e.py'
 # batch norms and biases. The schedule is that of the SGD config.
 optim_wrapper = dict(
     type='LARSOptimWrapper',
-    optimizer=dict(_delete_=True, type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6, eta=0.001)
+    optimizer=dict(_delete_=True, type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6, eta=0.001),
 )
 assumptions = dict(
     lars_batch="models with LARS are trained with the benchmark's batch of 1024; neither the paper of Huang et al. "

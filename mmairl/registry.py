@@ -68,7 +68,8 @@ MODELS = Registry(
     'transfer.depth',
 )
 MODEL_WRAPPERS = Registry(parent.MODEL_WRAPPERS, 'engine.distributed')
-RUNNERS = Registry(parent.RUNNERS, 'engine.run')
+LOOPS = Registry(parent.LOOPS, 'engine.knn_loop')
+RUNNERS = Registry(parent.RUNNERS, 'engine.runner')
 HOOKS = Registry(parent.HOOKS, 'engine.hooks', 'evaluation.online', 'study.record_start')
 DATASETS = Registry(
     parent.DATASETS,
@@ -86,9 +87,9 @@ TRANSFORMS = Registry(
     parent.TRANSFORMS, 'data.foreign_transforms', 'data.transforms', 'transfer.depth'
 )
 OPTIMIZERS = Registry(parent.OPTIMIZERS, 'engine.optim')
-OPTIM_WRAPPERS = Registry(parent.OPTIM_WRAPPERS, 'engine.optim', 'engine.sharding')
+OPTIM_WRAPPERS = Registry(parent.OPTIM_WRAPPERS, 'engine.optim', 'engine.deepspeed')
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
-STRATEGIES = Registry(parent.STRATEGIES, 'engine.sharding')
+STRATEGIES = Registry(parent.STRATEGIES, 'engine.zero', 'engine.deepspeed')
 PARAM_SCHEDULERS = Registry(parent.PARAM_SCHEDULERS, 'engine.optim')
 METRICS = Registry(parent.METRICS, 'evaluation.metrics', 'transfer.voc_metric')
 VISBACKENDS = Registry(parent.VISBACKENDS, 'engine.logging')
@@ -101,7 +102,6 @@ PROTOCOLS = Registry(parent.Registry('evaluation protocol', scope='mmengine'), '
 # following registries, so it only adds empty children to prevent these warnings.
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
-    parent.LOOPS,
     parent.TASK_UTILS,
     parent.EVALUATOR,
     parent.VISUALIZERS,

@@ -23,7 +23,7 @@ from PIL import Image
 import mmairl
 from mmairl.cli.main import COMMANDS
 from mmairl.config import load_config
-from mmairl.engine.checks import BUILT, check_parts
+from mmairl.engine.checks import check_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -131,7 +131,7 @@ def check_tool(script: str, words: list[str], written_files: set[str]) -> None:
         assert not ours or THEIRS.match(path) or path in written_files or (ROOT / path).exists(), f'there is no {path}'
     config, options = getattr(parsed, 'config', None), getattr(parsed, 'cfg_options', None)
     if options and config and (ROOT / config).is_file():
-        check_parts(load_config(ROOT / config, options), BUILT)
+        check_config(load_config(ROOT / config, options))
 
 
 def parse(script: str, words: list[str]) -> argparse.Namespace:

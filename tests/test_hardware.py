@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -70,13 +69,6 @@ def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, le
         output.count(line) == is_shown and (f'cache {hardware.cache()}, work dir {cfg.work_dir}' in output) == is_shown
     )
     assert bool(re.search('WARNING.* - 1 x cpu', output)) == (bool(unusable) and level != 'ERROR')
-
-
-def test_data_locations_are_logged_without_secrets():
-    inner = dict(root=['data', 'https://me:secret@host/a.tar?b=secret'], views=[])
-    from mmairl.engine.run import data_paths
-
-    assert list(data_paths(dict(type='A', dataset=inner))) == [str(Path('data').absolute()), 'https://host/a.tar']
 
 
 @pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='requires glibc')

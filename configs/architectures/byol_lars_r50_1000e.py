@@ -5,7 +5,9 @@ _base_ = '../byol_asymmetric_r50_200e.py'
 total_batch_size = 4096
 optim_wrapper = dict(
     type='LARSOptimWrapper',
-    optimizer=dict(_delete_=True, type='LARS', lr=3.2, momentum=0.9, weight_decay=1.5e-6, eta=0.001)
+    optimizer=dict(
+        _delete_=True, type='LARS', lr=3.2, momentum=0.9, weight_decay=1.5e-6, eta=0.001
+    ),
 )
 default_hooks = dict(momentum=dict(base=0.996))
 auto_scale_lr = dict(base_batch_size=4096)

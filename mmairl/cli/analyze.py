@@ -65,13 +65,11 @@ def analyze(
         )
     from mmairl.analysis.subjects import Images
     from mmairl.config import load_config
-    from mmairl.engine.checks import check_parts
     from mmairl.engine.run import register
     from mmairl.evaluation.protocol import default_device
 
     register()
     cfg = load_config(config, cfg_options)
-    check_parts(cfg, ('model', 'evaluation'))
     loading = dict(batch_size=batch_size, workers=workers, device=device or default_device())
     if instrument == 'patches':
         from mmairl.analysis.patch_pictures import patch_picture, whole_images

@@ -78,7 +78,6 @@ def evaluate(
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmengine.dist import is_main_process
 
-    from mmairl.engine.checks import check_parts
     from mmairl.engine.run import register
     from mmairl.evaluation import protocol as protocols
     from mmairl.io import output
@@ -86,7 +85,6 @@ def evaluate(
 
     register()
     cfg = config_for(config, checkpoint, data, prefix, cfg_options)
-    check_parts(cfg, ('model', 'evaluation'))
     name = Path(data or config).stem
     out = output(out or default_out(protocol, name, checkpoint, init, part), checkpoint, config)
     chosen: dict[str, Any] = dict(

@@ -108,7 +108,9 @@ def choose_start(cfg: 'Config', resume: str | None) -> None:
     if resume == 'auto' or (restarted and not resume):
         cfg.resume = 'auto'
     elif resume:
-        cfg.resume = 'again' if restarted else True
+        # A restarted run continues from its newest checkpoint.
+        started = restarted and (Path(cfg.work_dir) / 'last_checkpoint').is_file()
+        cfg.resume = 'auto' if started else True
         cfg.load_from = resume
 
 

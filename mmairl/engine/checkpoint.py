@@ -211,4 +211,4 @@ def trust_mmengine_checkpoints() -> None:
     """Make mmengine read checkpoints without running code that such a file may contain."""
     CheckpointLoader.register_scheme('', load_checkpoint, force=True)
     # mmengine's loaders of several URL schemes call `load_url`. Replacing this function changes all of these loaders.
-    platform.load_url = partial(torch.hub.load_state_dict_from_url, weights_only=True)
+    platform.load_url = partial(platform.load_url, weights_only=True)

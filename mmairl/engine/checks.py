@@ -81,7 +81,9 @@ def check_built_run(runner: Runner) -> None:
         _check_moved(runner, model, name)
     _check_queue_length(runner, model, batch)
     plateau = [
-        one for one in runner.param_schedulers or () if isinstance(one, ReduceOnPlateauParamScheduler)
+        one
+        for one in runner.param_schedulers or ()
+        if isinstance(one, ReduceOnPlateauParamScheduler)
     ]
     if plateau and runner.val_loop is None:
         raise UserError(
@@ -125,7 +127,7 @@ def _check_moved(runner: Runner, model: nn.Module, name: str) -> None:
         return
     if has_hook:
         raise UserError(
-            f"model.{name}: {kind} requires the method {method}, which '{type(part).__name__}' does not have; define it, or set "
+            f"model.{name}: {kind} requires the method {method} ('{type(part).__name__}'); define it, or set "
             f'default_hooks.{key}=None',
             code=f'no-{method}',
         )

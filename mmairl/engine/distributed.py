@@ -64,7 +64,9 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         backend = 'nccl'
         # With `device_id`, the GPUs connect now instead of at the first step.
         options['device_id'] = _select_gpu(launcher)
-    if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and os.path.exists('/sys/class/net/lo'):
+    if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and os.path.exists(
+        '/sys/class/net/lo'
+    ):
         # All processes are on this machine, so they use the loopback interface and do not listen on the network.
         os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
     dist.init_process_group(backend, **options)

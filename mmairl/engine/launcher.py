@@ -28,7 +28,11 @@ def main() -> None:
     options = [f'--signals-to-handle={SIGNALS}']
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         port = os.environ.get('PORT') or free_port()
-        options += [f'--master-addr={LOOPBACK}', f'--local-addr={LOOPBACK}', f'--master-port={port}']
+        options += [
+            f'--master-addr={LOOPBACK}',
+            f'--local-addr={LOOPBACK}',
+            f'--master-port={port}',
+        ]
     try:
         run(parse_args([*options, *sys.argv[1:]]))
     except SignalException:

@@ -9,7 +9,6 @@ another batch size, raises an error.
 import ast
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mmengine.dist import get_rank, get_world_size
@@ -26,7 +25,14 @@ from mmairl.errors import UserError, explained
 from mmairl.randomness import set_random_state
 
 # The keys of a schedule's state that change during a run.
-PROGRESS = ('last_step', '_global_step', '_last_value', 'best', 'num_bad_epochs', 'cooldown_counter')
+PROGRESS = (
+    'last_step',
+    '_global_step',
+    '_last_value',
+    'best',
+    'num_bad_epochs',
+    'cooldown_counter',
+)
 # The attributes of mmengine's EarlyStoppingHook that change during a run.
 PATIENCE = ('best_score', 'wait_count')
 SEED = 'randomness.seed'
@@ -133,7 +139,9 @@ def restore_optimizer(runner: Runner, checkpoint: dict[str, Any]) -> None:
 
 def schedule_settings(state: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a schedule without its progress and without functions, which a checkpoint does not hold."""
-    return {key: value for key, value in state.items() if key not in PROGRESS and not callable(value)}
+    return {
+        key: value for key, value in state.items() if key not in PROGRESS and not callable(value)
+    }
 
 
 def step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_length: int) -> None:
@@ -160,8 +168,8 @@ def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
     for key, value in place.items():
         if key != 'seed' and value != current[key]:
             raise UserError(
-                f"train_dataloader: {key} is {value} in the checkpoint, but '{current[key]}' in this run; keep the data set and "
-                'total_batch_size / accumulative_counts (the number of processes may change)',
+                f"train_dataloader: {key} is {value} in the checkpoint, but '{current[key]}' in this run; keep the data "
+                'set and total_batch_size / accumulative_counts (the number of processes may change)',
                 code='other-batches',
             )
     if place.get('seed') is not None:

@@ -102,7 +102,9 @@ def checkpoint_blocks(backbone: nn.Module) -> None:
     for block in blocks(backbone):
         # With a partial function, a deep copy of the block runs its own layers. With a closure, it would run the layers of the
         # original block.
-        block.forward = partial(checkpoint, partial(type(block).forward, block), use_reentrant=False)
+        block.forward = partial(
+            checkpoint, partial(type(block).forward, block), use_reentrant=False
+        )
 
 
 def compile_parts(model: nn.Module, options: dict) -> None:

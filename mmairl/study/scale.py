@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mmairl.config import home, load_config, override
 from mmairl.data.view_sets import expand_named_views
-from mmairl.engine.checks import BUILT, check_parts
+from mmairl.engine.checks import check_config
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
@@ -143,7 +143,7 @@ def load_row(row: Row) -> Config:
         cfg = copy.deepcopy(read_once(str(path)))
         if row.options:
             override(cfg, row.options, str(path))
-            check_parts(cfg, BUILT)
+            check_config(cfg)
     except UserError as error:
         raise UserError(f"row '{row.name}': {error}", code=error.code) from error
     return cfg

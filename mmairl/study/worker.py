@@ -25,25 +25,22 @@ from mmengine.dist import get_world_size, is_main_process
 
 from mmairl.config import load_config
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.fork import Fork, collapse_before
+from mmairl.engine.hooks.after_step import accumulated
 from mmairl.engine.run import register, train
 from mmairl.errors import Diverged, UserError, one_sentence_errors
-from mmairl.evaluation.identity import difference, key_of
+from mmairl.evaluation.identity import key_of
 from mmairl.evaluation.sets import require_apart
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.io import read_json, write_json
 from mmairl.signals import AGAIN, stop_processes
-from mmairl.study.fork_rows import KeepForkPoints
 from mmairl.study.measure import FEATURES, measure, result_of
 from mmairl.study.record_start import RecordStart
 from mmairl.study.reuse import (
     create_weights,
-    fork_checkpoint,
     origin,
-    require_finished,
     take_published,
 )
-from mmairl.study.schema import Asked, Branch, RunResult, Trained, TrainingStart
+from mmairl.study.schema import Asked, RunResult, Trained, TrainingStart
 from mmairl.study.task_names import is_local
 from mmairl.study.trials import take_best, wait_for_choice
 
@@ -113,10 +110,6 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
     if asked.splits:
         require_apart(asked.splits)
     published = apply_choice(cfg, asked, folder, launcher)
-    if asked.fork and (reason := reason_to_exclude(asked.fork, folder)):
-        if is_first(launcher):
-            write_without_scores(asked, folder, made=origin(asked, folder), excluded=reason)
-        return
     measured = {}
     try:
         prepare_weights(cfg, asked, folder, launcher, published)
@@ -161,26 +154,6 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
     return None if options else Path(asked.chosen.published)
 
 
-def reason_to_exclude(branch: Branch, folder: Path) -> str:
-    """Return the reason why a branch (the run of a fork) must not be trained: its trunk had collapsed before the fork point.
-
-    A fork is a row whose runs continue the run of another row, the trunk, from the fork point. The reason is '' if the trunk
-    had not collapsed, or if the branch is already trained.
-    """
-    trunk = Path(branch.trunk)
-    require_finished(folder, trunk)
-    if (folder / 'trained.json').is_file():
-        return ''
-    _, checkpoint = fork_of(branch).checkpoint()
-    reason = collapse_before(trunk, checkpoint['meta']['iter'])
-    return reason and f'the trunk had collapsed before epoch {branch.epoch}: {reason}'
-
-
-def fork_of(branch: Branch) -> Fork:
-    path = fork_checkpoint(branch)
-    return Fork(Path(branch.trunk), branch.epoch, path if path.is_file() else None)
-
-
 def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
     """Write the result of a run that counts as finished although it has no scores."""
     labels = {task: task for task in asked.tasks}
@@ -212,24 +185,12 @@ def prepare_weights(
         if is_first(launcher):
             create_weights(cfg, asked, folder)
     elif (folder / 'trained.json').is_file():
-        if asked.fork:
-            require_same_trunk(asked, folder)
+        return
     elif published and (published / 'result.json').is_file():
         if is_first(launcher):
             take_published(published, asked, folder)
     else:
         train_row(cfg, asked, folder, launcher)
-
-
-def require_same_trunk(asked: Asked, folder: Path) -> None:
-    """Raise an error if the trunk's checkpoint has changed since the branch was trained."""
-    made = read_json(folder / 'trained.json', Trained).made
-    if changed := difference(made, origin(asked, folder)):
-        raise UserError(
-            f'{folder}: the trunk (the run that this branch continues) has changed since the branch was trained ({changed}); '
-            'remove the folder to train the branch again',
-            code='trunk-changed',
-        )
 
 
 def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
@@ -238,17 +199,15 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
     cfg.randomness.seed = asked.seed
     cfg.resume = 'auto'
     start = RecordStart(str(folder / 'start.json'))
-    fork = fork_of(asked.fork) if asked.fork else None
-    runner = train(cfg, launcher, fork, [start, KeepForkPoints(asked.fork_points)])
+    runner = train(cfg, launcher, [start])
     if not is_main_process():
         return
-    began_in = Path(asked.fork.trunk) if asked.fork else folder
     trained = Trained(
         seconds=start.seconds,
         device_seconds=start.seconds * get_world_size(),
-        steps=runner.max_iters // runner.optim_wrapper.accumulated,
+        steps=runner.max_iters // accumulated(runner),
         images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
-        start=read_json(began_in / 'start.json', TrainingStart),
+        start=read_json(folder / 'start.json', TrainingStart),
         made=origin(asked, folder),
         sources=asked.sources,
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmairl.engine.hooks.after_step import MomentumHook
-from mmairl.engine.hooks.bad_data import NonFiniteHook
+from mmairl.engine.hooks.non_finite import NonFiniteHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.speed import make_fast, set_fast_keys
 from mmairl.registry import MODELS

@@ -16,7 +16,6 @@ from harness.compare import different_runs
 from harness.compare import differing as differing  # Tests import this name from here
 from mmairl.engine import run as launch
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.fork import Fork
 from mmairl.registry import HOOKS
 from mmairl.signals import Stopped, stop_processes
 
@@ -162,10 +161,6 @@ def main() -> None:
     two('workers', 'left', leave_at=3)
     two('workers', 'left', resume=True)
     two('no_queue', 'of_one', resume=True, every=SHORT['every'])
-    fork = Fork(Path(folder) / 'whole', 1)
-    branch = fork.config()
-    branch.work_dir = f'{folder}/branch'
-    launch.train(branch, 'pytorch', fork)
     stopped = config('workers', f'{folder}/stopped', **dict(SHORT, every=2))
     stopped.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGUSR1, rank=1))
     try:

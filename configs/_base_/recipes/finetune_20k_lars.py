@@ -3,7 +3,7 @@
 _base_ = 'finetune_20k.py'
 optim_wrapper = dict(
     type='LARSOptimWrapper',
-    optimizer=dict(_delete_=True, type='LARS', lr=1.0, momentum=0.9, weight_decay=1e-6)
+    optimizer=dict(_delete_=True, type='LARS', lr=1.0, momentum=0.9, weight_decay=1e-6),
 )
 trials = [
     {'optim_wrapper.optimizer': dict(lr=rate, weight_decay=decay)}
