@@ -1,5 +1,6 @@
 """A runner based on mmengine's. Its runs resume exactly, even from a checkpoint inside an epoch."""
 
+import json
 import logging
 from contextlib import suppress
 from functools import cached_property, partial
@@ -9,7 +10,7 @@ from typing import IO, Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import all_gather_object, get_world_size, is_main_process
+from mmengine.dist import all_gather_object, get_world_size, is_main_process, master_only
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner import checkpoint as platform
@@ -19,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmairl.checkpoints.load import require_same_keys
+from mmairl.config import python_text
 from mmairl.data.preprocess import float32_precision
 from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
@@ -30,6 +32,7 @@ from mmairl.engine.checkpoint import (
     write_snapshot,
 )
 from mmairl.engine.checks import check_built_run
+from mmairl.engine.curves import CONFIG
 from mmairl.engine.hooks.monitor import HealthHook
 from mmairl.engine.hooks.non_finite import NonFiniteHook, require_finite
 from mmairl.engine.logging import keep_run
@@ -105,6 +108,20 @@ class Runner(PlainRunner):
         if terminal.level > logging.DEBUG:
             terminal.setLevel(max(terminal.level, logging.WARNING))
         return logger
+
+    @master_only
+    def _log_env(self, env_cfg: dict) -> None:
+        """Write the config to the folder of the log, from which pages read it. The log describes only this start."""
+        text = json.dumps(self.cfg.to_dict(), indent=1, default=str)
+        write_text(Path(self.log_dir) / CONFIG, text)
+
+    @master_only
+    def dump_config(self) -> None:
+        """Write the config to the work dir like mmengine, unless the run was started from that file."""
+        source = Path(self.cfg.filename or f'{self.timestamp}.py')
+        path = Path(self.work_dir) / source.name
+        if path.resolve() != source.resolve():
+            write_text(path, python_text(self.cfg))
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})

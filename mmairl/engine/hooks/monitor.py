@@ -14,7 +14,6 @@ from mmairl.engine.health import QUANTITIES, advice, distance, embedding_metrics
 from mmairl.engine.hooks.after_step import accumulated
 from mmairl.models.backbones import parameters_by_stage, pooled
 from mmairl.models.heads.base import unit
-from mmairl.models.norm import first_view
 from mmairl.models.processes import gather, network_of, norms
 from mmairl.models.siamese import Siamese
 from mmairl.registry import HOOKS
@@ -150,7 +149,7 @@ class Recorder:
 
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         if self.features is None:
-            self.features = first_view(self.model, pooled(output).detach())
+            self.features = pooled(output).detach()
 
     def _keep_embeddings(self, module: nn.Module, inputs: tuple, output: dict) -> None:
         q, k, negatives = inputs
