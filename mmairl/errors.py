@@ -102,7 +102,7 @@ def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:
                 raise
             # The launcher ends the other processes before they print the same error again.
             if os.environ.get('RANK', '0') != '0':
-                time.sleep(5)
+                time.sleep(30)
             print(f'error: {error}', file=sys.stderr)
             sys.exit(2)
 

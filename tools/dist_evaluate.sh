@@ -9,4 +9,4 @@ shift
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
 PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m mmairl.engine.launcher \
-    --nproc_per_node="$processes" "$here/tools/evaluate.py" "$@" --launcher pytorch
+    --nproc-per-node="$processes" "$here/tools/evaluate.py" "$@" --launcher pytorch

@@ -12,11 +12,11 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
 # On one machine, the processes connect over the loopback, at PORT. By default, a free port is used, so that several runs do not
 # collide.
-# With several machines, anyone who can reach the port can end the run, so protect the port by a firewall.
+# With several machines, anyone who can reach the port can disturb the run, so protect the port by a firewall.
 where=()
 if [[ ${NNODES:-1} != 1 ]]; then
-    where=(--nnodes="$NNODES" --node_rank="${NODE_RANK:-0}"
-        --master_addr="${MASTER_ADDR:?set it to the address of machine 0}" --master_port="${PORT:-29500}")
+    where=(--nnodes="$NNODES" --node-rank="${NODE_RANK:-0}"
+        --master-addr="${MASTER_ADDR:?set it to the address of machine 0}" --master-port="${PORT:-29500}")
 fi
 PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m mmairl.engine.launcher ${where[@]+"${where[@]}"} \
-    --nproc_per_node="$processes" --max-restarts="${MAX_RESTARTS:-0}" "$here/tools/train.py" "$config" --launcher pytorch "$@"
+    --nproc-per-node="$processes" --max-restarts="${MAX_RESTARTS:-0}" "$here/tools/train.py" "$config" --launcher pytorch "$@"

@@ -9,6 +9,12 @@ import os
 import socket
 import sys
 
+# The process that failed has printed its error. This line must precede the imports, which read the variable.
+os.environ.setdefault('LOGLEVEL', 'CRITICAL')
+# torchrun and mmengine set these variables to 1, too, but with warnings.
+for _name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
+    os.environ.setdefault(_name, '1')
+
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run

@@ -51,6 +51,8 @@ from mmairl.signals import obey_parent_only
 
 # Each run of this process takes the next number, so that its name is unique.
 RUNS = count()
+# The beginnings of warnings that concern only mmengine's own code.
+OWN_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 # Short runs are logged and checked at least this number of times.
 LOGGED = 20
 
@@ -104,6 +106,8 @@ class Runner(PlainRunner):
     def build_logger(self, *args: Any, **kwargs: Any) -> logging.Logger:
         """Build the logger. Unless the log level is DEBUG, the terminal shows only warnings and the line of progress."""
         logger = super().build_logger(*args, **kwargs)
+        # mmengine warns about its own file client, and users cannot act on the warning.
+        logger.addFilter(lambda record: not record.getMessage().startswith(OWN_WARNINGS))
         terminal = logger.handlers[0]
         if terminal.level > logging.DEBUG:
             terminal.setLevel(max(terminal.level, logging.WARNING))

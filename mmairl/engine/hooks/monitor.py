@@ -18,9 +18,9 @@ from mmairl.models.processes import gather, network_of, norms
 from mmairl.models.siamese import Siamese
 from mmairl.registry import HOOKS
 
-# HealthHook does not warn during the first SILENT iterations, or during the first tenth of the run if that is shorter,
-# because untrained embeddings look collapsed.
-SILENT = 1000
+# HealthHook does not warn during the first tenth of a run, because untrained embeddings look collapsed. These are the smallest
+# and the largest number of iterations without warnings.
+SILENT = (50, 1000)
 
 
 @HOOKS.register_module()
@@ -73,7 +73,7 @@ class HealthHook(Hook):
         runner.visualizer.add_scalars(
             {f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1
         )
-        if runner.iter + 1 > min(SILENT, runner.max_iters / 10):
+        if runner.iter >= min(max(SILENT[0], runner.max_iters / 10), SILENT[1]):
             values['loss'] = runner.message_hub.get_scalar('train/loss').current()
             self._warn(runner, values)
 
