@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from mmairl.registry import MODELS
 
 
-@MODELS.register_module(name=['MLPNeck', 'Projector', 'Predictor'])
+@MODELS.register_module()
 class MLPNeck(BaseModule):
     """An MLP: linear layers with an optional norm and an activation between them.
 

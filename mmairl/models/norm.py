@@ -1,6 +1,6 @@
 """Batch norm over processes and over parts of a batch, MoCo's ShuffleBN, and a function that measures running statistics."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -224,38 +224,28 @@ def _per_channel(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.ndim - 2))
 
 
-def each_view(
-    network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]
-) -> list[Tensor]:
-    """Return `run(network, view)` for each view.
+def passes(network: nn.Module, views: dict[int, Tensor]) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield the indices of the views that share a forward pass, and the joined images of these views.
 
     Batch norm must normalize each view by its own statistics, so each view has its own pass. In networks without batch norm,
     views of the same shape share a pass.
-
-    Args:
-        network: The network.
-        run: Function that passes a batch through the network and returns one row per image.
-        views: A batch of images for each view.
     """
     separate = bool(norms_of(network))
-    passes: dict[object, list[int]] = {}
-    for number, view in enumerate(views):
-        passes.setdefault(number if separate else view.shape, []).append(number)
-    outputs: dict[int, Tensor] = {}
-    for numbers in passes.values():
+    groups: dict[object, list[int]] = {}
+    for number, view in views.items():
+        groups.setdefault(number if separate else view.shape, []).append(number)
+    for numbers in groups.values():
         together = [views[number] for number in numbers]
         network.views = len(numbers)
-        rows = run(network, torch.cat(together) if len(together) > 1 else together[0])
+        yield numbers, torch.cat(together) if len(together) > 1 else together[0]
         network.views = 1
-        outputs.update(zip(numbers, rows.chunk(len(numbers))))
-    return [outputs[number] for number in range(len(views))]
 
 
 def first_view(network: nn.Module, rows: Tensor) -> Tensor:
-    """Return only the rows that belong to the first view. Forward hooks call this function while `each_view` runs.
+    """Return only the rows that belong to the first view. Forward hooks call this function during a pass of `passes`.
 
     Args:
-        network: The network that `each_view` runs.
+        network: The network that `passes` received.
         rows: Output of a part of the network for a batch that may contain several views.
     """
     return rows.chunk(getattr(network, 'views', 1))[0]

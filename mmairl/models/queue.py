@@ -30,11 +30,6 @@ class KeyQueue(nn.Module):
                 f"model.queue.start: unknown value ('{start}'); set 'noise' or 'empty'",
                 code='unknown-start',
             )
-        if length < 1:
-            raise UserError(
-                f"model.queue.length: must be positive ('{length}'); set a positive length or model.queue=None",
-                code='bad-length',
-            )
         self.length = length
         self.start = start
         self.position = 0

@@ -2,23 +2,42 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import starmap
 from random import Random
+from typing import NamedTuple
 
 import torch
 from mmengine.model import BaseModel, ModuleDict
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.backbones import pooled
-from mmairl.models.heads.base import unit
-from mmairl.models.norm import each_view, shuffle, unshuffle
+from mmairl.models.backbones import features, patch_size
+from mmairl.models.heads.base import ByView, unit
+from mmairl.models.heads.dino import koleo
+from mmairl.models.masking import patch_weights
+from mmairl.models.norm import passes, shuffle, unshuffle
 from mmairl.models.processes import gather, own_parts
 from mmairl.registry import MODELS
 
 
+class Encoded(NamedTuple):
+    """What a network computes from a batch of images.
+
+    Attributes:
+        features: Pooled features of the backbone.
+        embeddings: Outputs of the projector, and of the predictor if there is one.
+        patches: Projections of the masked patches of all images, or None without masks.
+    """
+
+    features: Tensor
+    embeddings: Tensor
+    patches: Tensor | None = None
+
+
 def project(encoder: nn.Module, images: Tensor) -> Tensor:
     """Return the projections of a batch of images, which pass through backbone, pooling and projector."""
-    return encoder.projector(pooled(encoder.backbone(images)))
+    return encoder.projector(features(encoder.backbone, images).pooled)
 
 
 def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
@@ -29,6 +48,63 @@ def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
 def encode(encoder: nn.Module, images: Tensor) -> Tensor:
     """Return the embeddings of a batch of images: their projections, passed through the predictor if there is one."""
     return predict(encoder, project(encoder, images))
+
+
+def encode_masked(encoder: nn.Module, images: Tensor, masks: Tensor) -> Encoded:
+    """Encode images and their masked patches. A network with the attribute `masking` does not see these patches.
+
+    Without a projector of their own, the patches share a call of the projector with the images.
+    """
+    masking = getattr(encoder, 'masking', None)
+    with nullcontext() if masking is None else masking.hide(masks):
+        pooled, patches = features(encoder.backbone, images)
+    if patches is None:
+        raise UserError(
+            f"model.masking: the backbone returns no patch tokens ('{type(encoder.backbone).__name__}'); set "
+            "model.backbone.tokens=True for timm's ViTs, or out_type='raw' for mmpretrain's",
+            code='no-patch-tokens',
+        )
+    # The masks are on the CPU, so the host does not wait for the device.
+    image, patch = masks.flatten(1).nonzero(as_tuple=True)
+    masked = patches.flatten(2)[image.to(pooled.device), :, patch.to(pooled.device)]
+    if encoder.patch_projector is None:
+        both = encoder.projector(torch.cat([pooled, masked]))
+        projections, masked = both.split([len(pooled), len(masked)])
+    else:
+        projections = encoder.projector(pooled)
+        masked = encoder.patch_projector(masked)
+    return Encoded(pooled, predict(encoder, projections), masked)
+
+
+def encode_views(
+    encoder: nn.Module, views: ByView, masks: ByView, predicted: bool = True
+) -> dict[int, Encoded]:
+    """Encode each view, and the masked patches of views that have masks.
+
+    Args:
+        encoder: The student or the teacher.
+        views: The images of each view.
+        masks: The masks of some views, on the CPU.
+        predicted: Whether to apply the predictor.
+    """
+    encoded: dict[int, Encoded] = {}
+    for group in (views.keys() & masks.keys(), views.keys() - masks.keys()):
+        for numbers, images in passes(encoder, {view: views[view] for view in sorted(group)}):
+            count = len(numbers)
+            if numbers[0] in masks:
+                own = [masks[view] for view in numbers]
+                result = encode_masked(encoder, images, torch.cat(own))
+                patches = result.patches.split([int(mask.sum()) for mask in own])
+            else:
+                pooled = features(encoder.backbone, images).pooled
+                projections = encoder.projector(pooled)
+                result = Encoded(
+                    pooled, predict(encoder, projections) if predicted else projections
+                )
+                patches = [None] * count
+            parts = zip(result.features.chunk(count), result.embeddings.chunk(count), patches)
+            encoded.update(zip(numbers, starmap(Encoded, parts)))
+    return encoded
 
 
 @MODELS.register_module()
@@ -56,10 +132,13 @@ class Siamese(BaseModel):
         shuffle_bn: Whether the teacher's batch is permuted across processes and across the parts of `SplitBN` (MoCo's
             ShuffleBN).
         queue: Config of the queue of keys from earlier steps. Default: no queue.
+        masking: Config of the masks that hide patches of the key views from the student, such as `dict(type='BlockMasking')`.
+            The head then also compares the student's and the teacher's outputs for these patches (iBOT).
+        patch_projector: Config of a projector for masked patches. Default: patches use `projector`.
+        koleo: Weight of KoLeo, which spreads the student's features of the key views evenly (DINOv2).
 
     Raises:
-        UserError: If a setting is invalid, if settings contradict one another, or if the data set returns too few views of an
-            image.
+        UserError: If settings are invalid or contradict one another, or if the data set returns too few views of an image.
     """
 
     def __init__(
@@ -75,43 +154,63 @@ class Siamese(BaseModel):
         key_views: Sequence[int] | None = None,
         shuffle_bn: bool = False,
         queue: dict | None = None,
+        masking: dict | None = None,
+        patch_projector: dict | None = None,
+        koleo: float = 0.0,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        if target not in ('teacher', 'student', 'stop_gradient'):
-            raise UserError(
-                f"model.target: unknown value ('{target}'); set 'teacher', 'student' or 'stop_gradient'",
-                code='unknown-target',
-            )
-        if teacher_predictor and (predictor is None or target != 'teacher'):
-            raise UserError(
-                "model.teacher_predictor: requires a teacher and a predictor; set model.predictor and model.target='teacher'",
-                code='no-predictor',
-            )
-        self.backbone = MODELS.build(backbone)
-        self.projector = MODELS.build(projector)
-        self.predictor = None if predictor is None else MODELS.build(predictor)
+        self._check(target, teacher_predictor and predictor is None, masking)
+        parts = dict(backbone=backbone, projector=projector, predictor=predictor)
+        parts['patch_projector'] = patch_projector
+        for name, part in parts.items():
+            setattr(self, name, None if part is None else MODELS.build(part))
         self.teacher = None
         if target == 'teacher':
-            self.teacher = Teacher(
-                self.backbone, self.projector, self.predictor if teacher_predictor else None
-            )
+            own = self.predictor if teacher_predictor else None
+            self.teacher = Teacher(self.backbone, self.projector, own, self.patch_projector)
         self.head = MODELS.build(head)
         self.queue = None
         if queue is not None:
             width = dict(dim=self.projector.out_channels)
             self.queue = MODELS.build(queue, default_args=width)
-        self.teacher_parts = None
-        if not copy_student:
-            self.teacher_parts = dict(backbone=backbone, projector=projector, predictor=predictor)
+        self.masking = None
+        if masking is not None:
+            self.masking = MODELS.build(masking, default_args=dict(backbone=self.backbone))
+            if self.masking.weight and not hasattr(self.head, 'patch_loss'):
+                raise UserError(
+                    f"model.masking.weight: the head has no loss on patches ('{type(self.head).__name__}'); set "
+                    "model.head.type='DINOHead', or weight=0",
+                    code='no-patch-loss',
+                )
+        self.teacher_parts = None if copy_student else parts
         self.target = target
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
+        self.koleo = koleo
         # If there is a queue, this dictionary maps the index of each view that serves as a key to the keys of this view
         # in the last batch, before normalization.
-        self.keys: dict[int, Tensor] = {}
+        self.keys: ByView = {}
+
+    @staticmethod
+    def _check(target: str, no_predictor: bool, masking: dict | None) -> None:
+        if target not in ('teacher', 'student', 'stop_gradient'):
+            raise UserError(
+                f"model.target: unknown value ('{target}'); set 'teacher', 'student' or 'stop_gradient'",
+                code='unknown-target',
+            )
+        if no_predictor:
+            raise UserError(
+                'model.teacher_predictor: requires a predictor; set model.predictor',
+                code='no-predictor',
+            )
+        if masking is not None and target != 'teacher':
+            raise UserError(
+                f"model.masking: requires a teacher ('{target}'); set model.target='teacher'",
+                code='no-teacher',
+            )
 
     def init_weights(self) -> None:
         super().init_weights()
@@ -129,7 +228,8 @@ class Siamese(BaseModel):
         if mode == 'loss':
             return self.loss(inputs)
         if mode == 'tensor':
-            return pooled(self.backbone(inputs if isinstance(inputs, Tensor) else inputs[0]))
+            images = inputs if isinstance(inputs, Tensor) else inputs[0]
+            return features(self.backbone, images).pooled
         raise UserError(
             f"Siamese: unknown mode ('{mode}'); call it with mode='loss' or mode='tensor'",
             code='unknown-mode',
@@ -141,17 +241,67 @@ class Siamese(BaseModel):
         If the model has a queue, `self.keys` stores the keys of the batch, and a hook enqueues them after the step.
         """
         queries, keys = self.roles(len(views))
+        every = dict(enumerate(views))
+        masks = self.draw_masks(views, keys)
+        targets: dict[int, Encoded] = {}
         if self.teacher is not None:
-            k = dict(zip(keys, self.teach([views[view] for view in keys])))
-            q = dict(zip(queries, each_view(self, encode, [views[view] for view in queries])))
+            targets = self.teach({view: every[view] for view in keys}, masks)
+            outputs = encode_views(self, {view: every[view] for view in queries}, masks)
+            k = {view: target.embeddings for view, target in targets.items()}
+            q = {view: output.embeddings for view, output in outputs.items()}
         else:
-            z = each_view(self, project, views)
+            outputs = encode_views(self, every, masks, predicted=False)
+            z = {view: output.embeddings for view, output in outputs.items()}
             k = {view: z[view] if self.target == 'student' else z[view].detach() for view in keys}
-            q = dict(zip(queries, each_view(self, predict, [z[view] for view in queries])))
-        if self.queue is None:
-            return self.head(q, k, None)
-        self.keys = {view: rows.detach() for view, rows in k.items()}
-        return self.head(q, k, self.queue.negatives())
+            q = {view: predict(self, z[view]) for view in queries}
+        negatives = None
+        if self.queue is not None:
+            self.keys = {view: rows.detach() for view, rows in k.items()}
+            negatives = self.queue.negatives()
+        results = self.head(q, k, negatives)
+        self.add_terms(results, outputs, targets, masks)
+        return results
+
+    def add_terms(
+        self,
+        results: dict[str, Tensor],
+        outputs: dict[int, Encoded],
+        targets: dict[int, Encoded],
+        masks: ByView,
+    ) -> None:
+        """Add the loss on masked patches and KoLeo to the head's results."""
+        terms = {}
+        both = [view for view in masks if view in outputs]
+        if both and self.masking.weight:
+            q, k = (torch.cat([side[view].patches for view in both]) for side in (outputs, targets))
+            weights = patch_weights(torch.stack([masks[view] for view in both]))
+            terms['patch_loss'] = (
+                self.head.patch_loss(q, k, weights.to(q.device)),
+                self.masking.weight,
+            )
+        if self.koleo:
+            keys = self.key_views or outputs
+            spread = sum(koleo(outputs[view].features) for view in keys if view in outputs)
+            terms['koleo'] = spread, self.koleo
+        for name, (value, weight) in terms.items():
+            results['loss'] = results['loss'] + weight * value
+            results[name] = value.detach()
+
+    def draw_masks(self, views: list[Tensor], keys: Sequence[int]) -> ByView:
+        """Return the masks of the key views, on the CPU. Without masking, there are none."""
+        if self.masking is None:
+            return {}
+        patch = patch_size(self.backbone)
+        for view in views:
+            if any(side % patch for side in view.shape[2:]):
+                raise UserError(
+                    f"model.masking: patches of {patch} pixels do not divide the views ('{tuple(view.shape[2:])}'); change "
+                    'the size of the crops',
+                    code='indivisible-crop',
+                )
+        rows, columns = (side // patch for side in views[keys[0]].shape[2:])
+        masks = self.masking.draw(len(keys), len(views[0]), rows, columns)
+        return dict(zip(keys, masks))
 
     def keys_of_one_view(self, draw: Random) -> Tensor:
         """Choose one view of the last batch at random, and return its keys as unit vectors."""
@@ -189,23 +339,18 @@ class Siamese(BaseModel):
                 f'{count} views; correct the indices, or set more views in the data set',
                 code='no-such-view',
             )
-        if not self.symmetric and set(keys) == {0}:
-            raise UserError(
-                f"model.key_views: view 0 is the only query and cannot be compared with itself ('{list(keys)}'); add another "
-                'index, or set symmetric=True',
-                code='no-pair',
-            )
         return every if self.symmetric else every[:1], keys
 
     @torch.no_grad()
-    def teach(self, views: list[Tensor]) -> list[Tensor]:
-        """Return the teacher's embeddings of each view, without gradient."""
-        if self.shuffle_bn:
-            return [
-                unshuffle(encode(self.teacher, images), order)
-                for images, order in map(shuffle, views)
-            ]
-        return each_view(self.teacher, encode, views)
+    def teach(self, views: ByView, masks: ByView) -> dict[int, Encoded]:
+        """Return what the teacher computes from each view, without gradient."""
+        if not self.shuffle_bn:
+            return encode_views(self.teacher, views, masks)
+        encoded = {}
+        for view, images in views.items():
+            own, order = shuffle(images)
+            encoded[view] = Encoded(None, unshuffle(encode(self.teacher, own), order))
+        return encoded
 
 
 class Teacher(nn.Module):
@@ -219,15 +364,21 @@ class Teacher(nn.Module):
         backbone: The student's backbone.
         projector: The student's projector.
         predictor: The student's predictor, or None if the teacher has none.
+        patch_projector: The student's projector of masked patches, if there is one.
     """
 
     def __init__(
-        self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None
+        self,
+        backbone: nn.Module,
+        projector: nn.Module,
+        predictor: nn.Module | None,
+        patch_projector: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone = copy.deepcopy(backbone)
         self.projector = copy.deepcopy(projector)
         self.predictor = copy.deepcopy(predictor)
+        self.patch_projector = copy.deepcopy(patch_projector)
         self.requires_grad_(False)
         for part in self.modules():
             # Both mmcv's and timm's layers of stochastic depth have this attribute.

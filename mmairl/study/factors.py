@@ -29,7 +29,7 @@ TRANSFORMS = {
     'GaussianBlur': 'blur',
     'Solarize': 'solarize',
 }
-LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos', 'BYOLHead': '2 - 2 cos'}
+LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}
 
 # For each class of component, a function of its settings returns facts that papers seldom print and in which libraries
 # differ. Subclasses use the function of their nearest base class.

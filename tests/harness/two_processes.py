@@ -21,7 +21,7 @@ from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
 from mmairl.evaluation.online import OnlineProbeHook
-from mmairl.models.norm import SyncBN, each_view, shuffle, unshuffle
+from mmairl.models.norm import SyncBN, passes, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
 
@@ -86,7 +86,7 @@ def check_views() -> None:
     images = torch.randn(2, 8, 3, 6, 6, generator=torch.Generator().manual_seed(7)) * 2 + 1
     shares = images.chunk(get_world_size(), dim=1)[get_rank()]
     with patch('torch.distributed.all_reduce', wraps=dist.all_reduce) as exchanges:
-        outputs = each_view(ours, lambda network, view: network(view), list(shares))
+        outputs = [ours(images) for _, images in passes(ours, dict(enumerate(shares)))]
     assert exchanges.call_count == 4, 'a norm layer does not need exactly one exchange per view'
     expected = [twin(view) for view in images]
     for one, other in zip(outputs, expected):

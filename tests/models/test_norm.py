@@ -1,4 +1,4 @@
-"""SplitBN normalizes each part of a batch, and `each_view` runs a network so that each view has its own statistics.
+"""SplitBN normalizes each part of a batch, and `passes` divides views so that each view has its own statistics.
 
 tests/harness/two_processes.py tests ShuffleBN and SyncBN over processes.
 """
@@ -8,7 +8,7 @@ import torch
 from harness.errors import raises_code
 from torch import nn
 
-from mmairl.models.norm import SplitBN, SyncBN, each_view, first_view
+from mmairl.models.norm import SplitBN, SyncBN, first_view, passes
 
 
 @pytest.mark.parametrize('shape', [(8, 5), (8, 5, 3, 3)])
@@ -34,21 +34,17 @@ def test_unequal_replicas_raise():
 def test_each_view_has_its_own_statistics():
     views = [torch.randn(6, 3, size, size) * 3 + 7 for size in (4, 3, 4)]
     ours, plain = SyncBN(3), nn.BatchNorm2d(3)
-    outputs = each_view(ours, lambda network, images: network(images), views)
-    for output, view in zip(outputs, views):
-        assert torch.equal(output, plain(view))
+    for (numbers, images), view in zip(passes(ours, dict(enumerate(views))), views):
+        assert len(numbers) == 1 and torch.equal(ours(images), plain(view))
     assert torch.equal(ours.running_var, plain.running_var)
 
 
 def test_views_share_a_pass_without_batch_norm():
-    network, sizes = nn.Conv2d(3, 2, 1), []
-
-    def run(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
-        sizes.append((len(images), len(first_view(network, images))))
-        return network(images)
-
-    views = [torch.randn(6, 3, size, size) for size in (4, 3, 4)]
-    outputs = each_view(network, run, views)
-    assert sizes == [(12, 6), (6, 6)]
-    for output, view in zip(outputs, views):
-        torch.testing.assert_close(output, network(view))
+    network = nn.Conv2d(3, 2, 1)
+    views = {view: torch.randn(6, 3, size, size) for view, size in enumerate((4, 3, 4))}
+    shared = []
+    for numbers, images in passes(network, views):
+        shared.append(numbers)
+        assert torch.equal(images, torch.cat([views[view] for view in numbers]))
+        assert torch.equal(first_view(network, images), views[numbers[0]])
+    assert shared == [[0, 2], [1]]

@@ -4,6 +4,7 @@ from itertools import product
 
 import torch
 import torch.nn.functional as F
+from mmengine.dist import all_reduce
 from torch import Tensor, nn
 
 # Maps the index of a view to its embeddings, one row per image of this process.
@@ -93,3 +94,25 @@ def prototype_weight(prototypes: nn.Linear, frozen: int) -> Tensor:
     """
     weight = prototypes.weight
     return weight.detach() + 0 * weight if frozen else weight
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, temperature: float, iterations: int) -> Tensor:
+    """Return assignments of samples to prototypes that the Sinkhorn algorithm balances over the samples of all processes.
+
+    Each iteration scales the columns and then the rows of ``exp(scores / temperature)``, so that the samples are distributed
+    more equally over the prototypes. It needs one collective operation. With 0 iterations, an assignment is
+    ``softmax(scores / temperature)``, and all samples may be assigned to one prototype.
+
+    Args:
+        scores: Products of this process's samples with the prototypes, one row per sample.
+        temperature: Softmax temperature. Larger values give smoother assignments.
+        iterations: Number of iterations.
+    """
+    codes = (scores / temperature).exp()
+    for _ in range(iterations):
+        totals = codes.sum(dim=0)
+        all_reduce(totals)
+        codes = codes / totals
+        codes = codes / codes.sum(dim=1, keepdim=True)
+    return codes / codes.sum(dim=1, keepdim=True)

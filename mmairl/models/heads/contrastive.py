@@ -6,7 +6,6 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.models.heads.base import ByView, Head, PairwiseHead, unit
-from mmairl.models.heads.info_nce import info_nce
 from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
 
@@ -20,25 +19,20 @@ class ContrastiveHead(PairwiseHead):
         loss = -log( exp(q·k/t) / (exp(q·k/t) + sum_n exp(q·n/t)) )
 
     Args:
-        temperature: Softmax temperature ``t``. Must be positive. Default: 0.2 (MoCo v2).
+        temperature: Softmax temperature ``t``. Default: 0.2 (MoCo v2).
 
     Returns (forward):
         ``loss``: mean over the batch, summed over view pairs.
         ``instance_accuracy``: fraction of queries whose positive is closer than every negative.
 
     Raises:
-        UserError: If ``temperature <= 0``, or if the model has no queue.
+        UserError: If the model has no queue.
     """
 
     page_metrics = ('instance_accuracy',)
 
     def __init__(self, temperature: float = 0.2) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise UserError(
-                f"ContrastiveHead: temperature must be positive ('{temperature}'); set model.head.temperature",
-                code='bad-temperature',
-            )
         self.temperature = temperature
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
@@ -46,7 +40,12 @@ class ContrastiveHead(PairwiseHead):
             raise UserError(
                 'ContrastiveHead requires a queue of negatives; set model.queue', code='no-queue'
             )
-        loss, closer = info_nce(unit(q), unit(k), negatives, self.temperature)
+        q = unit(q) / self.temperature
+        positive = (q * unit(k)).sum(dim=1)
+        # Autocast reduces only the precision of the products with the negatives.
+        negative = (q @ negatives.to(q.dtype).T).to(q.dtype)
+        loss = torch.cat([positive.unsqueeze(1), negative], dim=1).logsumexp(dim=1) - positive
+        closer = (positive.detach().unsqueeze(1) > negative.detach()).all(dim=1)
         return {'loss': loss.mean(), 'instance_accuracy': closer.float().mean()}
 
 
@@ -65,7 +64,7 @@ class InfoNCEHead(Head):
     At ``beta = 1``, it is 4 alpha times SimCLR's NT-Xent loss at temperature alpha.
 
     Args:
-        alpha: Softmax temperature. Must be positive.
+        alpha: Softmax temperature.
         beta: Weight of the negatives, from 0 (BYOL) to 1 (SimCLR).
 
     Returns (forward):
@@ -73,18 +72,13 @@ class InfoNCEHead(Head):
         ``similarity``: mean cosine of a query and its positive key.
 
     Raises:
-        UserError: If `alpha` or `beta` is out of range, or if there are not exactly two views of queries and of keys.
+        UserError: If there are not exactly two views of queries and of keys.
     """
 
     page_metrics = ('similarity',)
 
     def __init__(self, alpha: float = 0.1, beta: float = 1.0) -> None:
         super().__init__()
-        if alpha <= 0 or not 0 <= beta <= 1:
-            raise UserError(
-                f"InfoNCEHead: expected alpha > 0 and beta from 0 to 1 ('alpha={alpha}, beta={beta}'); correct model.head",
-                code='bad-info-nce',
-            )
         self.alpha = alpha
         self.beta = beta
 

@@ -1,14 +1,18 @@
-"""DINO: the student predicts how the teacher assigns another view of the same image to learned prototypes."""
+"""DINO: the student predicts how the teacher assigns another view of the same image to learned prototypes.
+
+With masked patches (iBOT), it also predicts how the teacher assigns these patches. Both targets can be balanced by the
+Sinkhorn algorithm (DINOv2).
+"""
 
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mmengine.dist import all_reduce
+from mmengine.dist import all_reduce, get_world_size
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight
+from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight, sinkhorn, unit
 from mmairl.models.necks import MLPNeck
 from mmairl.registry import MODELS
 
@@ -37,6 +41,34 @@ class PrototypeNeck(MLPNeck):
         return F.linear(F.normalize(super().forward(x), dim=1), F.normalize(weight, dim=1))
 
 
+class Center(nn.Module):
+    """A moving average of the keys of all processes, which centers the targets.
+
+    Args:
+        width: Number of prototypes.
+        momentum: Momentum of the average. 1 disables centering.
+    """
+
+    def __init__(self, width: int, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer('mean', torch.zeros(width))
+
+    def forward(self, keys: Tensor, temperature: float) -> Tensor:
+        targets = ((keys - self.mean) / temperature).softmax(dim=1)
+        if self.training:
+            self.move(keys)
+        return targets
+
+    @torch.no_grad()
+    def move(self, keys: Tensor) -> None:
+        total = torch.cat([keys.sum(dim=0), keys.new_full((1,), len(keys))])
+        all_reduce(total)
+        # In a batch without masked patches, the center stays.
+        mean = torch.where(total[-1] > 0, total[:-1] / total[-1], self.mean)
+        self.mean.lerp_(mean, 1 - self.momentum)
+
+
 @MODELS.register_module()
 class DINOHead(PrototypeHead):
     """DINO's loss: the cross entropy between ``softmax(q / t)`` and ``softmax((k - c) / t_k)``.
@@ -49,13 +81,16 @@ class DINOHead(PrototypeHead):
         prototypes: Number of prototypes, the same as in `model.projector`.
         temperature: Softmax temperature ``t`` of the queries.
         key_temperature: Softmax temperature ``t_k`` of the keys.
-        centre_momentum: Momentum of the center. 1 disables centering.
+        center_momentum: Momentum of the center. 1 disables centering.
+        targets: `'center'`, or `'sinkhorn'` to balance the assignments over the prototypes by three iterations of the
+            Sinkhorn algorithm over the keys of all processes (DINOv2). Masked patches have a center, or iterations, of their
+            own.
 
     Returns (forward):
         ``loss``; ``key_entropy``: mean entropy of the assignments, in nats.
 
     Raises:
-        UserError: If the projector has another number of prototypes.
+        UserError: If `targets` is unknown, or if the projector has another number of prototypes.
     """
 
     def __init__(
@@ -63,37 +98,72 @@ class DINOHead(PrototypeHead):
         prototypes: int,
         temperature: float = 0.1,
         key_temperature: float = 0.04,
-        centre_momentum: float = 0.9,
+        center_momentum: float = 0.9,
+        targets: str = 'center',
     ) -> None:
         super().__init__()
+        if targets not in ('center', 'sinkhorn'):
+            raise UserError(
+                f"model.head.targets: unknown value ('{targets}'); set 'center' or 'sinkhorn'",
+                code='unknown-targets',
+            )
+        self.prototypes = prototypes
         self.temperature = temperature
         self.key_temperature = key_temperature
-        self.centre_momentum = centre_momentum
-        self.register_buffer('centre', torch.zeros(prototypes))
+        self.targets = targets
+        self.center = Center(prototypes, center_momentum)
+        self.patch_center = Center(prototypes, center_momentum)
 
     def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
-        width = next(iter(k.values())).shape[1]
-        if width != len(self.centre):
+        keys = torch.cat(list(k.values()))
+        if keys.shape[1] != self.prototypes:
             raise UserError(
-                f"DINOHead: the head has {len(self.centre)} prototypes, but the keys have '{width}' dimensions; "
+                f"DINOHead: the head has {self.prototypes} prototypes, but the keys have '{keys.shape[1]}' dimensions; "
                 'set model.head.prototypes and model.projector.prototypes to the same number',
                 code='head-width',
             )
-        dtype = self.centre.dtype
-        logs = {view: (z.to(dtype) / self.temperature).log_softmax(dim=1) for view, z in q.items()}
-        assigned = {view: self.assignments(z.to(dtype)) for view, z in k.items()}
-        results = super().forward(logs, assigned, negatives)
-        if self.training:
-            self.move_center(torch.cat(list(k.values())))
-        return results
+        if self.targets == 'sinkhorn' and len(keys) * get_world_size() < 2:
+            raise UserError(
+                f"model.head.targets: Sinkhorn requires two keys or more ('{len(keys)}'); raise total_batch_size",
+                code='batch-of-one',
+            )
+        assigned = self.assign(keys, self.center).chunk(len(k))
+        logs = {view: self.log_probabilities(z) for view, z in q.items()}
+        return super().forward(logs, dict(zip(k, assigned)), negatives)
 
-    def assignments(self, keys: Tensor) -> Tensor:
-        return ((keys - self.centre) / self.key_temperature).softmax(dim=1)
+    def patch_loss(self, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sum of the cross entropies of masked patches (iBOT).
 
-    @torch.no_grad()
-    def move_center(self, keys: Tensor) -> None:
-        mean = keys.to(self.centre.dtype).mean(dim=0)
-        all_reduce(mean, 'mean')
-        # If a key is not finite, the optimizer skips the step, so the center does not move either.
-        mean = torch.where(mean.isfinite(), mean, self.centre)
-        self.centre.lerp_(mean, 1 - self.centre_momentum)
+        Args:
+            q: The student's outputs for the masked patches of all crops in this process.
+            k: The teacher's outputs for these patches, which it sees.
+            weights: The weight of each patch.
+        """
+        entropies = -(self.assign(k, self.patch_center) * self.log_probabilities(q)).sum(dim=1)
+        return (weights * entropies).sum()
+
+    def assign(self, keys: Tensor, center: Center) -> Tensor:
+        keys = keys.to(center.mean.dtype)
+        if self.targets == 'sinkhorn':
+            return sinkhorn(keys, self.key_temperature, 3)
+        return center(keys, self.key_temperature)
+
+    def log_probabilities(self, queries: Tensor) -> Tensor:
+        return (queries.to(self.center.mean.dtype) / self.temperature).log_softmax(dim=1)
+
+
+def koleo(features: Tensor) -> Tensor:
+    """Return KoLeo, which is low if the features of this process are spread evenly (DINOv2).
+
+    It is the mean of ``-log |x_i - x_n(i)|`` over unit vectors ``x_i``, where ``x_n(i)`` is the nearest other vector.
+    """
+    if len(features) < 2:
+        raise UserError(
+            f"model.koleo: requires two images or more per process ('{len(features)}'); raise total_batch_size",
+            code='batch-of-one',
+        )
+    with torch.autocast(features.device.type, enabled=False):
+        x = unit(features)
+        with torch.no_grad():
+            nearest = (x @ x.T).fill_diagonal_(-1).argmax(dim=1)
+        return -(F.pairwise_distance(x, x[nearest], eps=1e-8) + 1e-8).log().mean()

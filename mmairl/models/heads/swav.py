@@ -2,34 +2,11 @@
 
 import torch
 import torch.nn.functional as F
-from mmengine.dist import get_rank
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight, unit
-from mmairl.models.processes import gather
+from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight, sinkhorn, unit
 from mmairl.registry import MODELS
-
-
-@torch.no_grad()
-def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """Return the codes of this process's images, balanced over the prototypes by the Sinkhorn algorithm.
-
-    Each iteration scales the columns and then the rows of ``exp(scores / epsilon)``, so that the images of all processes are
-    distributed more equally over the prototypes. With 0 iterations, a code is ``softmax(scores / epsilon)``, and all images
-    may be assigned to one prototype.
-
-    Args:
-        scores: Products of this process's embeddings with the prototypes, one row per image.
-        epsilon: Softmax temperature of the codes.
-        iterations: Number of iterations.
-    """
-    codes = (gather(scores) / epsilon).exp()
-    for _ in range(iterations):
-        codes = codes / codes.sum(dim=0)
-        codes = codes / codes.sum(dim=1, keepdim=True)
-    own = codes[get_rank() * len(scores) :][: len(scores)]
-    return own / own.sum(dim=1, keepdim=True)
 
 
 @MODELS.register_module()

@@ -111,7 +111,7 @@ def information(model: nn.Module, images: Tensor) -> float:
     It is 0 if all images have the same distribution over prototypes, for example if one prototype always wins.
     """
     head = model.head
-    share = F.softmax((project(model.teacher, images) - head.centre) / head.key_temperature, dim=1)
+    share = F.softmax((project(model.teacher, images) - head.center.mean) / head.key_temperature, dim=1)
     return (torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()).item()
 
 
@@ -143,7 +143,7 @@ CASES = {
     'barlow': Case({'model.head.weight': 0.0}, rank, 24, 1.3),
     'lejepa': Case({'model.head.weight': 0.0}, deviation),
     'swav': Case({'model.head.iterations': 0}, winners),
-    'dino': Case({'model.head.centre_momentum': 1.0}, information),
+    'dino': Case({'model.head.center_momentum': 1.0}, information),
 }
 
 
