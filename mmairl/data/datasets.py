@@ -2,10 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -66,20 +68,27 @@ class ViewDataset(Dataset):
         views: One list of transforms for each view.
         channels: Number of channels in the image files. If set, the values are read as stored,
             without conversion. Default: convert every image to 8-bit RGB.
+        max_unreadable: Training stops if more than this fraction of the images, and more than 10
+            images, are unreadable. With 0, it stops at the first unreadable image.
     """
 
     labels: Tensor
-    classes: list[str]
+    classes: Sequence[str] = ()
     metric = 'top-1'
-    max_unreadable = 0.0
     channels = 3
     as_stored = False
     depth: torch.dtype | None = None
     value_range = (0.0, 1.0)
     readers = READERS
 
-    def __init__(self, views: Views | None, channels: int | None = None) -> None:
+    def __init__(
+        self,
+        views: Views | None = None,
+        channels: int | None = None,
+        max_unreadable: float = 0.01,
+    ) -> None:
         self.views = build_views(views)
+        self.max_unreadable = max_unreadable
         # A spawned data worker has not imported the modules that register readers. It imports them
         # when it unpickles this copy of the registry.
         self.readers = dict(READERS)
@@ -144,10 +153,6 @@ class ViewDataset(Dataset):
                 self.value_range = values.min().item(), values.max().item()
                 return
 
-    def label(self, index: int) -> Tensor:
-        """Return the label of one image."""
-        return self.labels[index]
-
     def name(self, index: int) -> str:
         """Return the name by which messages refer to the image."""
         return f'image {index}'
@@ -200,7 +205,7 @@ class ViewDataset(Dataset):
             for transform in pipeline:
                 view = transform(view)
             inputs.append(view)
-        label = self.label(index)
+        label = self.labels[index]
         return dict(
             inputs=inputs,
             data_samples=dict(label=int(label) if label.ndim == 0 else label, index=index),
@@ -215,30 +220,20 @@ def innermost_dataset(dataset: Dataset) -> Dataset:
 
 
 class FileDataset(ViewDataset):
-    """A data set of image files. If an image is unreadable, training uses another in its place.
+    """A data set of image files.
 
     Args:
         root: The folder that contains the files.
         files: The paths of the files, relative to the root.
         labels: The label of each file, in the same order.
-        views: As in `ViewDataset`.
-        max_unreadable: Training stops if more than this fraction of the files, and more than 10
-            files, are unreadable. With 0, it stops at the first unreadable file.
-        channels: As in `ViewDataset`.
+        options: As in `ViewDataset`.
     """
 
     def __init__(
-        self,
-        root: str | Path,
-        files: Sequence[str],
-        labels: Sequence[int] | Sequence[list[int]],
-        views: Views | None,
-        max_unreadable: float = 0.01,
-        channels: int | None = None,
+        self, root: str | Path, files: Sequence[str], labels: Sequence, **options: Any
     ) -> None:
-        super().__init__(views, channels)
+        super().__init__(**options)
         self.root = Path(root)
-        self.max_unreadable = max_unreadable
         # Forked data workers share the memory of an array. They would copy a list of str objects,
         # because reading an object changes its reference count.
         self.files = np.array([os.fsencode(file) for file in files])
@@ -280,11 +275,7 @@ class ImageFolder(FileDataset):
 
     Args:
         root: The folder that contains the class folders.
-        views: One list of transforms for each view.
-        max_unreadable: Training stops if more than this fraction of the images, and more than 10
-            images, are unreadable. With 0, it stops at the first unreadable image.
-        channels: Number of channels in the image files. If set, the values are read as stored,
-            without conversion. Default: convert every image to 8-bit RGB.
+        options: `views`, `channels` and `max_unreadable`, as in `ViewDataset`.
 
     Raises:
         UserError: If the folder does not exist, cannot be listed or has no image.
@@ -299,13 +290,7 @@ class ImageFolder(FileDataset):
         'set type=UnlabelledFolder)'
     )
 
-    def __init__(
-        self,
-        root: str | Path,
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
-        channels: int | None = None,
-    ) -> None:
+    def __init__(self, root: str | Path, **options: Any) -> None:
         if not os.path.isdir(root):
             is_file = os.path.exists(root)
             fault = 'is a file (for archives, set type=Shards)' if is_file else 'does not exist'
@@ -315,7 +300,7 @@ class ImageFolder(FileDataset):
                 'evaluation.train.root=DIR evaluation.test.root=DIR (evaluation)',
                 code='no-image-folder',
             )
-        endings = extensions() if channels is None else (*extensions(), '.npy')
+        endings = extensions() if options.get('channels') is None else (*extensions(), '.npy')
         files, labels, self.classes = self.find(root, endings)
         if not files:
             raise UserError(
@@ -325,7 +310,7 @@ class ImageFolder(FileDataset):
                 "custom_imports=dict(imports='projects.imaging'))",
                 code='no-images',
             )
-        super().__init__(root, files, labels, views, max_unreadable, channels)
+        super().__init__(root, files, labels, **options)
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
         """List the images. Images that are in no class folder are left out."""
@@ -358,19 +343,6 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
     folders are skipped. Links to folders are followed.
     """
 
-    def visible(names: Iterable[str]) -> list[str]:
-        return sorted(name for name in names if name[0] != '.')
-
-    def files_below(folder: str) -> list[str]:
-        found = []
-        walk = os.walk(os.path.join(root, folder), followlinks=True, onerror=refuse)
-        for path, folders, files in walk:
-            folders[:] = visible(folders)
-            below = os.path.relpath(path, root)
-            names = [name for name in visible(files) if name.lower().endswith(endings)]
-            found += [os.path.join(below, name) for name in names]
-        return found
-
     def refuse(error: OSError) -> None:
         raise UserError(
             f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its '
@@ -378,10 +350,18 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
             code='unlisted-folder',
         ) from error
 
-    _, folders, files = next(os.walk(root, followlinks=True, onerror=refuse))
-    top = [name for name in visible(files) if name.lower().endswith(endings)]
+    def files_below(folder: str) -> list[str]:
+        found = []
+        top = os.path.join(root, folder)
+        for path, folders, files in os.walk(top, followlinks=True, onerror=refuse):
+            folders[:] = sorted(name for name in folders if name[0] != '.')
+            below = os.path.relpath(path, root)
+            names = [name for name in files if name.lower().endswith(endings) and name[0] != '.']
+            found += [os.path.normpath(os.path.join(below, name)) for name in sorted(names)]
+            if not folder:  # the threads list the subfolders of the root
+                found += chain.from_iterable(pool.map(files_below, folders))
+                break
+        return found
+
     with ThreadPoolExecutor(THREADS) as pool:
-        return [
-            *top,
-            *(file for found in pool.map(files_below, visible(folders)) for file in found),
-        ]
+        return files_below('')

@@ -1,11 +1,12 @@
 """Images in Parquet, Arrow and WebDataset files or on the Hugging Face hub, read by `datasets`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mmairl.data.datasets import ViewDataset, Views
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage, installed
 from mmairl.data.reading import read_file
 from mmairl.errors import UserError, explained
@@ -22,18 +23,14 @@ class HubImages(ViewDataset):
         split: Name of the split.
         image: Name of the column with the images.
         label: Name of the column with the labels. If there is no such column, images are unlabeled.
-        views: One list of transforms for each view.
-        max_unreadable: Training stops if more than this fraction of the images, and more than 10
-            images, are unreadable. With 0, it stops at the first unreadable image.
-        channels: Number of channels in the image files. If set, the values are read as stored,
-            without conversion. Default: convert every image to 8-bit RGB.
-        settings: Other arguments of `datasets.load_dataset`, such as `data_files`.
+        options: `views`, `channels` and `max_unreadable`, as in `ViewDataset`.
+        data: Other arguments of `datasets.load_dataset`, such as `data_files`.
 
     Raises:
         UserError: If the data set cannot be loaded, or if it has no such column of images.
 
     Example:
-        >>> HubImages('parquet', data_files='hub/train-*.parquet')  # doctest: +SKIP
+        >>> HubImages('parquet', data=dict(data_files='hub/train-*.parquet'))  # doctest: +SKIP
     """
 
     def __init__(
@@ -42,12 +39,10 @@ class HubImages(ViewDataset):
         split: str = 'train',
         image: str = 'image',
         label: str = 'label',
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
-        channels: int | None = None,
-        **settings: Any,
+        data: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(views, channels)
+        super().__init__(**options)
         with installed('datasets', 'Parquet files and data sets of the Hugging Face hub'):
             import datasets
         remedy = 'check the name, the split and the connection'
@@ -55,7 +50,7 @@ class HubImages(ViewDataset):
             if (Path(path) / 'state.json').exists():
                 table = datasets.load_from_disk(path)
             else:
-                table = datasets.load_dataset(path, split=split, **settings)
+                table = datasets.load_dataset(path, split=split, **(data or {}))
         if image not in table.column_names:
             raise UserError(
                 f"HubImages.image: no column of this name ('{image}'); set one of "
@@ -64,16 +59,13 @@ class HubImages(ViewDataset):
             )
         self.path = f'{path}/{split}'
         self.image = image
-        self.max_unreadable = max_unreadable
-        self.classes, self.labels = [], torch.full((len(table),), -1)
+        self.labels = torch.full((len(table),), -1)
         if label in table.column_names:
-            names = getattr(table.features[label], 'names', None)
-            values = table[label][:]
-            if isinstance(values[0], str):
-                names = sorted(set(values))
-                values = list(map(names.index, values))
-            self.labels = torch.tensor([-1 if value is None else value for value in values])
-            self.classes = names or [str(number) for number in range(int(self.labels.max()) + 1)]
+            if isinstance(table[0][label], str):
+                table = table.class_encode_column(label)
+            self.labels = torch.tensor([-1 if value is None else value for value in table[label]])
+            numbers = range(int(self.labels.max()) + 1)
+            self.classes = getattr(table.features[label], 'names', list(map(str, numbers)))
         undecoded = datasets.Image(decode=False)
         self.table = table.select_columns([image]).cast_column(image, undecoded)
         self.take_depth()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.datasets import FileDataset, ViewDataset, Views
+from mmairl.data.datasets import FileDataset, ViewDataset
 from mmairl.errors import explained
 from mmairl.registry import DATASETS
 
@@ -31,9 +31,7 @@ class PublicImages(FileDataset):
             joined, such as 'train+val'. Default: the data set has no splits.
         metric: The score that is usually reported, such as 'top-1', 'mean per class' or
             '11-point mAP'.
-        views: One list of transforms for each view.
-        max_unreadable: Training stops if more than this fraction of the images, and more than 10
-            images, are unreadable. With 0, it stops at the first unreadable image.
+        options: `views`, `channels` and `max_unreadable`, as in `ViewDataset`.
 
     Raises:
         UserError: If mmpretrain cannot read the data set.
@@ -47,8 +45,7 @@ class PublicImages(FileDataset):
         source: Mapping[str, Any],
         split: str | None = None,
         metric: str = 'top-1',
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
+        **options: Any,
     ) -> None:
         self.metric = metric
         root = source.get('data_root', '')
@@ -59,7 +56,7 @@ class PublicImages(FileDataset):
             files += found
             labels += of_found
         names = [os.path.relpath(file, root or '.') for file in files]
-        super().__init__(root, names, labels, views, max_unreadable)
+        super().__init__(root, names, labels, **options)
 
 
 def listing(source: Mapping[str, Any]) -> Rows:
@@ -103,7 +100,7 @@ class TorchvisionArrays(ViewDataset):
         root: The folder that contains the files, or receives them with `download`.
         split: 'train' or 'test', or another split that the class has.
         download: Whether to download the files if they are missing.
-        views: One list of transforms for each view.
+        options: `views`, as in `ViewDataset`.
 
     Raises:
         UserError: If the files are missing or damaged.
@@ -118,9 +115,9 @@ class TorchvisionArrays(ViewDataset):
         root: str | Path,
         split: str = 'train',
         download: bool = False,
-        views: Views | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(views)
+        super().__init__(**options)
         from torchvision import datasets
 
         chosen = dict(train=split == 'train') if name.startswith('CIFAR') else dict(split=split)

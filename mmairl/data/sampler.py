@@ -1,6 +1,5 @@
 """The order of the images in an epoch. It does not depend on the number of processes, and a run can resume at any image."""
 
-import math
 from collections.abc import Iterator, Sized
 
 import numpy as np
@@ -41,17 +40,12 @@ class ResumableSampler(Sampler):
         self.start = 0
 
     @property
-    def images(self) -> int:
-        """The number of different images in an epoch."""
-        return len(self.dataset)
-
-    @property
     def total(self) -> int:
         """The number of images that all processes together see in an epoch.
 
         A few images may be repeated, so that each process has the same number of images.
         """
-        return math.ceil(self.images / self.world_size) * self.world_size
+        return -(-len(self.dataset) // self.world_size) * self.world_size
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Set the epoch, and the number of its images that all processes together have already seen."""
@@ -61,9 +55,9 @@ class ResumableSampler(Sampler):
     def order(self) -> np.ndarray:
         """Return the indices of the images in the order of the current epoch."""
         if not self.shuffle:
-            return np.arange(self.images)
+            return np.arange(len(self.dataset))
         generator = torch.Generator().manual_seed(seed_of(self.seed, self.epoch))
-        return torch.randperm(self.images, generator=generator).numpy()
+        return torch.randperm(len(self.dataset), generator=generator).numpy()
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
         positions = np.arange(self.start + self.rank, self.total, self.world_size)
@@ -71,7 +65,7 @@ class ResumableSampler(Sampler):
         with_seeds = isinstance(self.dataset, TrainingImages)
         # A list of all positions would take a gigabyte for the largest data sets.
         for block in np.split(positions, range(BLOCK, len(positions), BLOCK)):
-            indices = order[block % self.images].tolist()
+            indices = order[block % len(self.dataset)].tolist()
             yield from zip(indices, self.seeds_of(block).tolist()) if with_seeds else indices
 
     def seeds_of(self, positions: np.ndarray) -> np.ndarray:

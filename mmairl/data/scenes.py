@@ -34,7 +34,7 @@ def scene(random: Random, size: int) -> DrawnScene:
     image = background(random, size)
     centers, radii = _places(random, size)
     kinds = random.integers(len(KINDS), size=len(radii))
-    outlines = draw_shapes(image, kinds, FINE * centers, FINE * radii, random)
+    outlines = draw_shapes(image, kinds, FINE * centers @ [1, 1j], FINE * radii, random)
     covered = np.stack([_covered(points, image.size) for points in outlines])
     picture = Image.fromarray(noisy(image, random))
     return DrawnScene(picture, kinds, covered, (NEAR / radii).astype(np.float32))

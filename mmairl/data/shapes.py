@@ -7,9 +7,9 @@ positions and single pixels are independent of the label.
 """
 
 import hashlib
-from contextlib import suppress
-from operator import mul
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,15 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from mmairl.data.datasets import ViewDataset, Views
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.splits import split_by_class
 from mmairl.errors import UserError
 from mmairl.hardware import cache
 from mmairl.io import replacing
 from mmairl.registry import DATASETS
 
+Random = np.random.Generator
+Points = np.ndarray
 SPLITS = ('train', 'val')
 CELLS = 3  # cells per side of a randomly shifted lattice; each copy is near the center of a cell
 PATCHES = 4  # the background interpolates between PATCHES x PATCHES random colors
@@ -31,85 +33,44 @@ RADIUS = (0.11, 0.17)  # range of the radius of a copy, as a fraction of the ima
 CONTRAST = (0.25, 0.6)  # range of the difference in luminance between a copy and its background
 NOISE = 0.03  # standard deviation of the noise that is added to each pixel
 LUMA = (0.2989, 0.587, 0.114)
-Random = np.random.Generator
 FINE = 4  # shapes are drawn at this many times the size, and then shrunk to smooth their edges
 
 
-def arc(radius: float, start: float = 0.0, end: float = 2 * np.pi, x: float = 0.0) -> np.ndarray:
-    """Return 33 points on a circle around (x, 0), in the direction from `start` to `end`."""
-    angle = np.linspace(start, end, 33)
-    return np.stack([x + radius * np.cos(angle), radius * np.sin(angle)], 1)
+def arc(radius: float, start: float = 0.0, end: float = 2 * np.pi, center: complex = 0) -> Points:
+    """Return 33 points on a circle, in the direction from `start` to `end`."""
+    return center + radius * np.exp(1j * np.linspace(start, end, 33))
 
 
-def box(half_width: float, half_height: float) -> np.ndarray:
-    corners = [[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]]
-    return np.array(corners) * [half_width, half_height]
+def box(half_width: float, half_height: float) -> Points:
+    return (
+        half_width * np.array([-1, 1, 1, -1, -1]) + half_height * np.array([-1, -1, 1, 1, -1]) * 1j
+    )
 
 
-def star() -> np.ndarray:
-    angle = np.pi * np.arange(10) / 5
-    radius = np.tile([1.08, 0.42], 5)
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
-
-
-def heart() -> np.ndarray:
+def heart() -> Points:
     """Return a square that stands on its corner, with a half disc on each of its upper sides."""
     lobe = arc(0.55, -np.pi / 2, np.pi / 2, 0.55)
-    outline = np.concatenate([[[-0.55, -0.55]], lobe, lobe[::-1, ::-1]])
-    return outline @ np.array([[1, 1], [-1, 1]]) * 0.7071
+    mirrored = 1j * lobe[::-1].conj()
+    return np.array([-0.55 - 0.55j, *lobe, *mirrored]) * np.exp(1j * np.pi / 4)
 
 
-def plus(arm: float = 0.98, half: float = 0.28) -> np.ndarray:
-    side = np.array([[half, -arm], [half, -half], [arm, -half]])
-    turn = np.array([[0, 1], [-1, 0]])
-    return np.concatenate([side @ np.linalg.matrix_power(turn, k) for k in range(4)])
-
-
-# The outline of each kind of shape, as points of a polygon with a radius of about 1. An outline with
-# a hole continues along the inner edge in the opposite direction.
-KINDS: dict[str, np.ndarray] = dict(
+CORNER = np.array([0.28 - 0.98j, 0.28 - 0.28j, 0.98 - 0.28j])
+# The outline of each kind of shape: the points x + iy of a polygon with a radius of about 1. An
+# outline with a hole continues along the inner edge in the opposite direction.
+KINDS: dict[str, Points] = dict(
     disc=arc(0.9),
-    ring=np.concatenate([arc(0.96), arc(0.52)[::-1]]),
+    ring=np.array([*arc(0.96), *arc(0.52)[::-1]]),
     square=box(0.78, 0.78),
-    frame=np.concatenate([box(0.84, 0.84), box(0.44, 0.44)[::-1]]),
-    triangle=np.array([[1.12, 0], [-0.56, 0.97], [-0.56, -0.97]]),
-    plus=plus(),
-    star=star(),
-    crescent=np.concatenate([arc(0.98, 0.885, 5.398), arc(0.76, 4.645, 1.638, 0.45)]),
+    frame=np.array([*box(0.84, 0.84), *box(0.44, 0.44)[::-1]]),
+    triangle=1.12 * np.exp(2j * np.pi * np.arange(3) / 3),
+    plus=np.concatenate([CORNER * 1j**turn for turn in range(4)]),
+    star=np.tile([1.08, 0.42], 5) * np.exp(1j * np.pi * np.arange(10) / 5),
+    crescent=np.array([*arc(0.98, 0.885, 5.398), *arc(0.76, 4.645, 1.638, 0.45)]),
     bar=box(1.0, 0.3),
-    ell=np.array(
-        [[-0.78, -0.9], [-0.78, 0.9], [-0.22, 0.9], [-0.22, -0.34], [0.78, -0.34], [0.78, -0.9]]
-    ),
+    ell=np.array([-78 - 90j, -78 + 90j, -22 + 90j, -22 - 34j, 78 - 34j, 78 - 90j]) / 100,
     heart=heart(),
-    arrow=np.array(
-        [[-1, -0.22], [0.05, -0.22], [0.05, -0.95], [1, 0], [0.05, 0.95], [0.05, 0.22], [-1, 0.22]]
-    ),
+    arrow=np.array([-100 - 22j, 5 - 22j, 5 - 95j, 100, 5 + 95j, 5 + 22j, -100 + 22j]) / 100,
 )
-
-
-def outlines(
-    kinds: np.ndarray, centers: np.ndarray, radii: np.ndarray, angles: np.ndarray
-) -> list[list[float]]:
-    """Return the points of scaled and rotated shapes, for Pillow: x, y, x, y, ..."""
-    cos, sin = radii * np.cos(angles), radii * np.sin(angles)
-    turns = np.stack([np.stack([cos, sin], 1), np.stack([-sin, cos], 1)], 1)
-    shapes = list(KINDS.values())
-    return [
-        (shapes[kind] @ turn + center).ravel().tolist()
-        for kind, turn, center in zip(kinds.tolist(), turns, centers)
-    ]
-
-
-def contrasting(color: list[float], behind: tuple[int, ...], contrast: float) -> tuple[int, ...]:
-    """Change the luminance of a color so that it differs from the background's by `contrast`.
-
-    `contrast` is added to the luminance of the background or, if the sum would be out of range,
-    subtracted from it. The color is in [0, 1], and the result and the background are bytes.
-    """
-    ground = sum(map(mul, behind, LUMA)) / 255
-    goal = ground + contrast if 0.02 < ground + contrast < 0.98 else ground - contrast
-    change = min(max(goal, 0.02), 0.98) - sum(map(mul, color, LUMA))
-    return tuple(round(255 * min(max(value + change, 0.0), 1.0)) for value in color)
 
 
 def noisy(image: Image.Image, random: Random) -> np.ndarray:
@@ -127,32 +88,40 @@ def background(random: Random, size: int) -> Image.Image:
 
 
 def draw_shapes(
-    image: Image.Image, kinds: np.ndarray, centers: np.ndarray, radii: np.ndarray, random: Random
+    image: Image.Image, kinds: Sequence[int], centers: Points, radii: np.ndarray, random: Random
 ) -> list[list[float]]:
-    """Draw shapes in random colors at random angles. Return their outlines.
+    """Draw shapes in random colors at random angles. Return their outlines: x, y, x, y, ...
 
-    Centers and radii are in pixels of the image.
+    Centers (x + iy) and radii are in pixels of the image. The luminance of a shape is that of the
+    background behind its center plus a contrast or, if the sum would be out of range, minus it.
     """
-    count = len(kinds)
-    drawn = outlines(kinds, centers, radii, random.uniform(0, 2 * np.pi, count))
-    contrasts = random.uniform(*CONTRAST, count) * random.choice([-1, 1], count)
-    colors = random.random((count, 3)).tolist()
-    places = centers.clip(0, image.width - 1).astype(int).tolist()
-    pen = ImageDraw.Draw(image)
-    for points, place, color, contrast in zip(drawn, places, colors, contrasts.tolist()):
-        pen.polygon(points, fill=contrasting(color, image.getpixel(tuple(place)), contrast))
-    return drawn
+    count = len(centers)
+    turns = radii * np.exp(2j * np.pi * random.random(count))
+    shapes = [list(KINDS.values())[kind] for kind in kinds]
+    drawn = [shape * turn + center for shape, turn, center in zip(shapes, turns, centers)]
+    inside = image.width - 1
+    x, y = (part.clip(0, inside).astype(int) for part in (centers.real, centers.imag))
+    ground = np.asarray(image)[y, x] @ LUMA / 255
+    contrast = random.uniform(*CONTRAST, count) * random.choice([-1, 1], count)
+    goal = np.where(np.abs(ground + contrast - 0.5) < 0.48, ground + contrast, ground - contrast)
+    colors = random.random((count, 3))
+    colors += (goal - colors @ LUMA)[:, None]
+    fills = (255 * colors.clip(0, 1)).round().astype(int).tolist()
+    outlines = [points.view(float).tolist() for points in drawn]
+    for outline, fill in zip(outlines, fills):
+        ImageDraw.Draw(image).polygon(outline, fill=tuple(fill))
+    return outlines
 
 
 def draw_image(random: Random, kind: int, size: int) -> np.ndarray:
     """Draw an image with copies of one kind of shape on a shifted lattice."""
     image = background(random, size)
     # The shift can move copies out of the image, so the lattice has one more row and column.
-    lattice = np.stack(np.meshgrid(np.arange(CELLS + 1), np.arange(CELLS + 1)), -1).reshape(-1, 2)
-    shift = random.random(2) - 0.5 + random.uniform(-0.2, 0.2, lattice.shape)
-    centers = (lattice + shift) / CELLS * image.width
+    lattice = np.add.outer(np.arange(CELLS + 1), 1j * np.arange(CELLS + 1)).ravel()
+    shift = random.random(2) - 0.5 + random.uniform(-0.2, 0.2, (len(lattice), 2))
+    centers = (lattice + shift @ [1, 1j]) / CELLS * image.width
     radii = random.uniform(*RADIUS, len(lattice)) * image.width
-    draw_shapes(image, np.full(len(lattice), kind), centers, radii, random)
+    draw_shapes(image, [kind] * len(lattice), centers, radii, random)
     return noisy(image, random)
 
 
@@ -167,8 +136,7 @@ class Shapes(ViewDataset):
         count: Number of images.
         size: Height and width in pixels.
         seed: Seed of all images.
-        views: One list of transforms for each view.
-        gray: Whether the three channels are equal.
+        options: `views`, as in `ViewDataset`.
 
     Raises:
         UserError: If the split is unknown.
@@ -184,11 +152,9 @@ class Shapes(ViewDataset):
         count: int = 12_000,
         size: int = 48,
         seed: int = 0,
-        views: Views | None = None,
-        gray: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(views)
-        self.gray = gray
+        super().__init__(**options)
         if split not in SPLITS:
             raise UserError(
                 f"Shapes.split: unknown value ('{split}'); set 'train' or 'val'",
@@ -199,11 +165,7 @@ class Shapes(ViewDataset):
         self.images = cached_shapes(split, count, size, seed)
 
     def raw(self, index: int) -> Tensor:
-        image = np.array(self.images[index])
-        if self.gray:
-            luma = np.tensordot(LUMA, image, 1).round().astype(np.uint8)
-            image = np.repeat(luma[None], len(image), axis=0)
-        return torch.from_numpy(image)
+        return torch.from_numpy(np.array(self.images[index]))
 
 
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
@@ -211,16 +173,14 @@ def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
     # The file name contains a digest of this module, so that a change of it draws the images again.
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
     path = cache() / 'shapes' / f'{split}-{count}-{size}-{seed}-{version}.npy'
-    with suppress(OSError, ValueError, EOFError):
-        return np.load(path, mmap_mode='r')
-    images = np.empty((count, 3, size, size), np.uint8)
-    for index in range(count):
-        random = np.random.default_rng((seed, SPLITS.index(split), index))
-        images[index] = draw_image(random, index % len(KINDS), size).transpose(2, 0, 1)
-    # If the cache cannot be written, the next run draws the images again.
-    with suppress(OSError, UserError), replacing(path) as temporary, temporary.open('wb') as file:
-        np.save(file, images)
-    return images
+    if not path.exists():
+        images = np.empty((count, 3, size, size), np.uint8)
+        for index in range(count):
+            random = np.random.default_rng((seed, SPLITS.index(split), index))
+            images[index] = draw_image(random, index % len(KINDS), size).transpose(2, 0, 1)
+        with replacing(path) as temporary, temporary.open('wb') as file:
+            np.save(file, images)
+    return np.load(path, mmap_mode='r')
 
 
 @DATASETS.register_module()
@@ -231,13 +191,11 @@ class Digits(ViewDataset):
         split: 'train', or 'val', which contains a fifth of the images.
         size: Height and width in pixels.
         seed: Seed of the split.
-        views: One list of transforms for each view.
+        options: `views`, as in `ViewDataset`.
     """
 
-    def __init__(
-        self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None
-    ) -> None:
-        super().__init__(views)
+    def __init__(self, split: str = 'train', size: int = 32, seed: int = 0, **options: Any) -> None:
+        super().__init__(**options)
         # Importing scikit-learn takes a second.
         from sklearn.datasets import load_digits
 

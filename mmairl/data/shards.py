@@ -17,7 +17,7 @@ from filelock import FileLock
 from rich.progress import track
 from torch.utils.data import DataLoader
 
-from mmairl.data.datasets import ViewDataset, Views
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import extensions, installed
 from mmairl.data.reading import retried
 from mmairl.errors import UserError, explained
@@ -31,7 +31,6 @@ SUFFIXES = ('.tar',)
 CLASSES = '__mmairl__/classes.json'
 BRACES = re.compile(r'\{(\d+)\.\.(\d+)\}')
 OPEN = 64  # a process keeps at most this many shards open
-PLACE = [('shard', np.int32), ('start', np.int64), ('size', np.int64), ('label', np.int64)]
 
 
 @DATASETS.register_module()
@@ -47,12 +46,8 @@ class Shards(ViewDataset):
         root: One shard, a folder of shards, a pattern such as 'train-{000000..001281}.tar' or
             'train-*.tar', or a list of these. A remote shard ('s3://...', 'https://...') is copied
             to `copies` before training.
-        views: One list of transforms for each view.
-        max_unreadable: Training stops if more than this fraction of the images, and more than 10
-            images, are unreadable. With 0, it stops at the first unreadable image.
-        channels: Number of channels in the image files. If set, the values are read as stored,
-            without conversion. Default: convert every image to 8-bit RGB.
         copies: A folder on this machine for copies of remote shards. Default: the user's cache.
+        options: `views`, `channels` and `max_unreadable`, as in `ViewDataset`.
 
     Raises:
         UserError: If a shard is missing or damaged, or if no shard has an image.
@@ -64,18 +59,14 @@ class Shards(ViewDataset):
     def __init__(
         self,
         root: str | Path | Sequence[str],
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
-        channels: int | None = None,
         copies: str | Path | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(views, channels)
-        self.root = root
-        self.max_unreadable = max_unreadable
+        super().__init__(**options)
         self.shards = shards_at(root, copies)
-        # The index is a memory map, so all processes share its memory.
-        self.index, self.classes = index_of(self.shards)
-        self.labels = torch.from_numpy(np.array(self.index['label']))
+        self.index = index_of(self.shards)
+        self.classes = self.index['classes'].tolist()
+        self.labels = torch.from_numpy(self.index['label'])
         self.take_depth()
 
     def name(self, index: int) -> str:
@@ -86,15 +77,14 @@ class Shards(ViewDataset):
         return os.fsdecode(self.index['name'][index])
 
     def encoded(self, index: int) -> bytes:
-        place = self.index[index]
-        path = self.shards[place['shard']]
-        start, size = int(place['start']), int(place['size'])
+        path = self.shards[self.index['shard'][index]]
+        start, size = (int(self.index[key][index]) for key in ('start', 'size'))
         return retried(lambda: os.pread(opened(path).fileno(), size, start), path)
 
     content = encoded
 
     def sizes(self) -> np.ndarray:
-        return np.array(self.index['size'])
+        return self.index['size']
 
 
 @lru_cache(OPEN)
@@ -152,53 +142,51 @@ def local_copies(url: str, copies: str | Path | None) -> list[str]:
     return [paths] if isinstance(paths, str) else list(paths)
 
 
-def index_of(shards: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Return the index of the images in all shards, and the names of the classes."""
+def index_of(shards: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the index of the images in all shards, and write it to the cache if it is new."""
     stamps = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in shards]
-    key = hashlib.sha256(repr((stamps, sorted(extensions()))).encode()).hexdigest()[:24]
-    path = cache() / 'shards' / f'{key}.npy'
+    key = hashlib.sha256(repr((stamps, extensions())).encode()).hexdigest()[:24]
+    path = cache() / 'shards' / f'{key}.npz'
     path.parent.mkdir(parents=True, exist_ok=True)
-    names = path.with_suffix('.json')
     with FileLock(f'{path}.lock'):  # several processes may start at the same time
         if not path.exists():
-            index, classes = build_index(shards)
-            with replacing(names) as temporary:
-                temporary.write_text(json.dumps(classes))
             with replacing(path) as temporary, temporary.open('wb') as file:
-                np.save(file, index)
-    return np.load(path, mmap_mode='r'), json.loads(names.read_text())
+                np.savez(file, **build_index(shards))
+    with np.load(path) as index:
+        return dict(index)
 
 
-def build_index(shards: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+def build_index(shards: Sequence[str]) -> dict[str, np.ndarray]:
     workers = min(cores(), len(shards)) if len(shards) > 1 else 0
     # Without batches, a data worker calls the collate function with one path at a time.
     loader = DataLoader(shards, batch_size=None, num_workers=workers, collate_fn=read_tar)
-    rows, classes = [], None
+    rows, classes = [], []
     for number, (found, noted) in enumerate(track(loader, 'indexing shards', len(shards))):
-        classes = classes or noted
         rows += [(number, *row) for row in found]
+        classes = classes or noted
     if not rows:
         raise UserError(
             f'{shards[0]}: no shard contains an image; expected members NAME.jpg, or other images',
             code='no-images',
         )
-    labels = {row[3] for row in rows if row[3] != -1}
-    if not all(isinstance(label, int) for label in labels):
-        classes = sorted(map(str, labels))
-        numbers = {name: number for number, name in enumerate(classes)}
-        rows = [(*row[:3], numbers.get(str(row[3]), -1), row[4]) for row in rows]
-    elif labels:
-        classes = classes or [str(number) for number in range(max(labels) + 1)]
-    longest = max(len(row[4]) for row in rows)
-    return np.array(rows, [*PLACE, ('name', f'S{longest}')]), classes or []
+    shard, start, size, name, texts = zip(*rows)
+    known = sorted({text for text in texts if text})
+    if all(map(str.isdecimal, known)):
+        labels = [int(text or -1) for text in texts]
+        classes = classes or list(map(str, range(max(labels) + 1)))
+    else:
+        classes = known
+        labels = [classes.index(text) if text else -1 for text in texts]
+    columns = dict(shard=shard, start=start, size=size, label=labels, name=name, classes=classes)
+    return {key: np.array(values) for key, values in columns.items()}
 
 
-def read_tar(path: str) -> tuple[list[tuple], list[str] | None]:
-    """Return the start, size, label and name of each image of a shard, and the noted classes."""
+def read_tar(path: str) -> tuple[list[tuple], list[str]]:
+    """Return the start, size, name and label of each image of a shard, and the noted classes."""
     kinds = {ending[1:] for ending in (*extensions(), '.npy', '.avif', '.jp2')}
     images: dict[str, tuple] = {}
-    labels: dict[str, int | str] = {}
-    classes = None
+    labels: dict[str, str] = {}
+    classes = []
     remedy = 'copy or write the shard again'
     with (
         explained(f'{path}: not a complete tar archive', remedy, code='damaged-shard'),
@@ -208,9 +196,7 @@ def read_tar(path: str) -> tuple[list[tuple], list[str] | None]:
             folder, slash, base = member.name.removeprefix('./').rpartition('/')
             stem, _, kind = base.partition('.')
             key, kind = folder + slash + stem, kind.lower()
-            if member.name == CLASSES:
-                classes = json.load(archive.extractfile(member))
-            elif kind in kinds and member.isfile():
+            if kind in kinds:
                 if key in images:
                     raise UserError(
                         f'{path}: two images have the name {key}; rename one of them',
@@ -219,10 +205,12 @@ def read_tar(path: str) -> tuple[list[tuple], list[str] | None]:
                 images[key] = member.offset_data, member.size
             elif kind in ('cls', 'json'):
                 content = archive.extractfile(member).read().decode()
-                label = json.loads(content) if kind == 'json' else content.strip()
-                if isinstance(label, dict):
-                    label = label.get('label', label.get('cls'))
-                if label is not None:
-                    labels[key] = int(label) if str(label).isdecimal() else str(label)
-    rows = [(*place, labels.get(key, -1), os.fsencode(key)) for key, place in images.items()]
+                if member.name == CLASSES:
+                    classes = json.loads(content)
+                elif kind == 'cls':
+                    labels[key] = content.strip()
+                else:
+                    found = json.loads(content)
+                    labels[key] = str(found.get('label', found.get('cls', '')))
+    rows = [(*place, os.fsencode(key), labels.get(key, '')) for key, place in images.items()]
     return rows, classes

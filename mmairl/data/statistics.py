@@ -3,7 +3,7 @@
 from functools import partial
 from typing import NamedTuple
 
-import torch
+import numpy as np
 from rich.progress import track
 from torch.utils.data import DataLoader
 
@@ -48,7 +48,7 @@ def channel_statistics(
     [0.0213, 0.1871]
     """
     count = min(len(dataset), most or len(dataset))
-    indices = torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long().tolist()
+    indices = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
     # Without batches, a data worker calls the collate function with one index at a time.
     measure = partial(moments, dataset=dataset)
     loader = DataLoader(indices, batch_size=None, num_workers=workers, collate_fn=measure)
@@ -58,7 +58,7 @@ def channel_statistics(
             f'all {count} images are unreadable (the first: {dataset.name(0)}); fix or remove them',
             code='none-readable',
         )
-    pixels, sums, squares = (torch.tensor(column, dtype=torch.float64) for column in zip(*measured))
-    mean = sums.sum(0) / pixels.sum()
-    variance = (squares.sum(0) / pixels.sum() - mean.square()).clamp(min=0)
-    return Statistics(mean.tolist(), variance.sqrt().tolist(), len(measured), count - len(measured))
+    pixels, sums, squares = (np.sum(column, 0) for column in zip(*measured))
+    mean = sums / pixels
+    std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
+    return Statistics(mean.tolist(), std.tolist(), len(measured), count - len(measured))

@@ -1,7 +1,7 @@
 """Data sets that select images of another data set, or join several data sets."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,32 +15,23 @@ from mmairl.registry import DATASETS
 
 
 class ImageSubset(ViewDataset):
-    """Base class of data sets that contain the images of `dataset` at `indices`.
-
-    If `renamed` is set, it maps labels to new labels. Label -1 (unlabeled) indexes the last entry,
-    which is -1 as well.
-    """
-
-    indices: Tensor
-    renamed: Tensor | None = None
+    """Base class of data sets that contain the images of `dataset` at `indices`."""
 
     def __init__(self, dataset: dict) -> None:
         self.dataset = DATASETS.build(dataset)
         self.metric = self.dataset.metric
         self.views = self.dataset.views
         self.classes = self.dataset.classes
+        self.select(torch.arange(len(self.dataset)))
 
-    @property
-    def labels(self) -> Tensor:
-        labels = self.dataset.labels[self.indices]
-        return labels if self.renamed is None else self.renamed[labels]
+    def select(self, indices: Tensor) -> None:
+        self.indices = indices
+        self.labels = self.dataset.labels[indices]
 
-    def label(self, index: int) -> Tensor:
-        label = self.dataset.label(int(self.indices[index]))
-        return label if self.renamed is None else self.renamed[label]
-
-    def __len__(self) -> int:
-        return len(self.indices)
+    def rename(self, numbers: Sequence[int]) -> None:
+        """Map each label to a new label: `numbers` lists the new labels in the order of the old."""
+        # Label -1 (unlabeled) indexes the last entry.
+        self.labels = torch.tensor([*numbers, -1])[self.labels]
 
     def name(self, index: int) -> str:
         return self.dataset.name(int(self.indices[index]))
@@ -93,42 +84,26 @@ class Subset(ImageSubset):
         seed: int = 0,
     ) -> None:
         super().__init__(dataset)
-        self.indices = torch.arange(len(self.dataset))
         if files is not None:
-            self.indices = self._listed(files)
+            self.select(self._listed(files))
         if classes is not None:
             self._select_classes(self._chosen(classes, seed))
         if fraction is not None:
             _, held = split_by_class(self.labels, seed, fraction)
-            self.indices = self.indices[held]
+            self.indices, self.labels = self.indices[held], self.labels[held]
 
     def _listed(self, path: str | Path) -> Tensor:
         # Shards store names without an extension.
-        names = [os.path.splitext(name)[0] for name in read_lines(path)]
         members = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
         rows = {os.path.basename(member): row for row, member in enumerate(members)}
         rows |= {member: row for row, member in enumerate(members)}
-        missing = [name for name in names if name not in rows]
-        if missing:
-            raise UserError(
-                f'{path}: {len(missing)} of {len(names)} lines match no image (the first: '
-                f"'{missing[0]}'); set root of the data set to the folder of the listed images",
-                code='unmatched-names',
-            )
+        names = known_names(path, rows, lambda name: os.path.splitext(name)[0])
         return torch.tensor(sorted({rows[name] for name in names}))
 
     def _chosen(self, classes: str | Path | float, seed: int) -> list[int]:
         """Return the sorted indices of the selected classes."""
         if isinstance(classes, (str, Path)):
-            names = read_lines(classes)
-            unknown = [name for name in names if name not in self.classes]
-            if unknown:
-                raise UserError(
-                    f'{classes}: {len(unknown)} of {len(names)} lines are not classes of the data '
-                    f"set (the first: '{unknown[0]}'); write names such as '{self.classes[0]}'",
-                    code='unknown-class',
-                )
-            return sorted({self.classes.index(name) for name in names})
+            return sorted({self.classes.index(name) for name in known_names(classes, self.classes)})
         total = len(self.classes)
         count = round(classes * total)
         if not 0 < count <= total:
@@ -140,12 +115,12 @@ class Subset(ImageSubset):
         order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
         return sorted(order[:count].tolist())
 
-    def _select_classes(self, labels: list[int]) -> None:
-        selected = torch.isin(self.dataset.labels[self.indices], torch.tensor(labels))
-        self.indices = self.indices[selected]
-        self.renamed = torch.full((len(self.classes) + 1,), -1)
-        self.renamed[labels] = torch.arange(len(labels))
-        self.classes = [self.classes[label] for label in labels]
+    def _select_classes(self, chosen: list[int]) -> None:
+        self.select(self.indices[torch.isin(self.labels, torch.tensor(chosen))])
+        self.rename(
+            [chosen.index(old) if old in chosen else -1 for old in range(len(self.classes))]
+        )
+        self.classes = [self.classes[label] for label in chosen]
 
 
 @DATASETS.register_module()
@@ -171,7 +146,7 @@ class Part(ImageSubset):
     ) -> None:
         super().__init__(dataset)
         names = groups and groups_of(image_names(self.dataset), groups)
-        self.indices = split_by_class(self.dataset.labels, seed, fraction, names)[held]
+        self.select(split_by_class(self.labels, seed, fraction, names)[held])
 
 
 class ConcatImages(ViewDataset):
@@ -181,7 +156,6 @@ class ConcatImages(ViewDataset):
         super().__init__(views, parts[0].channels if parts[0].as_stored else None)
         self.places = [(part, index) for part in parts for index in range(len(part))]
         self.labels = torch.full((len(self.places),), -1)
-        self.classes = []
 
     def raw(self, index: int) -> Tensor:
         part, inner = self.places[index]
@@ -190,6 +164,20 @@ class ConcatImages(ViewDataset):
     def name(self, index: int) -> str:
         part, inner = self.places[index]
         return part.name(inner)
+
+
+def known_names(
+    path: str | Path, known: Collection[str], shorten: Callable[[str], str] = str
+) -> list[str]:
+    """Return the shortened lines of a list. Raise if one of them is not known."""
+    names = list(map(shorten, read_lines(path)))
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(
+            f'{path}: {len(unknown)} of {len(names)} lines match nothing in the data set (the first: '
+            f"'{unknown[0]}'); write names such as '{next(iter(known))}'",
+            code='unknown-name',
+        )
+    return names
 
 
 def read_lines(path: str | Path) -> list[str]:

@@ -93,7 +93,7 @@ def require_rgb(images: Tensor, transform: str) -> None:
     if images.shape[-3] != 3:
         raise UserError(
             f'{transform}: requires RGB images, but the images have {images.shape[-3]} channels; '
-            'remove it from the views, or set saturation=0 and hue=0 of ColorJitter',
+            'remove it from the views, or set its saturation and hue to 0',
             code='views-channels',
         )
 
@@ -151,21 +151,14 @@ class RandomResizedCrop(Augmentation):
         chance = torch.rand(count, 2 * ATTEMPTS + 2, dtype=torch.float64).numpy()
         area = between(*self.scale, chance[:, :ATTEMPTS]) * height * width
         ratio = np.exp(between(*np.log(self.ratio), chance[:, ATTEMPTS:-2]))
-        heights = np.rint(np.sqrt(area / ratio))
-        widths = np.rint(np.sqrt(area * ratio))
-        fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
-        # For each image, the first sampled box that fits into the image is used.
-        first = np.arange(count), fits.argmax(1)
-        h, w = heights[first], widths[first]
+        heights = np.rint(np.sqrt(area / ratio)).clip(1)
+        widths = np.rint(np.sqrt(area * ratio)).clip(1)
+        # The first sampled box that fits into the image is used. For long images, it can happen
+        # that none fits. The first box is then cut.
+        first = np.arange(count), ((heights <= height) & (widths <= width)).argmax(1)
+        h, w = heights[first].clip(max=height), widths[first].clip(max=width)
         top = np.floor(chance[:, -2] * (height - h + 1))
         left = np.floor(chance[:, -1] * (width - w + 1))
-        if (none_fits := ~fits.any(1)).any():
-            # This can happen for long images. The largest centered box with an allowed aspect ratio
-            # is used instead.
-            h[none_fits] = largest_height = min(height, round(width / self.ratio[0]))
-            w[none_fits] = largest_width = min(width, round(height * self.ratio[1]))
-            top[none_fits] = (height - largest_height) // 2
-            left[none_fits] = (width - largest_width) // 2
         box = dict(top=top, left=left, height=h, width=w)
         return {key: torch.from_numpy(value) for key, value in box.items()}
 
@@ -307,17 +300,13 @@ class ColorJitter(Augmentation):
         self, p: float, brightness: float, contrast: float, saturation: float, hue: float
     ) -> None:
         super().__init__(p)
-        self.hue = hue
-        self.strengths = (brightness, contrast, saturation)
+        self.strengths = (brightness, contrast, saturation, hue)
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        factors = [
-            uniform(max(0.0, 1 - strength), 1 + strength, count) for strength in self.strengths
-        ]
-        return dict(
-            amounts=torch.stack([*factors, uniform(-self.hue, self.hue, count)], dim=1),
-            order=torch.rand(count, 4).argsort(1),
-        )
+        *strengths, hue = self.strengths
+        factors = [uniform(max(0.0, 1 - value), 1 + value, count) for value in strengths]
+        amounts = torch.stack([*factors, uniform(-hue, hue, count)], dim=1)
+        return dict(amounts=amounts, order=torch.rand(count, 4).argsort(1))
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         pixels = interleaved(image).astype(np.float32)
@@ -327,67 +316,46 @@ class ColorJitter(Augmentation):
         return planes(pixels)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        """Change all images at once, although the order of the changes differs between images.
+        """Change the images in groups that have the same change at the same step of their order."""
+        amounts = to_device_of(params['amounts'], images)
+        # In each column, the images are sorted by the change that they have at this step.
+        groups = to_device_of(params['order'].argsort(0), images)
+        changed = images.clone()
+        for step, order in enumerate(params['order'].unbind(1)):
+            rows_of_changes = groups[:, step].split(order.bincount(minlength=4).tolist())
+            for number, rows in enumerate(rows_of_changes):
+                if self.strengths[number]:
+                    amount = amounts[rows, number].view(-1, 1, 1, 1)
+                    result = self.changed(changed[rows], number, amount)
+                    changed.index_copy_(0, rows, result.clamp_(0, 1))
+        return changed
 
-        Each change except the hue shift multiplies the channels by a matrix. At most three matrices
-        come before the hue shift, and at most three after it. Six matrices per image, some of them
-        identities, therefore represent every order.
-        """
-        count, channels = images.shape[:2]
-        if self.strengths[2] or self.hue:
-            require_rgb(images, 'ColorJitter')
-        step = params['order'].argsort(1)  # for each change, its position in the order
-        linear, hue = step[:, :3], step[:, 3:]
-        # Matrices 0 to 2 are applied before the hue shift, and matrices 3 to 5 after it.
-        linear = linear + 2 * (linear > hue)
-        changes = torch.eye(channels).repeat(2, count, 6, 1, 1)
-        changes[1] = 0
-        rows = torch.arange(count).unsqueeze(1)
-        changes[:, rows, linear] = channel_matrices(params['amounts'][:, :3], channels)
-        pixel_matrices, mean_matrices = to_device_of(changes.to(images.dtype), images)
-        turns = 6 * params['amounts'][:, 3:] + torch.tensor([5.0, 3.0, 1.0])
-        turns = to_device_of(turns.to(images.dtype), images)
-        pixels = images.flatten(2)
-        for number in range(6):
-            if number == 3 and self.hue:
-                pixels = shift_hue(pixels, turns)
-            if (linear == number).any():
-                shift = mean_matrices[:, number] @ pixels.mean(2, keepdim=True)
-                pixels = torch.baddbmm(shift, pixel_matrices[:, number], pixels).clamp_(0, 1)
-        return pixels.view(images.shape)
+    def changed(self, images: Tensor, number: int, amount: Tensor) -> Tensor:
+        """Change brightness (0), contrast (1), saturation (2) or hue (3) of a batch."""
+        if number == 0:
+            return images * amount
+        if number == 3:
+            return shift_hue(images, amount)
+        gray = to_gray(images) if number == 2 or images.shape[1] == 3 else images
+        return torch.lerp(gray if number == 2 else gray.mean((2, 3), keepdim=True), images, amount)
 
 
-def channel_matrices(factors: Tensor, channels: int) -> Tensor:
-    """Return matrices that change brightness, contrast and saturation, of shape (2, B, 3, C, C).
-
-    A change is the sum of two products: matrix [0] times the pixel, and matrix [1] times the mean
-    of all pixels. Contrast blends each pixel with the gray value of the mean, and saturation blends
-    it with its own gray value.
-    """
-    identity = torch.eye(channels)
-    gray = torch.tensor(LUMA).expand(3, 3) if channels == 3 else identity
-    factor = factors[..., None, None]
-    rest = (1 - factors)[..., None, None] * gray
-    of_pixel = torch.tensor([0, 0, 1]).view(3, 1, 1)  # saturation
-    of_mean = torch.tensor([0, 1, 0]).view(3, 1, 1)  # contrast
-    return torch.stack([factor * identity + rest * of_pixel, rest * of_mean])
-
-
-def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Shift the hue of pixels of shape (B, 3, N). Saturation and value (in HSV) stay the same.
+def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Shift the hue of RGB images by a fraction of the color circle. Keep saturation and value.
 
     Let V be the value (the largest channel), C the chroma and h the hue in [0, 6). Then each
     channel is V - C clip(min(k, 4 - k), 0, 1), where k = (h + n) mod 6 and n is 5, 3 and 1 for red,
-    green and blue. `turns` contains n plus the shift of h for each channel.
+    green and blue.
     """
-    value, largest = pixels.max(dim=1, keepdim=True)
-    chroma = value - pixels.amin(dim=1, keepdim=True)
+    require_rgb(images, 'ColorJitter')
+    value, largest = images.max(dim=1, keepdim=True)
+    chroma = value - images.amin(dim=1, keepdim=True)
     # The channels are green, blue, red and green again. The differences of neighbors yield the hue
     # if red, green or blue, respectively, is the largest channel.
-    around = torch.cat([pixels[:, 1:], pixels[:, :2]], 1)
+    around = torch.cat([images[:, 1:], images[:, :2]], 1)
     difference = (around[:, :3] - around[:, 1:]).div_(chroma.clamp(min=TINY))
     hue = difference.gather(1, largest).add_(largest, alpha=2)
-    k = (hue + turns.unsqueeze(2)).remainder_(6)
+    k = torch.cat([hue + 5, hue + 3, hue + 1], 1).add_(6 * shift).remainder_(6)
     return torch.addcmul(value, torch.minimum(k, 4 - k).clamp_(0, 1), chroma, value=-1)
 
 
@@ -431,7 +399,7 @@ class RandomGrayscale(Augmentation):
 
 def to_gray(images: Tensor) -> Tensor:
     """Convert float RGB images to gray. All three channels become the luminance."""
-    require_rgb(images, 'RandomGrayscale')
+    require_rgb(images, 'RandomGrayscale or saturation of ColorJitter')
     red, green, blue = images.split(1, dim=1)
     gray = (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
     return gray.expand(-1, 3, -1, -1)

@@ -224,9 +224,9 @@ def embedding_network(
 def dataset_of(images: Images, views: Views, channels: int | None = None) -> ViewDataset:
     if isinstance(images, (str, Path)):
         if Path(images).is_dir():
-            return UnlabelledFolder(images, views, channels=channels)
+            return UnlabelledFolder(images, views=views, channels=channels)
         if str(images).endswith(SUFFIXES):
-            return Shards(images, views, channels=channels)
+            return Shards(images, views=views, channels=channels)
         images = [images]
     shape = images.shape if isinstance(images, np.ndarray) else ()
     if len(shape) == 3 and shape[2] in PLANES - {channels}:

@@ -4,13 +4,14 @@ import os
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from rich.progress import track
 from torch import Tensor
 
-from mmairl.data.datasets import ViewDataset, Views, image_files
+from mmairl.data.datasets import ViewDataset, image_files
 from mmairl.data.decode import UnreadableImage, as_rgb, faults_explained, installed, to_unit
 from mmairl.data.raw_values import channels_first
 from mmairl.errors import UserError, explained
@@ -32,13 +33,10 @@ class Tiles(ViewDataset):
     Args:
         root: The folder of the images, at any depth.
         size: Height and width of a tile in pixels.
-        views: One list of transforms for each view.
         background: A tile is background if the standard deviation of each of its channels is below this value. Pixel
             values are from 0 to 1, and only every eighth pixel of each row and column counts.
         level: Level of the image pyramid. Level 0 has the full resolution.
-        channels: Read tiles as they are stored, with this many channels. Default: 8-bit RGB.
-        max_unreadable: Training stops if more than this fraction of the tiles, and more than 10 tiles, are unreadable.
-            With 0, it stops at the first unreadable tile.
+        options: `views`, `channels` and `max_unreadable`, as in `ViewDataset`.
 
     Raises:
         UserError: If `size` or `level` is invalid, if no tile is found, or if an image lacks this level or has several pages.
@@ -51,13 +49,11 @@ class Tiles(ViewDataset):
         self,
         root: str | Path,
         size: int = 256,
-        views: Views | None = None,
         background: float = 0.02,
         level: int = 0,
-        channels: int | None = None,
-        max_unreadable: float = 0.01,
+        **options: Any,
     ) -> None:
-        super().__init__(views, channels)
+        super().__init__(**options)
         if size < 1 or level < 0:
             raise UserError(
                 f"Tiles: size must be positive and level must not be negative ('size={size}, level={level}'); correct "
@@ -67,7 +63,6 @@ class Tiles(ViewDataset):
         self.root = Path(root)
         self.size = size
         self.level = level
-        self.max_unreadable = max_unreadable
         self.images = image_files(root, (*TIFFS, *SLIDES))
         corners = []
         for number in track(range(len(self.images)), 'looking for tiles'):
@@ -84,7 +79,6 @@ class Tiles(ViewDataset):
                 code='no-tiles',
             )
         self.corners = torch.tensor(corners)
-        self.classes = []
         self.labels = torch.full((len(corners),), -1)
         self.take_depth()
 

@@ -40,4 +40,4 @@ class LongTailed(ImageSubset):
                     code='bad-imbalance',
                 )
             drawn.append(images[torch.randperm(len(images), generator=generator)[:count]])
-        self.indices = torch.cat(drawn).sort().values
+        self.select(torch.cat(drawn).sort().values)

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from mmairl.data.subsets import ImageSubset, read_lines
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
@@ -44,8 +42,7 @@ class Relabelled(ImageSubset):
         names = self.dataset.classes
         merged = read_groups(labels, names) if labels else merge_classes(names, taxonomy, groups)
         self.classes = sorted(set(merged))
-        self.indices = torch.arange(len(self.dataset))
-        self.renamed = torch.tensor([*map(self.classes.index, merged), -1])
+        self.rename([self.classes.index(name) for name in merged])
 
 
 def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:

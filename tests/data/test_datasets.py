@@ -44,7 +44,7 @@ def test_links_to_folders_are_followed(root, tmp_path):
 
 def test_item_has_views_label_and_index(root):
     views = [[dict(type='Solarize', p=1.0, threshold=0)], [dict(type='CenterCrop', size=2)]]
-    item = ImageFolder(root, views)[3]
+    item = ImageFolder(root, views=views)[3]
     inverted, cropped = item['inputs']
     assert (inverted == 255).all() and cropped.shape == (3, 2, 2)
     assert item['data_samples'] == dict(label=1, index=3)

@@ -139,7 +139,7 @@ def test_printed_recipe_equals_the_data_set(tmp_path, size, channels, monkeypatc
     statistics = dict(mean=[0.4] * number, std=[0.2] * number, channels=channels)
     preprocessing = preprocessing_of(dict(preprocessing=dict(size=size, **statistics)))
     path = images_in(tmp_path, channels)
-    data = UnlabelledFolder(tmp_path, [view_of(preprocessing)], channels=channels)
+    data = UnlabelledFolder(tmp_path, views=[view_of(preprocessing)], channels=channels)
     expected = normalize(data[0]['inputs'][0], statistics['mean'], statistics['std'])[None]
     monkeypatch.chdir(tmp_path)
     code = recipe_of(preprocessing).replace('image.jpg', path.name)

@@ -157,11 +157,11 @@ def test_hub_images_equal_the_folder(folder, tmp_path):
     table.save_to_disk(tmp_path / 'saved')
     assert_same(HubImages(str(tmp_path / 'saved')), folder)
     table.to_parquet(tmp_path / 'a.parquet')
-    parquet = dict(data_files=str(tmp_path / 'a.parquet'), cache_dir=str(tmp_path / 'hf'))
+    parquet = dict(data=dict(data_files=str(tmp_path / 'a.parquet'), cache_dir=str(tmp_path / 'hf')))
     assert_same(HubImages('parquet', **parquet), folder)
     assert_same(HubImages('parquet', label='fine', **parquet), folder)
     unlabeled = HubImages('parquet', label='none', **parquet)
-    assert unlabeled.classes == [] and unlabeled.labels.tolist() == [-1] * 12
+    assert not unlabeled.classes and unlabeled.labels.tolist() == [-1] * 12
     list(pack(unlabeled, tmp_path / 'b.tar'))
     assert torch.equal(Shards(tmp_path / 'b.tar').raw(5), folder.raw(5))
     with raises_code('no-image-column'):
