@@ -7,16 +7,17 @@ import yaml
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.released import hub_repository, is_hub, is_released
+from mmairl.data.preprocess import recipe_of
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import difference, weights_identity
-from mmairl.evaluation.protocol import watched_test_images
 from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in
 from mmairl.report.page import MARKDOWN, fill
+from mmairl.report.table import escaped
 
-# A checkpoint of mmairl stores the settings of its run. Settings with these prefixes describe the training data and the recipe.
-DATA = ('train_dataloader.dataset.',)
-RECIPE = (
+# A checkpoint of mmairl stores the settings of its run. Settings with these prefixes describe the data and the recipe.
+SHOWN = (
+    'train_dataloader.dataset.',
     'model.type',
     'model.target',
     'model.symmetric',
@@ -52,32 +53,24 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
     """
     weights = Path(weights)
     path = _free_path(weights)
-    network = _network_of(backbone)
     records = _records_of(backbone)
-    measured = [
-        (name, value, record.data) for record in records for name, value in record.scores.items()
-    ]
     name = weights.parent.name if to == 'hub' else weights.stem
     text = fill(
         'card.md',
         front=_front_matter(backbone, name, to, license, records),
-        escape=lambda value: str(value).translate(str.maketrans(MARKDOWN)),
-        code=lambda value: str(value).replace('`', "'"),
+        escape=lambda value: escaped(str(value), MARKDOWN),
         name=name,
         file=weights.name,
         source=Path(backbone.path).name,
         to=to,
         backbone=backbone,
-        network=network,
-        input=backbone.input,
-        channels=network.get('in_channels', backbone.input.channels or 3),
+        network=backbone.network,
+        recipe=recipe_of(_preprocessing(backbone)),
         parameters=sum(
             value.numel() for key, value in backbone.weights.items() if 'running_' not in key
         ),
-        data=_settings(backbone.settings, DATA),
-        recipe=_settings(backbone.settings, RECIPE),
-        measured=measured,
-        watched=watched_test_images(backbone.settings),
+        settings=_settings(backbone.settings),
+        records=records,
     )
     return write_text(path, text)
 
@@ -102,22 +95,17 @@ def _front_matter(
         metrics = [
             dict(type='accuracy', name=score, value=value) for score, value in record.scores.items()
         ]
-        results.append(
-            dict(
-                task=dict(type='image-classification', name=record.protocol),
-                dataset=dict(type=record.data, name=record.data),
-                metrics=metrics,
-            )
-        )
+        task = dict(type='image-classification', name=record.protocol)
+        dataset = dict(type=record.data, name=record.data)
+        results.append(dict(task=task, dataset=dataset, metrics=metrics))
     if results:
         fields['model-index'] = [dict(name=name, results=results)]
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
 
 
 def _free_path(weights: Path) -> Path:
-    names = ('README.md', f'{weights.name}.md')
     signature = SIGNATURE.format(weights.name)
-    for path in map(weights.with_name, names):
+    for path in map(weights.with_name, ('README.md', f'{weights.name}.md')):
         if not path.exists() or signature in read_text(path):
             return path
     raise UserError(
@@ -125,13 +113,6 @@ def _free_path(weights: Path) -> Path:
         'weights',
         code='card-name-taken',
     )
-
-
-def _network_of(backbone: Backbone) -> dict[str, Any]:
-    try:
-        return backbone.network
-    except UserError:  # mmairl cannot build this architecture
-        return {}
 
 
 def _records_of(backbone: Backbone) -> list[Record]:
@@ -143,11 +124,23 @@ def _records_of(backbone: Backbone) -> list[Record]:
     return [record for record in records if not difference(dict(weights=record.weights), own)]
 
 
-def _settings(settings: dict[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the settings whose keys start with one of the prefixes. Paths are cut to their last part."""
-    selected = {}
-    for key, value in settings.items():
-        if key.startswith(prefixes):
-            is_path = key.endswith('root') or Path(str(value)).is_absolute()
-            selected[key] = Path(value).name if is_path else value
-    return selected
+def _preprocessing(backbone: Backbone) -> dict[str, Any]:
+    """Return how `mmairl.embed` prepares images for the backbone."""
+    images = backbone.input
+    return dict(
+        resize=images.size * 8 // 7,
+        size=images.size,
+        interpolation=images.interpolation,
+        mean=images.mean,
+        std=images.std,
+        channels=images.channels,
+    )
+
+
+def _settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the data and the recipe. Paths are cut to their last part."""
+    shown = {key: value for key, value in settings.items() if key.startswith(SHOWN)}
+    return {
+        key: Path(value).name if str(value).startswith('/') else value
+        for key, value in shown.items()
+    }

@@ -32,7 +32,8 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         UserError: If the data set is not one of mmairl, or the preprocessor is not a ViewPreprocessor.
     """
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
-    preprocessor = MODELS.build(cfg.model.data_preprocessor)
+    preprocessor_cfg = cfg.model.data_preprocessor
+    preprocessor = MODELS.build(preprocessor_cfg)
     if not isinstance(dataset, ViewDataset) or not isinstance(preprocessor, ViewPreprocessor):
         raise UserError(
             f'report views: requires a data set of mmairl and a ViewPreprocessor, but the config has {type(dataset).__name__} '
@@ -54,7 +55,7 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         title='Views of the training images',
         lead=f'{len(chosen)} of the {len(dataset):,} images of {Path(cfg.filename).name}, chosen by seed {seed}.',
         samples=samples,
-        settings=_texts(cfg.train_dataloader.dataset.get('views')),
+        settings=_texts(cfg.train_dataloader.dataset.get('views') or preprocessor_cfg.get('views')),
     )
 
 

@@ -1,95 +1,57 @@
-"""The health page: states of quantities, charts, independence from other files, and the command that writes the page."""
+"""The health page of runs."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
-from harness.outline import sound
+from harness.errors import raises_code
+from planted import healthy, write_run
 
-from mmairl.engine.health import QUANTITIES
 from mmairl.report.health_page import write_health_page
 
 
-def write_scalars(work_dir: Path, *records: dict) -> Path:
-    folder = work_dir / '20260101_000000' / 'vis_data'
-    folder.mkdir(parents=True)
-    folder.joinpath('scalars.json').write_text('\n'.join(map(json.dumps, records)))
-    return work_dir
-
-
-def healthy(step: int, spread: float) -> dict:
-    stages = {f'health_gradient_norm_{stage}': 0.001 * 10**step for stage in ('stem', 'layer1', 'projector')}
-    return dict(
-        step=50 * step, loss=3.0, probe_accuracy=0.1, health_spread_key=spread, health_contrast=0.05, health_positive=0.5,
-        health_gradient_norm=0.2 * step, **stages,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def work_dir(tmp_path) -> Path:
-    return write_scalars(tmp_path / 'run <1>', healthy(1, 0.9), healthy(2, 0.5), healthy(3, 0.02))
+def text_of(tmp_path, *records: dict) -> str:
+    return write_health_page(write_run(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
 
 
 def states(text: str) -> dict[str, str]:
     """Return the word on each tile of the page, by the tile's label."""
-    tile = r'<i aria-hidden="true">(.)</i> ([\w ]+)</span>\s*([^<]+)<b>'
-    tiles = re.findall(tile, text)
-    words = {'■': 'bad', '▲': 'watch', '●': 'good', '○': 'no range'}
-    assert all(words[shape] == word for shape, word, _ in tiles)
-    return {label: word for _, word, label in tiles}
+    tiles = re.findall(r'<i aria-hidden="true">.</i> ([\w ]+)</span>\s*([^<]+)<b>', text)
+    return {label: word for word, label in tiles}
 
 
-def test_tiles_show_states_worst_first(work_dir, tmp_path):
-    text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
-    state_of = states(text)
-    assert list(state_of.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
-    assert state_of['similarity to the positive key'] == 'good' and state_of['loss'] == 'no range'
-    assert 'the spread of the keys is 0.02 (its maximum is 1)' in text
-    assert 'At iteration 150, 2 of the 4 quantities with a normal range are within it. To check: ' in text
-    assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
-    sound(text)
-    assert text.count('class="curves') == 6 + 1
-    assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
+def test_tiles_show_states_worst_first(tmp_path):
+    text = text_of(tmp_path, healthy(1, 0.9), healthy(11, 0.02))
+    assert [*states(text).values()] == ['bad', 'watch', 'good', 'good', 'no range']
+    assert (
+        'At iteration 550, 2 of the 4 quantities with a normal range are within it. To check: spread of the keys'
+        in text
+    )
+    assert 'first: 0.9 at iteration 50' in text and text.count('class="figure"') == 6
+    assert 'too few iterations' not in text
 
 
-def test_every_quantity_has_its_chart(tmp_path):
-    run = write_scalars(tmp_path / 'run', dict(step=1, **{f'health_{quantity.name}': 0.5 for quantity in QUANTITIES}))
-    text = write_health_page(run, tmp_path / 'page.html').read_text()
-    assert text.count('class="curves') == len(QUANTITIES)
+def test_short_run_is_not_judged_and_names_the_comparison(tmp_path):
+    text = text_of(tmp_path, healthy(1, 0.9), healthy(2, 0.9))
+    assert 'too few iterations to judge the run' in text and 'random network' in text
 
 
-def test_page_states_that_the_run_diverged(tmp_path):
-    records = [
-        dict(
-            step=step,
-            loss=value,
-            health_teacher_distance=value,
-            health_gradient_norm_stem=10.0**step,
-            health_spread_key=value,
-        )
-        for step, value in ((1, 0.1), (300, float('nan')))
-    ]
-    text = write_health_page(write_scalars(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
-    assert states(text) | {'loss': 'bad', 'distance between student and teacher': 'bad'} == states(text)
-    # NaN is not valid JSON. With NaN in its data, a browser would draw no chart.
-    assert 'NaN' not in ''.join(re.findall('data-chart="([^"]*)"', text))
+def test_accuracy_is_compared_with_the_start(tmp_path):
+    text = text_of(tmp_path, healthy(1, 0.9, knn_accuracy=20.0), healthy(20, 0.9, knn_accuracy=31.5))
+    assert '20.0 at iteration 50, 31.5 now' in text
+
+
+def test_diverged_run_is_bad(tmp_path):
+    text = text_of(tmp_path, healthy(1, 0.9), {**healthy(2, float('nan')), 'loss': float('nan')})
+    assert states(text)['loss'] == states(text)['spread of the keys'] == 'bad'
     assert 'the run has diverged: loss is nan' in text
 
 
-def test_command_writes_the_page_into_the_work_dir(work_dir, run_tool, capsys):
-    run_tool('tools/report.py', 'health', work_dir)
-    assert capsys.readouterr().out.splitlines()[-1] == str(work_dir / 'health.html')
-    assert (work_dir / 'health.html').is_file()
-    with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/report.py', work_dir)
-    assert 'no results' in capsys.readouterr().err
-    with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/report.py', 'health', write_scalars(work_dir / 'no hook', dict(step=1, loss=2.0)))
-    assert 'logged no health quantities; set default_hooks.health' in capsys.readouterr().err
+def test_metric_of_the_head_has_a_tile(tmp_path):
+    assert 'accuracy (head)' in text_of(tmp_path, healthy(1, 0.9, health_head_accuracy=0.25))
 
 
-def test_metrics_of_the_head_have_a_tile(tmp_path):
-    record = dict(healthy(1, 0.9), health_head_instance_accuracy=0.25)
-    text = write_health_page(write_scalars(tmp_path / 'run', record), tmp_path / 'page.html').read_text()
-    assert 'instance accuracy (head)' in text
+@pytest.mark.parametrize('records, code', [([dict(step=36, loss=2.0)], 'no-health-log'), (None, 'no-curves')])
+def test_run_without_quantities_is_an_error(tmp_path, records, code):
+    folder = write_run(tmp_path / 'run', *records) if records else tmp_path
+    with raises_code(code):
+        write_health_page(folder, tmp_path / 'page.html')

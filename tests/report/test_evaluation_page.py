@@ -1,0 +1,42 @@
+"""The page about evaluation results."""
+
+import re
+
+from harness.errors import raises_code
+from planted import write_result
+
+from mmairl.report.evaluation_page import records_in, results, write_evaluation_page
+
+
+def test_scores_of_different_images_do_not_merge(tmp_path):
+    write_result(tmp_path, 'a', {'top-1': 60.0})
+    write_result(tmp_path, 'a', {'top-1': 50.0}, data='pets')
+    write_result(tmp_path, 'a', {'top-1': 40.0}, identity=dict(data=dict(images=7)))
+    write_result(tmp_path, 'a', {'top-5': 90.0})
+    found = results(records_in(tmp_path))
+    assert found['flowers'] == {'a': {'top-1': 60.0, 'top-5': 90.0}} and found['pets'] == {'a': {'top-1': 50.0}}
+    (other,) = found.keys() - {'flowers', 'pets'}
+    assert other.startswith('flowers, other images (2)') and found[other] == {'a': {'top-1': 40.0}}
+    with raises_code('unknown-score'):
+        write_evaluation_page(tmp_path, [('top-1', 'top-5')])
+
+
+def test_other_settings_and_weights_have_their_own_row(tmp_path):
+    for number in (1, 2):
+        write_result(tmp_path, 'a', {'k-NN': float(number)}, identity=dict(weights=f'w{number}', protocol=dict(k=1)))
+    write_result(tmp_path, 'a', {'k-NN': 9.0}, identity=dict(weights='w2', protocol=dict(k=5)))
+    (rows,) = results(records_in(tmp_path)).values()
+    assert sorted(row['k-NN'] for row in rows.values()) == [1, 2, 9]
+    assert sum('weights w2' in name for name in rows) == 2
+
+
+def test_page_marks_the_best_and_shows_details_and_plots(tmp_path):
+    confusion = dict(classes=['cat', 'dog'], counts=[[8, 2], [1, 9]])
+    details = dict(confusion=confusion, per_class=dict(cat=80.0), low_shot=dict(mean={'1': 10.0}, std={'1': 2.0}))
+    for name, score in (('a', 60.0), ('b', 70.0), ('c', 65.0)):
+        write_result(tmp_path, name, {'k-NN': score, 'RMSE (m)': score / 100}, details=details)
+    (tmp_path / 'other.json').write_text('[1]')
+    text = write_evaluation_page(tmp_path, [('k-NN', 'RMSE (m)')]).read_text()
+    assert re.findall(r'class="best">\s*([\d.]+)', text) == ['0.600', '70.0']
+    assert 'The correlation over 3 networks is 1.00.' in text
+    assert 'Confusion: flowers, knn of a' in text and '10.0 ± 2.0' in text
