@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from mmairl.cli.command import Count, Device, Options, Part, Positive, Seed
+from mmairl.cli.command import Count, Options, Part, Positive, Seed
 from mmairl.errors import UserError
 
 
@@ -20,7 +20,7 @@ def analyze(
     size: Positive = 448,
     batch_size: Positive = 64,
     workers: Count = 0,
-    device: Device | None = None,
+    device: str | None = None,
     seed: Seed = 0,
     cfg_options: Options = {},  # noqa: B006  it is never changed
 ) -> None:

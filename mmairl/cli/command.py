@@ -43,43 +43,32 @@ def add_argument(
 ) -> None:
     """Add the argument for a parameter of this type. The help states the default unless the text states it."""
     options = options_of(kind)
-    default = parameter.default
-    required = default is parameter.empty
+    name = parameter.name
+    required = parameter.default is parameter.empty
     if not required:
-        options['default'] = default
-        if default not in (None, False, (), '') and '(default' not in text and default != {}:
-            text += f' (default: {default})'
-    name, flag = parameter.name, f'--{parameter.name.replace("_", "-")}'
+        options['default'] = parameter.default
+        if parameter.default and '(default' not in text:
+            text += f' (default: {parameter.default})'
     if parameter.kind is parameter.KEYWORD_ONLY:
-        if required:
-            options['required'] = True
-        parser.add_argument(flag, help=text.replace('%', '%%'), **options)
-    else:
-        if not required:
-            options.setdefault('nargs', '?')
-        parser.add_argument(name, help=text.replace('%', '%%'), **options)
+        name = '--' + name.replace('_', '-')
+        options['required'] = required
+    elif not required:
+        options.setdefault('nargs', '?')
+    parser.add_argument(name, help=text.replace('%', '%%'), **options)
 
 
 def options_of(kind: Any) -> dict[str, Any]:
     """Return the options with which argparse reads a value of this type."""
-    if typing.get_origin(kind) is Annotated:
-        inner, how = typing.get_args(kind)
-        return options_of(inner) | how.options
-    parts = typing.get_args(kind)
-    match typing.get_origin(kind):
-        case types.UnionType | typing.Union:
-            inner = options_of(next(part for part in parts if part is not types.NoneType))
-            switch = inner.get('action') == 'store_true'
-            return dict(action=argparse.BooleanOptionalAction) if switch else inner
-        case typing.Literal:
-            return dict(choices=parts)
-        case found if found is list:
-            return options_of(parts[0]) | dict(nargs='+')
-        case found if found is tuple:
-            return dict(nargs=len(parts))
-    if kind is bool:
-        return dict(action='store_true')
-    return dict(type=kind)
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return options_of(parts[0]) | parts[1].options
+    if origin in (types.UnionType, typing.Union):  # such as `int | None`
+        return options_of(parts[0])
+    if origin is Literal:
+        return dict(choices=parts)
+    if origin is list:
+        return options_of(parts[0]) | dict(nargs='+')
+    return dict(action='store_true') if kind is bool else dict(type=kind)
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
@@ -106,22 +95,6 @@ def above_zero(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f'{text!r}: expected a number above 0; correct the number')
     return value
-
-
-def device(text: str) -> str:
-    """Parse the name of a device, and raise if torch cannot use this device on this machine."""
-    if text == 'cpu':
-        return text
-    import torch
-
-    try:
-        torch.empty(0, device=text)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise argparse.ArgumentTypeError(
-            f'{text!r}: the device is not available ({reason}); give cpu, cuda or cuda:N'
-        ) from error
-    return text
 
 
 class KeyValues(argparse.Action):
@@ -180,7 +153,6 @@ Count = Annotated[int, How(type=whole(0), metavar='N')]
 Positive = Annotated[int, How(type=whole(1), metavar='N')]
 Seed = Annotated[int, How(type=whole(0, 2**32 - 1))]
 AboveZero = Annotated[float, How(type=above_zero)]
-Device = Annotated[str, How(type=device)]
 Options = Annotated[dict, How(nargs='+', action=KeyValues, metavar='KEY=VALUE', type=str)]
 Part = Literal['student', 'teacher']
 Launcher = Literal['none', 'pytorch', 'slurm']

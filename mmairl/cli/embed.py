@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mmairl.cli.command import Count, Device, Part, Positive
+from mmairl.cli.command import Count, Part, Positive
 from mmairl.errors import UserError
 
 
@@ -16,7 +16,7 @@ def embed(
     size: Positive | None = None,
     batch: Positive = 64,
     workers: Count = 0,
-    device: Device | None = None,
+    device: str | None = None,
 ) -> None:
     """Write the features of images to a file
 

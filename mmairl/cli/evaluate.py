@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mmairl.cli.command import Count, Device, Launcher, Options, Part, Positive, Seed
+from mmairl.cli.command import Count, Launcher, Options, Part, Positive, Seed
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def evaluate(
     cache: Path = Path('work_dirs/features'),
     no_cache: bool = False,
     workers: Count | None = None,
-    device: Device | None = None,
+    device: str | None = None,
     launcher: Launcher | None = None,
     cfg_options: Options = {},  # noqa: B006  it is never changed
 ) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from mmairl.cli.command import Count, Device, How, Options, Part, Positive, Seed
+from mmairl.cli.command import Count, How, Options, Part, Positive, Seed
 from mmairl.errors import UserError
 
 # The functions below import modules after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
@@ -126,7 +126,7 @@ def image_map(
     size: Positive | None = None,
     batch: Positive = 64,
     workers: Count = 0,
-    device: Device | None = None,
+    device: str | None = None,
     seed: Seed = 0,
     out: Path = Path('work_dirs/map.html'),
 ) -> None:
