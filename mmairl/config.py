@@ -77,12 +77,8 @@ def config_path(name: str | Path) -> Path:
         inner = name.removeprefix(PREFIX)
         path = (home() if inner.startswith('projects/') else configs) / inner
     if not path.is_file():
-        known = {
-            file.name: PREFIX + file.relative_to(configs).as_posix()
-            for file in configs.rglob('*.*')
-        }
-        known |= {full: full for full in known.values()}
-        near = closest(name if name in known.values() else path.name, known)
+        known = [file.relative_to(configs).as_posix() for file in configs.rglob('*.*')]
+        near = closest(name.removeprefix(PREFIX), known) or closest(path.name, known)
         raise UserError(
             f"'{name}': no such config{near}; see configs/ for the configs of mmairl",
             code='no-config',

@@ -1,0 +1,160 @@
+"""The main commands, one after the other, on one small run."""
+
+import contextlib
+import io
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmairl.checkpoints.read import read_backbone
+from mmairl.cli.main import main
+from mmairl.cli.train import accumulate, choose_start
+from mmairl.config import load_config
+
+DEMO = 'mmairl::demo/mocov2plus_shapes.py'
+EVALUATION = ['evaluation.train.count=96', 'evaluation.test.count=48']
+SMALL = [
+    'train_dataloader.dataset.count=128',
+    'total_batch_size=32',
+    'model.queue.length=64',
+    'train_cfg.max_epochs=2',
+    'default_hooks.checkpoint.interval=1',
+    'default_hooks.health.interval=2',
+    *EVALUATION,
+]
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> Path:
+    """Return a folder with a trained run, `run`, and a folder with images of two classes, `images`."""
+    folder = tmp_path_factory.mktemp('commands')
+    random = np.random.default_rng(0)
+    for part in ('train', 'test'):
+        for number in range(32):
+            path = folder / 'images' / part / 'ab'[number % 2] / f'{number:02}.png'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            level = 60 + 120 * (number % 2)
+            Image.fromarray(random.integers(level - 50, level + 50, (48, 48, 3), np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def trained(folder) -> list[str]:
+    """Train, and return the lines that the command prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        main(['train', DEMO, '--work-dir', str(folder / 'run'), '--seed', '0', '--cfg-options', *SMALL])
+    return output.getvalue().splitlines()
+
+
+@pytest.fixture
+def run(folder, trained, monkeypatch, capsys):
+    """Return a function that runs a command line in the folder and returns what it prints."""
+    monkeypatch.chdir(folder)
+
+    def run(line: str) -> str:
+        main(shlex.split(line))
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_next_commands_of_training_run_as_printed(run, trained, folder):
+    commands = [line.removeprefix('next: mmairl ') for line in trained if line.startswith('next: ')]
+    assert [command.split()[0] for command in commands] == ['evaluate', 'report']
+    scores = run(f'{commands[0]} --k 5 --cfg-options {" ".join(EVALUATION)}')
+    assert 'k-NN' in scores and (folder / 'run/epoch_2_student_knn_mocov2plus_shapes.json').is_file()
+    assert Path(run(commands[1]).strip()).is_file()
+
+
+def test_no_next_command_without_data_or_health(folder, capsys):
+    small = [*SMALL[:-3], 'default_hooks.health.interval=1000', 'evaluation.train.type=ImageFolder']
+    small += ['evaluation.train.root=nowhere', 'train_cfg.max_epochs=1']
+    main(['train', DEMO, '--work-dir', str(folder / 'other'), '--cfg-options', *small])
+    assert 'next: ' not in capsys.readouterr().out
+
+
+def test_labeled_folder_is_evaluated_without_a_config(run):
+    scores = run('evaluate knn run/epoch_2.pth --data images --k 3 --no-cache')
+    assert '100' in scores, 'classes of different brightness are not distinguished'
+    assert json.loads(Path('run/epoch_2_student_knn_images.json').read_text())['scores']
+
+
+def test_embed_writes_paths_labels_and_vectors(run):
+    run('embed run/epoch_2.pth images/test features.npz')
+    stored = np.load('features.npz')
+    assert stored['vector'].shape == (32, 128) and set(stored['label']) == {'a', 'b'}
+
+
+def test_embed_writes_parquet(run):
+    datasets = pytest.importorskip('datasets')
+    run('embed run/epoch_2.pth images/test features.parquet')
+    table = datasets.Dataset.from_parquet('features.parquet')
+    assert table.column_names == ['path', 'label', 'vector'] and len(table) == 32
+
+
+def test_converted_backbone_has_the_same_weights(run):
+    run('convert run/epoch_2.pth out.pth --to torchvision')
+    ours = read_backbone('run/epoch_2.pth').weights
+    theirs = torch.load('out.pth', weights_only=True)
+    assert all(torch.equal(theirs[key], value) for key, value in ours.items())
+
+
+def test_normrescale_gives_the_norms_of_the_anchor(run):
+    run('normrescale run/epoch_2.pth scaled.pth --anchor run/epoch_1.pth')
+    run('normrescale run/epoch_2.pth tenth.pth --constant 0.1')
+    before, anchor, scaled, tenth = (
+        read_backbone(path).weights['conv1.weight'].norm()
+        for path in ('run/epoch_2.pth', 'run/epoch_1.pth', 'scaled.pth', 'tenth.pth')
+    )
+    torch.testing.assert_close(scaled, anchor)
+    torch.testing.assert_close(tenth, before / 10)
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        'analyze norms run/epoch_1.pth run/epoch_2.pth',
+        f'analyze cka run/epoch_2.pth --config {DEMO} --images 40 --cfg-options evaluation.test.count=40',
+        'report compare run run2',
+        f'report views {DEMO} --cfg-options train_dataloader.dataset.count=64',
+        'report map run/epoch_2.pth --images images/test',
+        'report run',
+        'pack images/train --statistics',
+        'pack images/train packed.tar',
+        'study mmairl::studies/ladder.yaml --scale demo --dry-run',
+        'train --suggest images',
+    ],
+)
+def test_command_runs(run, line):
+    if not Path('run2').exists():
+        shutil.copytree('run', 'run2')
+    assert run(line)
+
+
+def test_per_gpu_keeps_the_total_batch():
+    cfg = load_config('mmairl::mocov2plus_r50_200e.py')
+    accumulate(cfg, 64, 4)
+    assert cfg.optim_wrapper.accumulative_counts == 4
+
+
+@pytest.mark.parametrize(
+    'resume, restarts, expected',
+    [
+        (None, '0', (False, None)),
+        ('auto', '0', ('auto', None)),
+        ('a.pth', '0', (True, 'a.pth')),
+        (None, '1', ('auto', None)),
+        ('a.pth', '1', ('again', 'a.pth')),
+    ],
+)
+def test_restarted_command_resumes(monkeypatch, resume, restarts, expected):
+    monkeypatch.setenv('SLURM_RESTART_COUNT', restarts)
+    cfg = load_config(DEMO)
+    choose_start(cfg, resume)
+    assert (cfg.resume, cfg.load_from) == expected
