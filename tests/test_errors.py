@@ -39,6 +39,7 @@ def test_only_foreign_errors_are_explained():
 @pytest.mark.parametrize('rank, lines', [('0', 1), ('1', 0)])
 def test_first_process_prints_the_error(monkeypatch, capsys, rank, lines):
     monkeypatch.setenv('RANK', rank)
+
     def fail() -> None:
         raise UserError('key: is wrong; correct it')
 

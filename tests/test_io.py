@@ -12,7 +12,17 @@ import yaml
 from harness.errors import raises_code
 
 from mmairl.errors import UserError
-from mmairl.io import BackgroundWriter, Declared, output, read_json, read_text, read_yaml, replacing, write_json, write_text
+from mmairl.io import (
+    BackgroundWriter,
+    Declared,
+    output,
+    read_json,
+    read_text,
+    read_yaml,
+    replacing,
+    write_json,
+    write_text,
+)
 
 
 def test_background_writer_raises_an_error_once():

@@ -58,7 +58,9 @@ def test_help_takes_half_a_second_of_cpu():
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5
 
 
-@pytest.mark.parametrize('words', [*((name,) for name in COMMANDS), *(('report', page) for page in PAGES)], ids=' '.join)
+@pytest.mark.parametrize(
+    'words', [*((name,) for name in COMMANDS), *(('report', page) for page in PAGES)], ids=' '.join
+)
 def test_every_argument_has_help_and_a_default(words):
     function = find(words)[0]
     assert inspect.getdoc(function).split('\n')[0][0].isupper()
