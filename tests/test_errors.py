@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
@@ -33,7 +34,7 @@ def test_only_foreign_errors_are_explained():
             raise error
         assert caught.value is error
     with pytest.raises(FileNotFoundError), building('Model'):
-        open('/no/such/file')
+        Path('/no/such/file').read_text()
 
 
 @pytest.mark.parametrize('rank, lines', [('0', 1), ('1', 0)])

@@ -150,7 +150,7 @@ def test_per_gpu_keeps_the_total_batch():
         ('auto', '0', ('auto', None)),
         ('a.pth', '0', (True, 'a.pth')),
         (None, '1', ('auto', None)),
-        ('a.pth', '1', ('again', 'a.pth')),
+        ('a.pth', '1', (True, 'a.pth')),
     ],
 )
 def test_restarted_command_resumes(monkeypatch, resume, restarts, expected):
