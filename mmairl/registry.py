@@ -75,7 +75,7 @@ DATASETS = Registry(
     parent.DATASETS,
     'data.datasets',
     'data.public',
-    'data.dense',
+    'evaluation.dense_images',
     'data.shapes',
     'data.shards',
     'data.hub_images',

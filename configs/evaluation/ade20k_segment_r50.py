@@ -1,6 +1,5 @@
 # ADE20K for the protocol `segment`. Windows, learning rate, batch size and weight decay are those of DINOv2's linear
-# probe. The 32 epochs are about 40 000 steps, as in DINOv2. To train on random crops, as in DINOv2, set
-# evaluation.settings.segment.random_crops=True.
+# probe. The 32 epochs are about 40 000 steps, as in DINOv2.
 _base_ = '../_base_/models/backbone_r50.py'
 root = 'data/ade/ADEChallengeData2016'
 evaluation = dict(
@@ -11,7 +10,6 @@ evaluation = dict(
             data_root=root,
             data_prefix=dict(img_path='images/training', seg_map_path='annotations/training'),
         ),
-        count=20_210,
     ),
     test=dict(
         type='MMSegImages',
@@ -20,7 +18,6 @@ evaluation = dict(
             data_root=root,
             data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
         ),
-        count=2_000,
     ),
-    settings=dict(segment=dict(size=512, crop=512, stride=341, epochs=32)),
+    settings=dict(segment=dict(size=512, crop=512, epochs=32)),
 )

@@ -9,7 +9,6 @@ evaluation = dict(
             data_root=root,
             data_prefix=dict(img_path='leftImg8bit/train', seg_map_path='gtFine/train'),
         ),
-        count=2_975,
     ),
     test=dict(
         type='MMSegImages',
@@ -18,7 +17,6 @@ evaluation = dict(
             data_root=root,
             data_prefix=dict(img_path='leftImg8bit/val', seg_map_path='gtFine/val'),
         ),
-        count=500,
     ),
-    settings=dict(segment=dict(size=512, crop=512, stride=341, epochs=50)),
+    settings=dict(segment=dict(size=512, crop=512, epochs=50)),
 )

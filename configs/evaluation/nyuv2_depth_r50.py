@@ -10,7 +10,6 @@ evaluation = dict(
             data_prefix=dict(img_path='images/train', depth_map_path='annotations/train'),
         ),
         target='depth',
-        count=24_231,
     ),
     test=dict(
         type='MMSegImages',
@@ -20,7 +19,6 @@ evaluation = dict(
             data_prefix=dict(img_path='images/test', depth_map_path='annotations/test'),
         ),
         target='depth',
-        count=654,
     ),
-    settings=dict(depth_probe=dict(size=480, crop=480, stride=160, epochs=25, nyu_crop=True)),
+    settings=dict(depth_probe=dict(size=480, crop=480, epochs=25, scored=(45, 471, 41, 601))),
 )

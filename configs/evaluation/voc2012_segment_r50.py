@@ -9,12 +9,10 @@ evaluation = dict(
     train=dict(
         type='MMSegImages',
         source=dict(voc, ann_file='ImageSets/Segmentation/train.txt'),
-        count=1464,
     ),
     test=dict(
         type='MMSegImages',
         source=dict(voc, ann_file='ImageSets/Segmentation/val.txt'),
-        count=1449,
     ),
-    settings=dict(segment=dict(size=512, crop=512, stride=341, epochs=50)),
+    settings=dict(segment=dict(size=512, crop=512, epochs=50)),
 )

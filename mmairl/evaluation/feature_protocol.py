@@ -6,7 +6,6 @@ With a cache, protocols that preprocess the images in the same way share the ext
 import dataclasses
 import tempfile
 from abc import abstractmethod
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -17,16 +16,15 @@ import numpy as np
 from mmengine import Config
 from mmengine.dist import barrier
 from mmengine.logging import print_log
-from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone
+from mmairl.data.splits import split_by_class
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.feature_store import stored
-from mmairl.evaluation.features import Features, extraction, on_main_process
+from mmairl.evaluation.features import Features, extraction, on_main_process, stored
 from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.metrics import confusion, packed
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
-from mmairl.evaluation.sets import left_out, own_groups
+from mmairl.evaluation.sets import fraction_of, left_out, own_groups
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class Split:
     Attributes:
         train: Features of the training images.
         test: Features of the test images.
-        val: Features of the validation images. None if the config has none, or if the protocol does not choose
-            hyperparameters on them.
+        val: Features of the images on which hyperparameters are chosen: the validation images or, if
+            there are none, a part of the training images. None if the protocol chooses nothing.
         metric: Name of the data set's metric, an argument of `metrics.scores_of`.
         cfg: The config of the evaluation.
     """
@@ -54,8 +52,7 @@ class FeatureProtocol(Protocol):
     """Base class of protocols on frozen features. Subclasses implement `score`.
 
     Class attributes:
-        everywhere: Whether all processes call `score`. If False, only the main process calls it, and the others wait.
-
+        everywhere: Whether all processes call `score`. If False, only the main process does.
     """
 
     everywhere: ClassVar[bool] = False
@@ -64,47 +61,55 @@ class FeatureProtocol(Protocol):
     def score(self, split: Split) -> tuple[Scores, dict]:
         """Return the scores, with the main score first, and details as plain values.
 
-        A protocol that predicts one class per test image returns a tensor of these classes as `details['predicted']`. From
-        them, mmairl computes the confusion matrix, and how much the score varies with the choice of test images. A
-        protocol without predicted classes may instead return
-        which test images it got right, encoded by `metrics.packed`, as `details['right']`.
+        A protocol that predicts one class per test image returns a tensor of these classes as
+        `details['predicted']`. mmairl computes from it the confusion matrix, and which images are
+        right.
         """
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
         features = self._features(cfg, subject, sets, identity)
-        train, test = features['train'], features['test']
         datasets = {name: dataset for name, (_, dataset) in sets.items()}
-        groups = own_groups(cfg, datasets['train'])
-        if groups is not None:
-            groups = np.delete(groups, list(train.unreadable))
-            train = dataclasses.replace(train, groups=groups)
-        metric = getattr(datasets['test'], 'metric', 'top-1')
-        split = Split(train, test, features.get('val'), metric, cfg)
+        split = self._split(cfg, features, datasets)
         if self.everywhere:
             scores, details = self.score(split)
         else:
             scores, details = on_main_process(lambda: self.score(split))
         predicted = details.pop('predicted', None)
+        test = features['test']
         if predicted is not None:
             details['right'] = packed(predicted == test.y)
             details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
-        sizes = dict(
-            train_images=len(train.x), test_images=len(test.x), dimensions=train.x.shape[1]
-        )
         counts: dict[str, int] = {}
         for name, part in features.items():
             counts |= left_out(name, datasets[name], part.y, len(part.unreadable))
             if part.unreadable:
-                sizes[f'unreadable_{name}_images'] = _names(datasets[name], part.unreadable)
+                names = [datasets[name].name(row) for row in part.unreadable]
+                details[f'unreadable_{name}_images'] = names
+                text = f'{len(names)} images cannot be read, such as {names[0]}'
+                print_log(text, logger='current')
         barrier()
-        return scores, {**sizes, **details}, counts
+        rows = dict(train_images=len(features['train'].x), test_images=len(test.x))
+        return scores, {**rows, 'dimensions': test.x.shape[1], **details}, counts
+
+    def _split(self, cfg: Config, features: dict[str, Features], datasets: dict) -> Split:
+        train = features['train']
+        groups = own_groups(cfg, datasets['train'])
+        if groups is not None:
+            train = dataclasses.replace(train, groups=np.delete(groups, list(train.unreadable)))
+        val = features.get('val')
+        if self.validation == 'choose' and val is None:
+            fit, held = split_by_class(train.y, 0, fraction_of(cfg.evaluation), train.groups)
+            val = Features(train.x[held], train.y[held])
+            train = Features(train.x[fit], train.y[fit])
+        metric = getattr(datasets['test'], 'metric', 'top-1')
+        return Split(train, features['test'], val, metric, cfg)
 
     def _features(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> dict[str, Features]:
-        """Return the features of each data set. The processes share the extraction of features that are not stored yet."""
+        """Return the features of each data set. The processes share the extraction."""
         backbone = None
         if subject != 'pixels':
             backbone = load_backbone(cfg, None if subject == 'random' else subject)
@@ -121,14 +126,3 @@ class FeatureProtocol(Protocol):
                     on_main_process(partial(path.unlink, missing_ok=True))
                 features[name] = stored(path, backbone, dataset, how)
         return features
-
-
-def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
-    """Return the names of unreadable images, and log the first five."""
-    name = getattr(dataset, 'name', 'image {}'.format)
-    names = [name(position) for position in positions]
-    print_log(
-        f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}',
-        logger='current',
-    )
-    return names

@@ -1,32 +1,39 @@
-"""Extract features of labeled images: the pooled outputs of a frozen backbone, or raw pixels as a baseline."""
+"""Extract features of labeled images: the pooled outputs of a frozen backbone, or raw pixels."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from filelock import FileLock
 from mmengine import Config
-from mmengine.dist import is_distributed, is_main_process
+from mmengine.dist import barrier, get_rank, get_world_size, is_distributed, is_main_process
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.decode import UnreadableImage
 from mmairl.data.preprocess import normalize, require_channels
 from mmairl.data.workers import delivered, safe
-from mmairl.errors import Diverged, UserError
-from mmairl.evaluation.sets import precision_of
+from mmairl.errors import Diverged, UserError, explained
+from mmairl.io import explained_disk_errors, replacing
 from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS
 
 Result = TypeVar('Result')
 Batch = tuple[Tensor, Tensor, Tensor]
+PRECISIONS = ('float32', 'bfloat16')
+PROBED = 4  # the backbone runs twice on this many images, to check that its outputs are features
+TOLERANCE = 1e-3  # largest difference between two calls, relative to the largest feature
 SECONDS = 30  # number of seconds between two lines of progress in a log
 
 
@@ -36,10 +43,10 @@ class Features:
 
     Attributes:
         x: Features in float32, (N, D).
-        y: Class of each row in int64, (N,). If images can have several classes, (N, classes) with 1 for yes, 0 for no, and
-            -1 for labels that do not count.
-        unreadable: Indices in the data set of the images that could not be read. These images have no row.
-        groups: Group of each row, such as the patient that an image shows. Rows of one group are held out together.
+        y: Class of each row in int64, (N,). If images can have several classes, (N, classes) with
+            1 for yes, 0 for no, and -1 for labels that do not count.
+        unreadable: Indices in the data set of the images that could not be read.
+        groups: Group of each row, such as the patient that an image shows.
     """
 
     x: Tensor
@@ -52,8 +59,8 @@ class Features:
 class Readable(Dataset):
     """Wrap a data set so that an unreadable image is marked instead of raising an error.
 
-    The next readable image takes the place of an unreadable image, so that batches keep their shape. The replacement is
-    marked by ``readable=False`` and therefore not scored.
+    The next readable image takes the place of an unreadable image, so that batches keep their
+    shape. The replacement is marked by ``readable=False`` and therefore not scored.
 
     Args:
         dataset: The data set to wrap, or its config.
@@ -78,7 +85,8 @@ class Readable(Dataset):
                 continue
             return {**item, 'data_samples': {**item['data_samples'], 'readable': step == 0}}
         raise UserError(
-            f'{type(self.dataset).__name__}: none of the {len(self)} images can be read ({last}); check the files',
+            f'{type(self.dataset).__name__}: none of the {len(self)} images can be read ({last}); '
+            'check the files',
             code='no-readable-image',
         ) from last
 
@@ -87,8 +95,8 @@ class Readable(Dataset):
 class Extraction:
     """The settings for extracting features from images.
 
-    With ``precision='bfloat16'``, the matrix products and convolutions of the backbone run in bfloat16. The features are then
-    pooled in float32.
+    With ``precision='bfloat16'``, the matrix products and convolutions of the backbone run in
+    bfloat16. The features are then pooled in float32.
     """
 
     mean: Sequence[float]
@@ -99,53 +107,47 @@ class Extraction:
     precision: str = 'float32'
 
     @torch.no_grad()
-    def batches(
-        self, backbone: nn.Module | None, dataset: Dataset, first: int = 0
-    ) -> Iterator[Batch]:
-        """Yield, for each batch in order, the features, the labels, and a mask of the readable images.
+    def batches(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[Batch]:
+        """Yield the features, the labels and a mask of the readable images of each batch.
 
         Args:
             backbone: The network. If it is None, the normalized pixels are the features.
             dataset: The labeled images. The features of unreadable images are NaN.
-            first: Index of the first image, for error messages. It is not 0 if `dataset` is a part of a larger data set.
         """
         require_channels(dataset, self.mean, backbone)
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
-        number = first
-        late = torch.device(self.device).type == 'cuda'
-        for x, copied, y, readable in delayed(self.started(backbone, dataset), late):
-            if copied is not None:
-                copied.synchronize()
-            broken = (~x.isfinite().all(dim=1)).nonzero()
-            if len(broken):
-                raise Diverged(
-                    f'image {number + int(broken[0])}: the features are NaN or infinite, because the pre-training diverged; '
-                    'use an earlier checkpoint',
-                    code='features-not-finite',
-                )
-            x[~readable] = torch.nan
-            number += len(x)
-            yield x, y, readable
-
-    def started(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[tuple]:
-        """Yield the features of each batch while they are still being copied to the CPU.
-
-        Each item has the features, the CUDA event that marks the end of their copy (None without a GPU), the labels, and a
-        mask of the readable images.
-        """
-        for images, *labels in self.images(dataset):
+        waiting: list[tuple] = []
+        for number, (images, *labels) in enumerate(self.images(dataset)):
+            if number == 0 and backbone is not None:
+                require_features(backbone, images[:PROBED], self.pooled)
             x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
             x = x.float().to('cpu', non_blocking=True)
-            yield x, torch.cuda.current_stream().record_event() if images.is_cuda else None, *labels
+            copied = torch.cuda.current_stream().record_event() if images.is_cuda else None
+            waiting.append((x, copied, *labels))
+            # A GPU computes the next batch while the CPU handles this one.
+            if len(waiting) > images.is_cuda:
+                yield self._finished(*waiting.pop(0))
+        yield from (self._finished(*batch) for batch in waiting)
+
+    @staticmethod
+    def _finished(x: Tensor, copied: torch.cuda.Event | None, y: Tensor, readable: Tensor) -> Batch:
+        if copied is not None:
+            copied.synchronize()
+        if not x.isfinite().all():
+            raise Diverged(
+                'the features are NaN or infinite, because the pre-training diverged; use an '
+                'earlier checkpoint',
+                code='features-not-finite',
+            )
+        x[~readable] = torch.nan
+        return x, y, readable
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
-        """Return one feature vector per image. Feature maps are averaged over all positions in float32."""
+        """Return one feature vector per image, pooled in float32."""
         with self.autocast():
             features = backbone(images)
-        if isinstance(features, (tuple, list)):
-            features = features[-1]
-        return pooled(features.float())
+        return pooled(features)
 
     def autocast(self) -> torch.autocast:
         """Return the context manager in which the backbone runs with the chosen precision."""
@@ -153,7 +155,7 @@ class Extraction:
         return torch.autocast(kind, torch.bfloat16, enabled=self.precision == 'bfloat16')
 
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[Batch]:
-        """Yield, for each batch, the normalized images on the device, the labels, and a mask of the readable images."""
+        """Yield the normalized images on the device, the labels and a mask of readable images."""
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(
             Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
@@ -161,40 +163,63 @@ class Extraction:
         mean, std = (torch.tensor(values, device=self.device) for values in (self.mean, self.std))
         for batch in show_progress(delivered(safe(loader)), label, len(loader)):
             images = batch['inputs'][0].to(self.device, non_blocking=True)
-            images = normalize(images, mean, std)
-            samples = batch['data_samples']
-            yield (
-                images.contiguous(memory_format=torch.channels_last),
-                samples['label'],
-                samples['readable'],
-            )
+            images = normalize(images, mean, std).contiguous(memory_format=torch.channels_last)
+            yield images, batch['data_samples']['label'], batch['data_samples']['readable']
 
 
-def delayed(items: Iterator, late: bool) -> Iterator:
-    """Yield all items in order. If `late`, yield each item only after the next one was created.
+def require_features(
+    backbone: nn.Module, images: Tensor, compute: Callable[[nn.Module, Tensor], Tensor]
+) -> None:
+    """Raise unless a backbone returns one vector of floating-point numbers per image, twice equal.
 
-    While the CPU handles one batch, a GPU can then already compute the next batch.
+    Other outputs, such as the permutation of patches of a masked model, would be scored silently.
     """
-    waiting = []
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > late:
-            yield waiting.pop(0)
-    yield from waiting
+    name = type(backbone).__name__
+    remedy = (
+        'model.backbone(images) must return floating-point features N x D, a map N x D x H x W, or '
+        'tokens; wrap the network in a class whose forward returns them'
+    )
+    with explained(f'{name}: its output cannot be pooled to features', remedy, code='no-features'):
+        first, second = compute(backbone, images), compute(backbone, images)
+    fault = ''
+    if not isinstance(first, Tensor) or not first.is_floating_point():
+        fault = f'are not floating-point numbers ({getattr(first, "dtype", type(first).__name__)})'
+    elif first.ndim != 2 or len(first) != len(images):
+        fault = f'have the shape {tuple(first.shape)} for {len(images)} images'
+    elif first.shape != second.shape or bool(
+        ((first - second).abs().max() > TOLERANCE * first.abs().max()).item()
+    ):
+        fault = 'differ between two calls in evaluation mode'
+    if fault:
+        raise UserError(f'{name}: its features {fault}; {remedy}', code='no-features')
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
-    """Return the settings for extracting features with a config. Images are normalized as in the config's training."""
+    """Return the settings for extracting features with a config.
+
+    Images are normalized as in the config's training. `evaluation.precision` sets the number
+    format in which the backbone computes.
+    """
     normal = cfg.model.data_preprocessor
     size = cfg.evaluation.get('batch_size', 256)
     return Extraction(normal.mean, normal.std, size, device, workers, precision_of(cfg))
 
 
+def precision_of(cfg: Config) -> str:
+    """Return `evaluation.precision`, the number format in which frozen backbones compute."""
+    precision = cfg.evaluation.get('precision', 'float32')
+    if precision not in PRECISIONS:
+        raise UserError(
+            f"evaluation.precision: unknown precision ('{precision}'); set {' or '.join(PRECISIONS)}",
+            code='unknown-precision',
+        )
+    return precision
+
+
 def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
-    """Extract the features of all images in order and return them in memory, without storing them."""
+    """Extract the features of all images in order and return them in memory."""
     columns = zip(*how.batches(backbone, dataset))
-    x, y, readable = (torch.cat(column) for column in columns)
-    return readable_rows(x, y, readable)
+    return readable_rows(*(torch.cat(column) for column in columns))
 
 
 def readable_rows(x: Tensor, y: Tensor, readable: Tensor) -> Features:
@@ -204,8 +229,58 @@ def readable_rows(x: Tensor, y: Tensor, readable: Tensor) -> Features:
     return Features(x[readable], y[readable], tuple(unreadable))
 
 
+def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
+    """Return the features of a data set from the file `path`, which is written if it is missing.
+
+    All processes of a run write the file together. If several runs need the same file, one run
+    writes it and the others wait. The file has a temporary name until it is complete.
+    """
+    with explained_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # The operating system releases the lock of a killed process.
+    lock = FileLock(path.with_name(f'.{path.name}.lock'))
+    try:
+        if not on_main_process(lambda: path.is_file() or (lock.acquire() and path.is_file())):
+            _fill(path, backbone, dataset, how)
+    finally:
+        lock.release()
+    what = f'the features in {path} cannot be read'
+    remedy = 'remove the file to extract the features again'
+    with explained(what, remedy, code='unreadable-features'):
+        x = torch.from_numpy(np.load(path, mmap_mode='c', allow_pickle=False))
+        return readable_rows(x, dataset.labels, ~x[:, 0].isnan())
+
+
+def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> None:
+    """Let each process extract a contiguous share of the images and write the rows into one file.
+
+    Bytes are written one after the other, because a full disk kills a process that writes through
+    a memory map.
+    """
+    images = len(dataset)
+    first, end = (images * rank // get_world_size() for rank in (get_rank(), get_rank() + 1))
+    with ExitStack() as complete, explained_disk_errors(path):
+        unfinished = on_main_process(lambda: complete.enter_context(replacing(path)))
+        if is_main_process():
+            unfinished.touch()
+        barrier()
+        with unfinished.open('rb+') as file:
+            for x, *_ in how.batches(backbone, Subset(dataset, range(first, end))):
+                if not file.tell():
+                    shape = (images, x.shape[1])
+                    header = dict(descr='<f4', fortran_order=False, shape=shape)
+                    np.lib.format.write_array_header_1_0(file, header)
+                    file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
+                file.write(x.numpy().tobytes())
+        barrier()
+    barrier()
+
+
 def on_main_process(compute: Callable[[], Result]) -> Result:
-    """Call `compute` on the main process and send its result or UserError to all others, which wait for up to a day."""
+    """Call `compute` on the main process, and send its result or UserError to all others.
+
+    The other processes wait for up to a day.
+    """
     if not is_distributed():
         return compute()
     group = dist.new_group(backend='gloo', timeout=timedelta(days=1))
@@ -224,7 +299,7 @@ def on_main_process(compute: Callable[[], Result]) -> Result:
 
 
 def show_progress(items: object, label: str, total: int | None = None) -> Iterator:
-    """Yield the items and show progress: a bar on a terminal, or in a log one line every half minute."""
+    """Yield the items and show progress: a bar on a terminal, or a line every half minute."""
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(items, label, total, console=console, transient=True)

@@ -1,36 +1,39 @@
-"""Score features by k-nearest-neighbor classification."""
+"""Score features by k-nearest-neighbor classification with an exact search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from mmengine import Config
 from mmengine.dist import all_reduce, get_rank, get_world_size
-from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.checkpoints.read import Backbone
-from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.neighbors import TEMPERATURE, nearest, vote
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 KS = (20, 200)
+TEMPERATURE = 0.07
+QUERY_BLOCK = 2048
+BANK_BLOCK = 8192  # rows of the bank that are on the device at the same time
 
 
 @PROTOCOLS.register_module('knn')
 @dataclass(frozen=True)
 class KNN(FeatureProtocol):
-    """Classify test images by the weighted votes of their k nearest neighbors in cosine similarity (Wu et al., 2018).
+    """Classify images by the weighted votes of their k nearest neighbors (Wu et al. 2018).
 
-    A test image whose class has no training image counts as wrong. The score is top-1 accuracy, even if the data set defines
-    another metric.
+    Neighbors are training images, and their nearness is the cosine similarity of features. A test
+    image whose class has no training image counts as wrong. The score is top-1 accuracy, even if
+    the data set defines another metric.
 
     Args:
-        ks: Numbers of neighbors. The first gives the main score. Default: the config's `evaluation.ks`, or 20 and 200.
+        ks: Numbers of neighbors; the first gives the main score. Default: the config's
+            `evaluation.ks`, or 20 and 200. A larger k than the number of images means all images.
         temperature: Softmax temperature of the votes. Default: 0.07.
     """
 
@@ -49,15 +52,14 @@ class KNN(FeatureProtocol):
         return dict(ks=self.neighbors(cfg), temperature=self.temperature)
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        predicted = knn_predictions(
-            split.train, split.test, self.neighbors(split.cfg), self.temperature, self.device
-        )
+        ks = self.neighbors(split.cfg)
+        ks = list(dict.fromkeys(min(k, len(split.train.x)) for k in ks))
+        predicted = knn_predictions(split.train, split.test, ks, self.temperature, self.device)
         scores = {}
         for k, labels in predicted.items():
             right = labels == split.test.y
             scores[f'k-NN, k = {k}'] = 100 * int(right.sum()) / len(labels)
-        main = next(iter(predicted.values()))
-        return scores, dict(temperature=self.temperature, predicted=main)
+        return scores, dict(temperature=self.temperature, predicted=predicted[ks[0]])
 
 
 def knn_right(
@@ -85,23 +87,13 @@ def knn_predictions(
     temperature: float = TEMPERATURE,
     device: str | torch.device = 'cpu',
 ) -> dict[int, Tensor]:
-    """Return, for each k, the predicted class of each test image. Each process handles a share of the test images.
+    """Return, for each k, the predicted class of each test image.
 
-    A k above the number of training images is replaced by this number.
+    Each process handles a share of the test images. If k is larger than the number of training
+    images, all of them vote.
     """
-    if train.y.ndim == 2:
-        raise UserError(
-            'k-NN: expected one class per image, but images have several; use svm or logreg',
-            code='unsupported-labels',
-        )
-    if max(ks) > len(train.x):
-        print_log(
-            f'k-NN: there are only {len(train.x)} training images; for a larger k, all of them vote',
-            logger='current',
-        )
-        ks = list(dict.fromkeys(min(k, len(train.x)) for k in ks))
     share = slice(get_rank(), None, get_world_size())
-    similarity, position = nearest(test.x[share], train.x, max(ks), device, cuts=ks)
+    similarity, position = nearest(test.x[share], train.x, max(ks), device)
     labels = train.y[position]
     classes = int(train.y.max()) + 1
     predicted = torch.zeros(len(ks), len(test.y), dtype=torch.int64)
@@ -110,3 +102,48 @@ def knn_predictions(
         predicted[row, share] = votes.argmax(1)
     all_reduce(predicted)
     return dict(zip(ks, predicted))
+
+
+@torch.inference_mode()
+def nearest(
+    query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu'
+) -> tuple[Tensor, Tensor]:
+    """Return the cosine similarities and rows, both (N, k), of the k nearest bank rows.
+
+    The search is exact up to the rounding of float32. If the bank has fewer than k rows, all rows
+    are returned. It is searched in blocks, so device memory does not grow with its size.
+    """
+    found = []
+    for rows in query.split(QUERY_BLOCK):
+        rows = unit_rows(rows.to(device))
+        similarities, positions = rows[:, :0], rows[:, :0].long()
+        for start in range(0, len(bank), BANK_BLOCK):
+            block = unit_rows(bank[start : start + BANK_BLOCK].to(device))
+            similarity = rows @ block.T
+            best, position = similarity.topk(min(k, len(block)))
+            # A row that is not among the best k of its block is not among the best k of the bank.
+            candidates = torch.cat([similarities, best], dim=1)
+            origins = torch.cat([positions, position + start], dim=1)
+            similarities, order = candidates.topk(min(k, candidates.shape[1]))
+            positions = origins.gather(1, order)
+        found.append((similarities.cpu(), positions.cpu()))
+    return torch.cat([part for part, _ in found]), torch.cat([part for _, part in found])
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Scale each row to length 1. The squares of values like 1e20 would overflow without float64."""
+    return F.normalize(x.double()).float()
+
+
+def vote(
+    similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE
+) -> Tensor:
+    """Return class scores from the votes of nearest neighbors, (N, classes).
+
+    Each neighbor adds the weight exp(similarity / temperature) to the score of its class. In each
+    row, the weights are divided by the largest weight, so that they cannot overflow.
+    """
+    similarity = similarity.double()
+    weights = ((similarity - similarity.amax(dim=1, keepdim=True)) / temperature).exp()
+    scores = similarity.new_zeros(len(similarity), classes)
+    return scores.scatter_add_(1, labels, weights)

@@ -19,8 +19,9 @@ class LinearEvaluation(TrainingProtocol):
     The default recipe is MoCo's, or BYOL's if the weights were trained with LARS.
 
     Args:
-        sweep: Whether to train one classifier for each combination of the settings in the recipe's `sweep`, all in one run,
-            and to test the combination that is best on held-out images. Default: the config's `evaluation.sweep`.
+        sweep: Whether to train one classifier for each combination of the settings in the recipe's
+            `sweep`, all in one run, and to test the combination that is best on held-out images.
+            Default: the config's `evaluation.sweep`.
     """
 
     sweep: bool | None = None
@@ -38,8 +39,8 @@ class LinearEvaluation(TrainingProtocol):
         by_sgd = recipe.optim_wrapper.optimizer.type == 'SGD'
         if self.sweeps(cfg) and not (by_sgd and recipe.model.get('frozen') and 'sweep' in recipe):
             raise UserError(
-                'linear: --sweep requires a recipe that freezes the backbone, trains by SGD and sets `sweep` '
-                f"('{Path(recipe.filename).stem}'); use another recipe, or --no-sweep",
+                'linear: a sweep requires a recipe that freezes the backbone, trains by SGD and '
+                f"sets `sweep` ('{Path(recipe.filename).stem}'); use another recipe, or --no-sweep",
                 code='no-sweep',
             )
         return super().identity(cfg, subject)

@@ -19,8 +19,7 @@ from mmairl.data.preprocess import require_channels
 from mmairl.data.splits import Groups, groups_of, image_names, split_by_class
 from mmairl.engine.hooks.progress import record
 from mmairl.errors import UserError
-from mmairl.evaluation.feature_store import stored
-from mmairl.evaluation.features import Extraction, Features
+from mmairl.evaluation.features import Extraction, Features, stored
 from mmairl.evaluation.knn import knn_right
 from mmairl.evaluation.sets import evaluation_data, held_out
 from mmairl.models.backbones import pooled

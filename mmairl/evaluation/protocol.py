@@ -1,45 +1,38 @@
 """The base class of evaluation protocols, and `evaluate`, which scores one model by one protocol.
 
 A protocol is a dataclass registered in `PROTOCOLS`. Its fields are its settings.
-docs/how-to/add_data_and_protocols.md explains how to add a protocol.
 """
 
+import dataclasses
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from itertools import chain
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 from mmengine import Config
+from mmengine.dist import is_main_process
 from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone, read_backbone
-from mmairl.data.view_sets import expand_named_views
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import tensors_of_config
-from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import config_identity, data_identity, identity_of
-from mmairl.evaluation.sets import (
-    described_sets,
-    evaluation_sets,
-    innermost,
-    require_no_test_images,
-    with_views,
-)
+from mmairl.evaluation.features import Readable, on_main_process
+from mmairl.evaluation.identity import identity_of, key_of
+from mmairl.evaluation.metrics import chance, interval
+from mmairl.evaluation.sets import described_sets, evaluation_sets, innermost, leaked_images
 from mmairl.hardware import cores
+from mmairl.io import read_json, write_json
 from mmairl.registry import PROTOCOLS
 
-BASELINES = ('random', 'pixels')
+BASELINES = {'pixels': 'raw pixels', 'random': 'random initialisation'}
 Scores = dict[str, float]
 # An outcome has the scores, details, and the numbers of excluded images and classes by reason.
 Outcome = tuple[Scores, dict, dict[str, int]]
 Sets = Mapping[str, tuple[dict, Dataset]]
 NEUTRAL = {'neutral': True}  # This metadata marks a setting that cannot change a score.
-# This text is added to the name of a model if its training run measured k-NN accuracy on test images.
-WATCHED = ', whose run watched the test images'
 
 
 @dataclass(frozen=True)
@@ -48,11 +41,14 @@ class Result:
 
     Attributes:
         subject: Name of the subject in tables.
-        scores: Scores by name, in percent unless their protocol states otherwise. The first is the main score.
+        scores: Scores by name, in percent unless their protocol states otherwise. The first is the
+            main score.
         seconds: Duration of the measurement in seconds.
-        details: Further values of the protocol, such as the hyperparameters that it chose.
+        details: Further values, such as the hyperparameters that the protocol chose. Every result
+            has `image_size`, `test_images` and `copies`, the number of test images that are exact
+            copies of training images. Accuracies have `chance` and a 95 % `interval`.
         identity: Everything that the scores depend on (`mmairl.evaluation.identity`).
-        left_out: How many images are unreadable, and how many classes have no image. Keys describe what is counted.
+        left_out: How many images are unreadable, and how many classes have no image.
     """
 
     subject: str
@@ -74,26 +70,27 @@ class Protocol:
         class NearestClassMean(FeatureProtocol): ...
 
     Class attributes:
-        validation: How the config's validation images are used. ``'join'`` adds them to the training images if both are splits
-            of one data set, ``'choose'`` chooses hyperparameters on them, and ``'recipe'`` lets the recipe decide.
-        labels: Supported kinds of labels: ``'single'`` (one class per image), ``'multi'`` (several classes per image),
-            ``'dense'`` (one value per pixel) and ``'queries'`` (the queries that an image matches).
-        metric: ``'dataset'`` if the data set defines the metric, the name of the metric if the protocol defines it, or
-            ``'none'`` if the protocol uses no labels.
+        validation: How the config's validation images are used. ``'join'`` adds them to the training
+            images if both are splits of one data set, ``'choose'`` chooses hyperparameters on them,
+            and ``'recipe'`` lets the recipe decide.
+        labels: Supported kinds of labels: ``'single'`` (one class per image), ``'multi'`` (several
+            classes per image) and ``'dense'`` (one value per pixel).
+        metric: ``'dataset'`` if the data set defines the metric, the name of the metric if the
+            protocol defines it, or ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether the protocol trains a network by a recipe.
-        columns: Dictionary from the ImageNet columns in the tables of the ECCV 2022 paper (see README.md) to the names of
-            the protocol's scores.
-        published: Dictionary from the names of published ImageNet scores to the names of the protocol's scores that a study
-            shows next to them. An empty string means the main score.
+        columns: Dictionary from the ImageNet columns in the tables of the ECCV 2022 paper (see
+            README.md) to the names of the protocol's scores.
+        published: Dictionary from the names of published ImageNet scores to the names of the
+            protocol's scores that a study shows next to them. '' means the main score.
         unit: Unit of the scores.
 
     Args:
         device: Device of the feature extraction.
         workers: Number of processes that load images.
-        launcher: mmengine's name of the launcher of a distributed evaluation, such as 'pytorch'. Default: 'none'.
-        remeasure: Whether to replace stored features or finished runs.
-        cache: Folder for stored features. If it is None, features are not kept.
+        launcher: mmengine's name of the launcher of a distributed evaluation. Default: 'none'.
+        remeasure: Whether to replace stored features, scores and finished runs.
+        cache: Folder for stored features and scores. If it is None, they are not kept.
         work_dir: Folder for training runs.
     """
 
@@ -107,7 +104,7 @@ class Protocol:
     validation: ClassVar[Literal['join', 'choose', 'recipe']] = 'join'
     labels: ClassVar[tuple[str, ...]] = ('single', 'multi')
     metric: ClassVar[str] = 'dataset'
-    null_rows: ClassVar[tuple[str, ...]] = BASELINES
+    null_rows: ClassVar[tuple[str, ...]] = tuple(BASELINES)
     trains: ClassVar[bool] = False
     columns: ClassVar[Mapping[str, str]] = {}
     published: ClassVar[Mapping[str, str]] = {}
@@ -119,23 +116,25 @@ class Protocol:
         return next(name for name, kind in PROTOCOLS.module_dict.items() if kind is type(self))
 
     def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
-        """Return the settings that can change a score. Override this method if a default depends on the config."""
-        chosen = {
+        """Return the settings that can change a score.
+
+        Override this method if a default depends on the config.
+        """
+        return {
             own.name: getattr(self, own.name)
             for own in fields(self)
             if not own.metadata.get('neutral')
         }
-        return config_identity(chosen)
 
     def chooses(self, cfg: Config, trials: bool = False) -> bool:
-        """Return whether hyperparameters are chosen on the held-out images of `sets.held_out`.
+        """Return whether hyperparameters are chosen on the images of `sets.held_out`.
 
         `trials` is True if a study tunes hyperparameters in several trials.
         """
-        return self.validation == 'choose' and bool(cfg.get('evaluation', {}).get('val'))
+        return self.validation == 'choose'
 
     def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
-        """Return how many training images pass through the network in total, or None if this is unknown.
+        """Return how many training images pass through the network in total, if this is known.
 
         The plan of a study estimates the duration from this number.
 
@@ -147,30 +146,25 @@ class Protocol:
         return images
 
     def input_size(self, cfg: Config) -> int | None:
-        """Return the side of the images that the network receives, or None if the config does not state it."""
-        tested = innermost(described_sets(cfg, self.name)['test'])
-        views = expand_named_views(tested.get('views') or [])
-        steps = chain([tested], *views)
-        sizes = [step['size'] for step in steps if 'size' in step]
+        """Return the side of the images that the network receives, if the config states it."""
+        views = innermost(described_sets(cfg, self.name)['test']).get('views') or [[]]
+        sizes = [step['size'] for step in views[0] if 'size' in step]
         return sizes[-1] if sizes else None
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
-        """Score the subject, and return the scores, details, and the numbers of excluded images and classes.
-
-        The details are plain values. The excluded images and classes are counted by reason.
-        """
+        """Return the scores, details as plain values, and the numbers of excluded images."""
         raise NotImplementedError
 
 
 def protocol_class(name: str) -> type[Protocol]:
-    """Return the class of a registered protocol, or raise a `UserError` if the name is unknown."""
+    """Return the class of a registered protocol, or raise a `UserError`."""
     if not is_protocol(name):
         known = PROTOCOLS.names()
         raise UserError(
-            f"protocol: unknown name ('{name}'); expected one of {', '.join(known)}, or one that the config's `custom_imports` "
-            f'registers{closest(name, known)}',
+            f"protocol: unknown name ('{name}'); use one of {', '.join(known)}, or one that the "
+            f"config's `custom_imports` registers{closest(name, known)}",
             code='unknown-protocol',
         )
     return PROTOCOLS.get(name)
@@ -193,7 +187,7 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
         UserError: If the protocol or a setting is unknown.
 
     Example:
-        >>> settings_for('knn', ks=[20], temperature=None).ks
+        >>> settings_for('knn', ks=[20]).ks
         [20]
     """
     kind = protocol_class(protocol)
@@ -206,7 +200,8 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
         if name not in settings:
             own = settings[len(fields(Protocol)) :]
             raise UserError(
-                f"{protocol}: unknown setting ('{name}'); the settings of this protocol are: {', '.join(own) or 'none'}",
+                f"{protocol}: unknown setting ('{name}'); the settings of this protocol are: "
+                f'{", ".join(own) or "none"}',
                 code='unknown-setting',
             )
     return kind(**chosen)
@@ -220,73 +215,84 @@ def evaluate(
     settings: Protocol | None = None,
     asked: Mapping[str, Any] | None = None,
     prefix: str | None = None,
+    cache: str | Path | None = None,
 ) -> Result:
     """Score one model or baseline with one protocol.
 
     Args:
         cfg: The config that defines the network as `model.backbone` and the data as `evaluation`.
         protocol: Name of a registered protocol.
-        subject: A checkpoint, a `Backbone` from `read_backbone`, or a baseline: 'random' or 'pixels'.
+        subject: A checkpoint, a `Backbone` from `read_backbone`, or a baseline: 'random' or
+            'pixels'.
         part: 'student' or 'teacher'.
         settings: The protocol's settings, from `settings_for`. Default: those of the config.
-        asked: Further facts that the result depends on. They become part of the result's identity.
+        asked: Further facts that the result depends on. They become part of its identity.
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
+        cache: Folder for features and scores. Stored scores of the same identity are returned.
+            Default: the folder in `settings`.
 
     Returns:
         The scores, with the identity of the result.
 
     Raises:
-        UserError: If the protocol is unknown, or if the checkpoint or the data do not fit the config.
+        UserError: If the protocol is unknown, or if the checkpoint or the data do not fit.
 
     Example:
         >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
         {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
     """
     settings = settings or settings_for(protocol, cfg)
-    if not isinstance(settings, protocol_class(protocol)):
-        raise UserError(
-            f"{protocol}: the settings are those of another protocol; create them by settings_for('{protocol}', cfg)",
-            code='other-settings',
-        )
+    if cache is not None:
+        settings = replace(settings, cache=Path(cache))
     began = time.perf_counter()
     start_processes(settings.launcher)
     loaded = subject
     if not isinstance(subject, Backbone) and subject not in BASELINES:
         loaded = read_backbone(subject, part, prefix, tensors_of_config(cfg))
     sets = evaluation_sets(cfg, protocol)
-    if settings.validation == 'choose' and 'val' in sets:
-        on_main_process(
-            lambda: require_no_test_images(cfg.evaluation, sets['val'][1], sets['test'][1])
-        )
-    built = {_data_key(described): dataset for described, dataset in sets.values()}
-
-    def identity_of_data(described: Mapping) -> dict[str, Any]:
-        return data_identity(described, built.get(_data_key(described)))
-
-    identity = on_main_process(lambda: identity_of(cfg, settings, loaded, asked, identity_of_data))
-    scores, details, left_out = settings.run(cfg, loaded, sets, identity)
-    identity = details.pop('identity', identity)
-    seconds = time.perf_counter() - began
+    identity = on_main_process(lambda: identity_of(cfg, settings, loaded, sets, asked))
     name = subject_name(subject, part)
     if isinstance(loaded, Backbone) and watched_test_images(loaded.settings):
         name += WATCHED
-    return Result(name, scores, seconds, details, identity, left_out)
+    stored = settings.cache and settings.cache / f'{protocol}_{key_of(identity)}.json'
+    if stored and not settings.remeasure and on_main_process(stored.is_file):
+        return replace(Result(**read_json(stored)), subject=name)
+    copies = on_main_process(lambda: leaked_images(cfg, settings, sets))
+    scores, details, left_out = settings.run(cfg, loaded, sets, identity)
+    details = facts(settings, scores, sets['test'][1]) | dict(copies=copies) | details
+    seconds = time.perf_counter() - began
+    result = Result(name, scores, seconds, details, identity, left_out)
+    if stored and is_main_process():
+        write_json(stored, dataclasses.asdict(result))
+    return result
+
+
+def facts(settings: Protocol, scores: Scores, test: Dataset) -> dict[str, Any]:
+    """Return what a reader of a score must know: image size, test images, chance and interval."""
+    found: dict[str, Any] = dict(test_images=len(test))
+    found['image_size'] = list(Readable(test)[0]['inputs'][0].shape[-2:])
+    main = next(iter(scores))
+    labels = getattr(test, 'labels', None)
+    if settings.metric == 'none' or labels is None or settings.unit != '%':
+        return found
+    metric = test.metric if settings.metric == 'dataset' else settings.metric
+    if labels.ndim == 2 or metric in ('top-1', 'mean per class'):
+        found['chance'] = chance(metric, labels)
+    if labels.ndim == 1 and metric in ('top-1', 'mean per class'):
+        found['interval'] = list(interval(scores[main], len(test)))
+    return found
+
+
+# This text is added to the name of a model whose training run measured test images.
+WATCHED = ', whose run watched the test images'
 
 
 def watched_test_images(settings: Mapping[str, Any]) -> bool:
     """Return whether a training run with these settings measured k-NN accuracy on test images.
 
-    The settings are a dictionary with dotted keys, such as 'custom_hooks.0.type'.
+    The settings are a dictionary with dotted keys, such as 'val_cfg.type'.
     """
-    for key, value in settings.items():
-        hook = key.removesuffix('.type')
-        if 'OnlineKNN' in str(value) and settings.get(f'{hook}.images') == 'test':
-            return True
-    return False
-
-
-def _data_key(described: Mapping) -> str:
-    return str(with_views(described, None))
+    return settings.get('val_cfg.images') == 'test'
 
 
 def default_device() -> str:
@@ -303,7 +309,5 @@ def default_workers() -> int:
 
 def subject_name(subject: str | Path | Backbone, part: str) -> str:
     """Return the name of a subject in tables."""
-    names = {'pixels': 'raw pixels', 'random': 'random initialisation'}
-    if isinstance(subject, Backbone):
-        subject = subject.path
-    return names.get(str(subject), f'{part} of {Path(subject).name}')
+    path = subject.path if isinstance(subject, Backbone) else str(subject)
+    return BASELINES.get(path, f'{part} of {Path(path).name}')

@@ -5,101 +5,65 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
-from mmairl.evaluation.metrics import mean_percent
-from mmairl.evaluation.neighbors import unit_rows
+from mmairl.evaluation.knn import QUERY_BLOCK, unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
-
-QUERIES = 512  # number of queries that are compared with the gallery at a time
 
 
 @PROTOCOLS.register_module('retrieval')
 @dataclass(frozen=True)
 class Retrieval(FeatureProtocol):
-    """Rank the images of a gallery by their cosine similarity to each query image.
+    """Rank the images of a gallery by their cosine similarity to each test image.
 
-    The scores are mAP and recall@k, the fraction of queries with a match among the first k images. Queries without a match in
-    the gallery are not scored. If images have classes, the test images are the queries, and a match is an image of the same
-    class. In the data set `Landmarks`, the training images are the queries. Column q of its test labels states which test
-    images match query q (1), do not match it (0), or do not count (-1).
+    A match is an image of the same class. The scores are mAP and recall@k, the fraction of test
+    images with a match among the first k images. Test images without a match are not scored.
 
     Args:
-        gallery: The images to rank for each test image: 'test' for all other test images, or 'train' for the training
-            images. Default: 'test'.
+        gallery: The images to rank: 'test' for all other test images, or 'train'. Default: 'test'.
         ks: Values of k. Default: 1, 5 and 10.
     """
 
     gallery: Literal['test', 'train'] = 'test'
     ks: Sequence[int] = (1, 5, 10)
 
-    labels: ClassVar = ('single', 'queries')
+    labels: ClassVar = ('single',)
     metric: ClassVar = 'mAP'
 
-    def __post_init__(self) -> None:
+    def score(self, split: Split) -> tuple[Scores, dict]:
         if self.gallery not in ('test', 'train'):
             raise UserError(
-                f"retrieval.gallery: expected test or train ('{self.gallery}')",
+                f"retrieval.gallery: unknown images ('{self.gallery}'); set 'test' or 'train'",
                 code='unknown-gallery',
             )
-
-    def score(self, split: Split) -> tuple[Scores, dict]:
-        listed = split.test.y.ndim == 2
-        if listed and split.train.unreadable:
-            raise UserError(
-                f'retrieval: {len(split.train.unreadable)} query images cannot be read; replace the files',
-                code='unreadable-query',
-            )
-        queries = split.train if listed else split.test
-        bank = split.train if self.gallery == 'train' and not listed else split.test
+        queries = split.test
+        bank = getattr(split, self.gallery)
         gallery = unit_rows(bank.x.to(self.device)).T
-        precision = []
-        first = []
-        for start in range(0, len(queries.x), QUERIES):
-            rows = torch.arange(start, min(start + QUERIES, len(queries.x)))
-            relevance = bank.y[:, rows].T if listed else bank.y == queries.y[rows, None]
-            relevance = relevance.long()
+        precisions, places = [], []
+        for rows in torch.arange(len(queries.x)).split(QUERY_BLOCK // 4):
+            similarity = unit_rows(queries.x[rows].to(self.device)) @ gallery
             if bank is queries:
-                relevance[rows - start, rows] = -1  # A query must not match itself.
-            block = unit_rows(queries.x[rows].to(self.device))
-            similarity = block @ gallery
-            of_block, place = ranked(similarity.cpu(), relevance)
-            precision.append(of_block)
-            first.append(place)
-        precision = torch.cat(precision)
-        first = torch.cat(first)
+                similarity[range(len(rows)), rows] = -torch.inf  # an image must not match itself
+            order = similarity.argsort(dim=1, descending=True, stable=True).cpu()
+            match = bank.y[order] == queries.y[rows, None]
+            if bank is queries:
+                match[:, -1] = False
+            rank = torch.arange(1, match.shape[1] + 1)
+            precision = (match.cumsum(1) / rank * match).double().sum(1) / match.sum(1)
+            precisions.append(precision)
+            places.append(match.long().argmax(dim=1))
+        precision, place = torch.cat(precisions), torch.cat(places)
         found = precision.isfinite()
         if not found.any():
             raise UserError(
-                'retrieval: no query has another image of its class in the gallery (the searched images); use several images '
-                'of each class',
+                'retrieval: no image has another image of its class in the gallery; use several '
+                'images of each class',
                 code='no-positives',
             )
-        scores = {'retrieval, mAP': mean_percent(precision[found])}
+        scores = {'retrieval, mAP': 100 * precision[found].mean().item()}
         for k in self.ks:
-            scores[f'retrieval, recall@{k}'] = mean_percent(first[found] < k)
+            recall = (place[found] < k).double().mean().item()
+            scores[f'retrieval, recall@{k}'] = 100 * recall
         return scores, dict(queries=int(found.sum()), without_match=int((~found).sum()))
-
-
-def ranked(similarity: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each query's average precision (NaN without a match), and the rank of its first match, starting at 0.
-
-    Precisions are averaged as in the evaluation of the data sets Oxford and Paris. Each match increases the recall, and this
-    increase is multiplied by the mean of the precisions before and after the match. Images with a relevance of -1 are
-    removed from the ranking.
-    """
-    counted = relevance >= 0
-    order = similarity.masked_fill(~counted, -torch.inf).argsort(
-        dim=1, descending=True, stable=True
-    )
-    match = relevance.gather(1, order) == 1
-    number = match.cumsum(1).double()
-    rank = torch.arange(1, match.shape[1] + 1, dtype=torch.float64)
-    after = number / rank
-    before = ((number - 1) / (rank - 1)).masked_fill(rank == 1, 1.0)
-    matches = match.sum(1)
-    precision = ((after + before) / 2 * match).sum(1) / matches
-    return precision, match.long().argmax(dim=1)

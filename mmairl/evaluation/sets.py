@@ -1,11 +1,17 @@
-"""Build the training, validation and test sets of a config's `evaluation`, and check that they are valid and separate.
+"""Build the training, validation and test sets of a config's `evaluation`, and keep them apart.
 
-In this module, these three sets are called parts. A group is a set of images that must stay in one part, such as all images
-of a patient. A view is a list of the steps that preprocess an image.
+In this module, these three sets are called parts. A group is a set of images that must stay in one
+part, such as all images of a patient.
 """
 
 import copy
+import hashlib
+import logging
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mmengine import Config, ConfigDict
@@ -13,33 +19,30 @@ from mmengine.logging import print_log
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mmairl.config import walk
+from mmairl.data.decode import UnreadableImage
 from mmairl.data.preprocess import require_channels
-from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, refuse_shared
-from mmairl.data.view_sets import expand_named_views
+from mmairl.data.splits import HELD_OUT, groups_of, image_names, refuse_shared
 from mmairl.errors import UserError
-from mmairl.evaluation.overlap import shared_images
+from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS, PROTOCOLS
 
 # This dictionary maps the key of each part in `evaluation` to the name of the part in messages.
 PARTS = dict(train='training', val='validation', test='test')
 # These keys of `evaluation` decide which images belong to which part.
 SPLITS = (*PARTS, 'held_out', 'groups')
-PRECISIONS = ('float32', 'bfloat16')
-# For each pair, up to SAMPLE images of the first part are searched in the second part. It is an error if the second part
-# contains more than the fraction COPIES of these images.
-COMPARED = (('val', 'train'), ('train', 'val'), ('test', 'train'), ('train', 'test'))
-SAMPLE = 1000
-COPIES = 0.1
-FEW = 0.01  # accepted fraction of copies of test images in the validation split of a published data set
+HEAD = 4096  # images of equal size are first compared by this number of bytes
+THREADS = 16
+# Published validation sets contain some copies of images of other parts. More are an error.
+COPIES = dict(test=0.01, train=0.1)
 
 
 def evaluation_data(cfg: Config) -> ConfigDict:
-    """Return a config's `evaluation`, or raise a `UserError` if it has no training or test images."""
+    """Return a config's `evaluation`, or raise a `UserError` if it has no images."""
     data = cfg.get('evaluation')
     if not data or not data.get('train') or not data.get('test'):
         raise UserError(
-            f'{cfg.filename}: no data to evaluate on; add evaluation = dict(train=..., test=...)',
+            f'{cfg.filename or "config"}: no data to evaluate on; give --data FOLDER, or add '
+            'evaluation = dict(train=..., test=...)',
             code='no-evaluation-data',
         )
     return data
@@ -48,104 +51,84 @@ def evaluation_data(cfg: Config) -> ConfigDict:
 def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
     """Return the config of each part that a protocol uses.
 
-    If the protocol joins the validation images to the training images, there is no entry 'val'. If `evaluation.views` sets
-    views for the protocol, they replace the views of the data sets.
+    If the protocol joins the validation images to the training images, there is no entry 'val'. If
+    `evaluation.views` sets views for the protocol, they replace the views of the data sets.
     """
     data = evaluation_data(cfg)
     if PROTOCOLS.get(protocol).validation == 'join':
         described = {'train': refit(data), 'test': data.test}
     else:
         described = {name: data[name] for name in PARTS if data.get(name)}
-    if protocol in data.get('views', {}):
-        views = [data.views[protocol]]
-        described = {name: with_views(dataset, views) for name, dataset in described.items()}
+    if view := data.get('views', {}).get(protocol):
+        described = {name: with_views(dataset, [view]) for name, dataset in described.items()}
     return described
-
-
-def precision_of(cfg: Config) -> str:
-    """Return `evaluation.precision`, the number format in which frozen backbones compute."""
-    precision = cfg.evaluation.get('precision', 'float32')
-    if precision not in PRECISIONS:
-        raise UserError(
-            f"evaluation.precision: unknown precision ('{precision}'); expected {' or '.join(PRECISIONS)}",
-            code='unknown-precision',
-        )
-    return precision
 
 
 def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict, Dataset]]:
     """Build the protocol's data sets and return each with its config.
 
     Raises:
-        UserError: If a data set is empty or unlabeled, if two data sets have different classes, if two parts share a group,
-            or if the protocol does not support this kind of labels.
+        UserError: If a data set is empty or unlabeled, if there is only one class or a class has
+            only one training image, if two data sets have different classes, or if two parts share
+            a group.
     """
-    sets = {
-        name: (dataset, DATASETS.build(dataset))
-        for name, dataset in described_sets(cfg, protocol).items()
-    }
-    for _, dataset in sets.values():
-        require_labeled_images(dataset)
+    described = described_sets(cfg, protocol)
+    sets = {name: (dataset, DATASETS.build(dataset)) for name, dataset in described.items()}
+    train = sets['train'][1]
+    for name, (_, dataset) in sets.items():
+        require_labeled_images(dataset, PROTOCOLS.get(protocol).labels, name)
         require_channels(dataset, cfg.model.data_preprocessor.mean)
-        _require_scorable(dataset, protocol)
-    _require_same_classes({name: dataset for name, (_, dataset) in sets.items()})
-    if 'groups' in cfg.evaluation:
-        # All parts of the config are checked, even if the protocol ignores `val` or joins it to `train`.
-        parts = {}
-        for part in PARTS:
-            if described := cfg.evaluation.get(part):
-                parts[part] = DATASETS.build(described)
-        _refuse_shared_groups(parts, cfg.evaluation.groups)
+        if list(map(str, dataset.classes)) != list(map(str, train.classes)):
+            odd = sorted(set(map(str, dataset.classes)) ^ set(map(str, train.classes)))
+            raise UserError(
+                f'evaluation: the classes of the {PARTS[name]} images and of the training images '
+                f'differ in {repr(odd[0]) if odd else "their order"}; use folders with the same '
+                'classes',
+                code='other-classes',
+            )
+    if cfg.evaluation.get('groups') is not None:
+        _refuse_shared_groups(cfg.evaluation)
     return sets
 
 
-def require_labeled_images(dataset: Dataset) -> None:
-    """Raise if a data set is empty, or if one of its images has no label."""
-    name = type(dataset).__name__
+def require_labeled_images(
+    dataset: Dataset, kinds: Sequence[str] = ('single', 'multi'), part: str = 'test'
+) -> None:
+    """Raise if a data set is empty, or if its labels are missing or of another kind."""
+    name = f'evaluation.{part}: {type(dataset).__name__}'
     if not len(dataset):
+        raise UserError(f'{name} is empty; check its folder', code='no-images')
+    kind = label_kind(dataset)
+    if kind not in kinds:
+        others = [name for name in PROTOCOLS.names() if kind in PROTOCOLS.get(name).labels]
         raise UserError(
-            f'evaluation: {name} is empty, so there are no images to evaluate; check the data set',
-            code='no-images',
+            f'{name} has {kind} labels, but the protocol requires {" or ".join(kinds)} labels; use '
+            f'{", ".join(others)}',
+            code='unsupported-labels',
         )
-    if label_kind(dataset) == 'single' and int(dataset.labels.min()) < 0:
+    if kind != 'single':
+        return
+    if int(dataset.labels.min()) < 0:
+        raise UserError(f'{name} has images without a label; add labels', code='unlabeled-images')
+    counts = dataset.labels.bincount()
+    if part == 'train' and (counts > 0).sum() < 2:
         raise UserError(
-            f'evaluation: {name} has images without a label; use a labeled data set',
-            code='unlabeled-images',
+            f'{name} has images of only one class; add a folder with images of another class',
+            code='one-class',
+        )
+    if part == 'train' and (counts == 1).any():
+        alone = dataset.classes[int((counts == 1).nonzero()[0])]
+        raise UserError(
+            f"{name} has only one image of the class '{alone}'; add images, or remove the class",
+            code='class-of-one',
         )
 
 
 def label_kind(dataset: Dataset) -> str:
-    """Return the kind of a data set's labels: 'single', 'multi', 'dense' or 'queries' (see `Protocol`)."""
+    """Return the kind of a data set's labels: 'single', 'multi' or 'dense' (see `Protocol`)."""
     if hasattr(dataset, 'label_kind'):
         return dataset.label_kind
     return 'multi' if dataset.labels.ndim == 2 else 'single'
-
-
-def _require_scorable(dataset: Dataset, protocol: str) -> None:
-    kind = label_kind(dataset)
-    expected = PROTOCOLS.get(protocol).labels
-    if kind not in expected:
-        others = [name for name in PROTOCOLS.names() if kind in PROTOCOLS.get(name).labels]
-        raise UserError(
-            f'{protocol}: expected {" or ".join(expected)} labels, but {type(dataset).__name__} has labels of another kind '
-            f"('{kind}'); use one of the protocols {', '.join(others)}",
-            code='unsupported-labels',
-        )
-
-
-def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
-    classes = {}
-    for name, dataset in datasets.items():
-        classes[name] = list(map(str, getattr(dataset, 'classes', ())))
-    expected = classes['train']
-    for name, found in classes.items():
-        if found != expected:
-            odd = sorted(set(found) ^ set(expected))
-            raise UserError(
-                f'evaluation: the {len(found)} classes of the {name} images and the {len(expected)} classes of the training '
-                f'images differ in {repr(odd[0]) if odd else "their order"}; use folders with the same classes',
-                code='other-classes',
-            )
 
 
 def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
@@ -155,156 +138,171 @@ def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
 
 
 def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
-    """Return how many images are unreadable and how many classes have no image in `labels`. Counts of 0 are omitted."""
+    """Return how many images are unreadable and how many classes have no image in `labels`."""
     present = labels.unique().numel()
     if labels.ndim == 2:
         present = int((labels == 1).any(0).sum())
-    classes = getattr(dataset, 'classes', ())
-    missing = max(0, len(classes) - present)
     counts = {
         f'unreadable {PARTS[part]} images': unreadable,
-        f'classes without a {PARTS[part]} image': missing,
+        f'classes without a {PARTS[part]} image': len(getattr(dataset, 'classes', ())) - present,
     }
-    return {name: count for name, count in counts.items() if count}
+    return {name: count for name, count in counts.items() if count > 0}
+
+
+def fraction_of(data: Mapping) -> float:
+    """Return `evaluation.held_out`, the fraction of training images to hold out."""
+    fraction = data.get('held_out', HELD_OUT)
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or fraction <= 0:
+        raise UserError(
+            f"evaluation.held_out: expected a fraction, or a number of images per class ('{fraction}"
+            f"'); set such a number (default: {HELD_OUT})",
+            code='bad-held-out',
+        )
+    return fraction
 
 
 def held_out(data: Mapping) -> tuple[dict, dict]:
-    """Return the configs of the images to train on and of the held-out images, on which hyperparameters are chosen.
+    """Return the configs of the images to train on, and of the images to choose hyperparameters on.
 
-    The held-out images are the validation set. If there is none, they are the fraction `evaluation.held_out` of each class
-    of the training images.
-
-    Raises:
-        UserError: If two parts overlap according to their configs, or if `evaluation.held_out` is not a fraction. The
-            function `require_apart` compares the images.
+    The latter are the validation images or, if there are none, a part of the training images.
     """
-    if _overlap_by_config(data['train'], data['test']):
-        raise UserError(
-            'evaluation.train: the training images are test images; set another data set under evaluation.test',
-            code='train-is-test',
-        )
     if data.get('val'):
-        for part in ('test', 'train'):
-            if _overlap_by_config(data['val'], data[part]):
-                raise UserError(
-                    f'evaluation.val: the validation images are {PARTS[part]} images; set another data set, or leave '
-                    '`val` out to hold out a part of the training images',
-                    code=f'val-is-{part}',
-                )
         return data['train'], data['val']
-    fraction = data.get('held_out', HELD_OUT)
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
-        raise UserError(
-            f"evaluation.held_out: expected a fraction between 0 and 1 ('{fraction}'); set such a fraction (default: "
-            f'{HELD_OUT})',
-            code='bad-held-out',
-        )
-    part = dict(type='Part', dataset=data['train'], fraction=fraction)
+    part = dict(type='Part', dataset=data['train'], fraction=fraction_of(data))
     if 'groups' in data:
         part['groups'] = data['groups']
     return {**part, 'held': False}, {**part, 'held': True}
 
 
-def require_apart(data: Mapping) -> None:
-    """Raise if hyperparameters would be chosen on test images or their copies, or if two parts share a group.
+def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dataset]]) -> int:
+    """Return how many test images are exact copies of training images.
 
-    Copies of training images in another part do not bias the choice of hyperparameters. They are an error only if the config
-    has validation images and more than a tenth of a part are copies.
+    Raises:
+        UserError: If all of them are, or if validation images are copies of test images.
     """
-    fit, held = held_out(data)
-    described = dict(train=fit, val=held, test=data['test'])
-    parts = {part: DATASETS.build(of_part) for part, of_part in described.items()}
-    if 'groups' in data:
-        _refuse_shared_groups(parts, data['groups'])
-    require_no_test_images(data, parts['val'], parts['test'])
-    if data.get('val'):
-        for one, other in COMPARED:
-            count = len(parts[one])
-            rows = np.linspace(0, count - 1, min(SAMPLE, count)).astype(int)
-            copies = shared_images(parts[one], parts[other], rows)
-            if len(copies) > COPIES * len(rows):
-                raise _overlap_error(one, other, copies, len(rows))
+    train, test = sets['train'][1], sets['test'][1]
+    if settings.metric == 'none' or label_kind(test) == 'dense':
+        return 0
+    if settings.chooses(cfg) and cfg.evaluation.get('val'):
+        held = DATASETS.build(cfg.evaluation.val)
+        for part, most in COPIES.items():
+            _refuse_copies(held, DATASETS.build(cfg.evaluation[part]), part, most, settings.cache)
+    found = copies(train, test, settings.cache)
+    if len(found) == len(test):
+        raise UserError(
+            'evaluation: all test images are also training images; set other images under '
+            'evaluation.test',
+            code='train-is-test',
+        )
+    if found:
+        names = ' and '.join(found[0])
+        text = (
+            f'{len(found)} of {len(test)} test images are exact copies of training images, such as '
+            f'{names}; the scores are too high'
+        )
+        print_log(text, logger='current', level=logging.WARNING)
+    return len(found)
 
 
-def _refuse_shared_groups(parts: Mapping[str, Dataset], groups: Groups) -> None:
-    """Raise if images of the same group are in two parts."""
-    names = {}
-    for part, dataset in parts.items():
-        names[PARTS[part]] = groups_of(image_names(dataset), groups)
-    refuse_shared(names)
-
-
-def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
-    """Raise if the images `held`, on which hyperparameters are chosen, contain test images or copies of test images.
-
-    The splits of published data sets share a few images. Therefore, if `held` and `test` are two splits of one data set,
-    or if `held` is a part of the training images, copies that make up at most a hundredth of `held` are only logged.
-    """
-    copies = shared_images(held, test)
-    tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])
-    allowed = FEW * len(held) if tolerant else 0
-    if len(copies) > allowed:
-        raise _overlap_error('val', 'test', copies, len(held))
-    if copies:
-        print_log(
-            f'{len(copies)} of {len(held)} validation images are copies of test images',
-            logger='current',
+def _refuse_copies(
+    held: Dataset, other: Dataset, part: str, most: float, cache: Path | None
+) -> None:
+    found = copies(held, other, cache)
+    if len(found) > most * len(held):
+        names = ' and '.join(found[0])
+        raise UserError(
+            f'evaluation.val: {len(found)} of {len(held)} images on which settings are chosen are '
+            f'also {PARTS[part]} images, such as {names}; remove them from one of the two sets',
+            code=f'val-in-{part}',
         )
 
 
-def _splits_of_one(first: Mapping, second: Mapping) -> bool:
-    """Return whether two configs describe different splits of the same data set."""
-    plain = [with_views(first, None), with_views(second, None)]
-    splits = [described.pop('split', None) for described in plain]
-    return None not in splits and splits[0] != splits[1] and plain[0] == plain[1]
+def copies(one: Dataset, other: Dataset, cache: Path | None = None) -> list[tuple[str, str]]:
+    """Return the names of each image of `other` that equals an image of `one`, with that image.
+
+    Only images of equal size are read, and only those with equal first 4 KB completely. The result
+    is stored in the folder `cache`, so that two data sets are compared once.
+    """
+    if cache is not None:
+        key = hashlib.sha256((one.fingerprint() + other.fingerprint()).encode()).hexdigest()[:16]
+        path = cache / f'copies_{key}.json'
+        if path.is_file():
+            return [tuple(pair) for pair in read_json(path)]
+    rows = [np.arange(len(one)), np.arange(len(other))]
+    sizes = [one.sizes(), other.sizes()]
+    if sizes[0] is not None and sizes[1] is not None:
+        rows = [np.flatnonzero(np.isin(*pair)) for pair in (sizes, sizes[::-1])]
+    digests = [{}, {}]
+    for bytes_read in (HEAD, None):
+        for side, dataset in enumerate((one, other)):
+            digests[side] = _digests(dataset, rows[side], bytes_read)
+        shared = set(digests[0].values()) & set(digests[1].values())
+        rows = [
+            np.array([row for row, digest in side.items() if digest in shared], dtype=int)
+            for side in digests
+        ]
+    twin = {digests[0][row]: row for row in reversed(rows[0].tolist())}
+    pairs = [(other.name(row), one.name(twin[digests[1][row]])) for row in rows[1].tolist()]
+    if cache is not None:
+        write_json(path, pairs)
+    return pairs
 
 
-def _overlap_error(
-    one: str, other: str, copies: Sequence[tuple[str, str]], compared: int
-) -> UserError:
-    first, twin = copies[0]
-    return UserError(
-        f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, such as '
-        f"'{first}' (the same image as '{twin}'); remove these images from one of the two sets, or set another data set under "
-        f'evaluation.{one} or evaluation.{other}',
-        code=f'{one}-in-{other}',
-    )
+def _digests(dataset: Dataset, rows: np.ndarray, count: int | None) -> dict[int, bytes]:
+    """Return a digest of the first `count` bytes of each image, or of all bytes."""
+
+    def digest(row: int) -> bytes:
+        try:
+            if count is not None and os.path.isfile(dataset.name(row)):
+                with open(dataset.name(row), 'rb') as file:
+                    return hashlib.sha256(file.read(count)).digest()
+            return hashlib.sha256(dataset.content(row)[:count]).digest()
+        except (OSError, UnreadableImage):
+            return os.urandom(32)  # an unreadable image equals no other image
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip(rows.tolist(), pool.map(digest, rows.tolist())))
 
 
-def _overlap_by_config(one: Mapping, other: Mapping) -> bool:
-    """Return whether one of two data sets equals or contains the other, according to their configs without views."""
-    return _contains(one, other) or _contains(other, one)
-
-
-def _contains(described: Mapping, other: Mapping) -> bool:
-    target = with_views(other, None)
-    inner = (part for _, part in walk(dict(described)) if isinstance(part, Mapping))
-    return any(with_views(part, None) == target for part in inner)
+def _refuse_shared_groups(data: Mapping) -> None:
+    """Raise if images of the same group are in two parts of the config."""
+    names = {}
+    for part, label in PARTS.items():
+        if data.get(part):
+            dataset = DATASETS.build(data[part])
+            names[label] = groups_of(image_names(dataset), data['groups'])
+    refuse_shared(names)
 
 
 def refit(data: Mapping) -> dict:
     """Return the config of the images on which the final classifier is trained.
 
-    These are the images of `train`. If `train` and `val` are splits of one data set, the images of `val` are added.
+    If `train` and `val` are splits of one data set, the images of both are used.
     """
-    splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
-    if splits == ['train', 'val'] and _splits_of_one(data['train'], data['val']):
-        return {**copy.deepcopy(data['train']), 'split': 'train+val'}
+    if data.get('val'):
+        train, val = (with_views(data[name], None) for name in ('train', 'val'))
+        splits = [part.pop('split', None) for part in (train, val)]
+        if splits == ['train', 'val'] and train == val:
+            return {**copy.deepcopy(data['train']), 'split': 'train+val'}
     return data['train']
 
 
 def with_views(described: Mapping, views: Sequence | None) -> dict:
-    """Return a copy of a data set's config with these views. If `views` is None, the copy has no views."""
+    """Return a copy of a data set's config with these views, or without views."""
     described = copy.deepcopy(described)
     inner = innermost(described)
     inner.pop('views', None)
     if views is not None:
-        inner['views'] = [list(view) for view in expand_named_views(views)]
+        inner['views'] = [list(view) for view in views]
     return described
 
 
 def innermost(described: Mapping) -> Mapping:
-    """Return the config of the data set that contains the images. Wrappers that select or relabel images are removed."""
+    """Return the config of the data set that contains the images, without wrappers."""
     while 'dataset' in described:
         described = described['dataset']
     return described
+
+
+def require_apart(data: Mapping) -> None:
+    held_out(data)

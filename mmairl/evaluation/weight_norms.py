@@ -19,10 +19,9 @@ from mmairl.registry import PROTOCOLS
 class WeightNorms(Protocol):
     """Measure the norms of a checkpoint's weights, without using any image.
 
-    For each 3x3 convolution, the norm of its weights is divided by the expected norm after Kaiming initialization. The main
-    score is the base-10 logarithm of the median ratio, so that a difference of 1 in the score is a factor of 10. For the
-    second score, the root mean square of the scale factors (gains) is computed for each batch norm layer, and the median over
-    the layers is reported.
+    For each 3x3 convolution, the norm of its weights is divided by the expected norm after Kaiming
+    initialization. The main score is the base-10 logarithm of the median ratio. The second score is
+    the median gain of the batch norm layers, each as the root mean square over its channels.
     """
 
     metric: ClassVar = 'none'
@@ -38,7 +37,8 @@ class WeightNorms(Protocol):
         growth = typical_growth(subject.weights) if isinstance(subject, Backbone) else None
         if not growth:
             raise UserError(
-                f"norms: requires a checkpoint with 3x3 convolutions ('{subject}'); use the checkpoint of a ResNet",
+                f"norms: requires a checkpoint with 3x3 convolutions ('{subject}'); use the "
+                'checkpoint of a ResNet',
                 code='no-convolutions',
             )
         scores = {'log10 of weight norms': math.log10(growth)}

@@ -15,7 +15,7 @@ from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.neighbors import nearest
+from mmairl.evaluation.knn import nearest
 from mmairl.report.figures import chart
 from mmairl.report.page import Page, macro
 

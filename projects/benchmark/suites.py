@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmairl.evaluation.neighbors import nearest
+from mmairl.evaluation.knn import nearest
 from projects.benchmark.augment import augment
 from projects.benchmark.loader import loader
 from projects.benchmark.step import step

@@ -14,11 +14,12 @@ from filelock import FileLock
 from mmengine.registry import FUNCTIONS
 from PIL import Image
 
-from mmairl.data import scenes, shapes
-from mmairl.data.scenes import scene
+from mmairl.data import shapes
 from mmairl.data.shapes import KINDS
 from mmairl.hardware import cache
 from mmairl.io import explained_disk_errors, write_json
+from projects.papers import drawn_scenes as drawn
+from projects.papers.drawn_scenes import scene
 
 SIZE = 96
 # Number of scenes in each split. Trials are chosen on one half of the held-out scenes and reported on the other.
@@ -29,7 +30,7 @@ COUNTS = dict(train=400, test=300, half_0=150, half_1=150)
 def drawn_scenes() -> Path:
     """Draw the scenes in the user's cache if they are missing, and return the folder that contains `data/scenes`."""
     version = hashlib.sha256(
-        b''.join(Path(file).read_bytes() for file in (__file__, scenes.__file__, shapes.__file__))
+        b''.join(Path(file).read_bytes() for file in (__file__, drawn.__file__, shapes.__file__))
     ).hexdigest()[:8]
     root = cache() / f'scenes-{version}'
     with explained_disk_errors(root):

@@ -1,0 +1,164 @@
+"""Data sets with a class or a depth for every pixel: those of mmseg, and synthetic scenes."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mmairl.data.decode import decode_bytes
+from mmairl.errors import UserError, explained
+from mmairl.registry import DATASETS
+
+IGNORED = 255  # pixels with this label are not scored
+SAMPLE = 16  # a fingerprint covers this many images and their targets
+
+
+class DenseDataset(Dataset):
+    """Base class of data sets with a target for every pixel.
+
+    Subclasses set `classes` and define `__len__` and `pair`, which returns an image in uint8,
+    (3, H, W), and its target, (H, W).
+
+    Args:
+        target: 'classes' for class indices (255 marks pixels that are not scored), or 'depth' for
+            the depth in meters (0 marks pixels of unknown depth).
+    """
+
+    label_kind = 'dense'
+    classes: list[str]
+
+    def __init__(self, target: Literal['classes', 'depth'] = 'classes') -> None:
+        if target not in ('classes', 'depth'):
+            raise UserError(
+                f"{type(self).__name__}.target: unknown target ('{target}'); set 'classes' or "
+                "'depth'",
+                code='unknown-target',
+            )
+        self.target = target
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Return a digest of the classes, the size, and evenly spaced images and targets."""
+        digest = hashlib.sha256(repr((len(self), list(self.classes), self.target)).encode())
+        for index in np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int)).tolist():
+            for part in self.pair(index):
+                digest.update(part.numpy().tobytes())
+        return digest.hexdigest()
+
+    def __getitem__(self, index: int) -> dict:
+        image, target = self.pair(index)
+        wrong = self.target == 'classes' and (target != IGNORED) & (target >= len(self.classes))
+        if image.shape[1:] != target.shape or torch.as_tensor(wrong).any():
+            raise UserError(
+                f'{type(self).__name__}: image {index} has a target of another size '
+                f'({tuple(target.shape)}) or with labels of {len(self.classes)} or more; check the '
+                'files, and set reduce_zero_label if 0 marks unlabeled pixels',
+                code='bad-target',
+            )
+        return dict(inputs=[image], data_samples=dict(target=target))
+
+
+@DATASETS.register_module()
+class MMSegImages(DenseDataset):
+    """Images and targets of one of mmseg's data sets.
+
+    Args:
+        source: Config of mmseg's data set without a pipeline, such as
+            ``dict(type='ADE20KDataset', data_root=...)``.
+        target: 'classes' or 'depth'.
+        depth_scale: Meters per unit of the depth files.
+
+    Raises:
+        UserError: If mmseg is not installed.
+    """
+
+    def __init__(
+        self, source: Mapping[str, Any], target: str = 'classes', depth_scale: float = 1e-3
+    ) -> None:
+        super().__init__(target)
+        fault = 'MMSegImages: mmseg cannot be imported'
+        # mmseg raises an AssertionError if it does not support the installed version of mmcv.
+        kinds = (ImportError, AssertionError)
+        with explained(fault, 'run requirements/install.sh full', kinds, code='missing-mmseg'):
+            from mmairl.transfer.mmcv_ops import use_torchvision_ops
+
+            use_torchvision_ops()
+            from mmseg.datasets import transforms
+            from mmseg.registry import DATASETS as PLATFORM
+        self.source = PLATFORM.build(dict(source, _scope_='mmseg', pipeline=[]))
+        self.classes = list(self.source.metainfo['classes'])
+        self.load = transforms.LoadAnnotations()
+        if target == 'depth':
+            self.load = transforms.LoadDepthAnnotation(depth_rescale_factor=depth_scale)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        info = self.load(self.source.get_data_info(index))
+        with open(info['img_path'], 'rb') as file:
+            image = decode_bytes(file.read())
+        target = info['gt_depth_map' if self.target == 'depth' else 'gt_seg_map']
+        return image, torch.from_numpy(np.ascontiguousarray(target))
+
+
+@DATASETS.register_module()
+class Scenes(DenseDataset):
+    """Synthetic scenes with up to five regular polygons each, which need no download.
+
+    The classes are the background and the polygons with 3 to 8 corners. The depth of a polygon is
+    inversely proportional to its radius. Image i is the same for every `count`.
+
+    Args:
+        count: Number of images.
+        size: Height and width of an image in pixels. Default: 96.
+        seed: Seed of the images.
+        target: 'classes' (0 is the background) or 'depth'.
+
+    Example:
+        >>> image, mask = Scenes(count=3).pair(0)
+        >>> image.shape, mask.shape
+        (torch.Size([3, 96, 96]), torch.Size([96, 96]))
+    """
+
+    classes = ['background', *(f'{corners} corners' for corners in range(3, 9))]
+
+    def __init__(self, count: int, size: int = 96, seed: int = 0, target: str = 'classes') -> None:
+        super().__init__(target)
+        self.count = count
+        self.size = size
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        random = np.random.default_rng((self.seed, index))
+        corners = Image.fromarray(random.integers(0, 256, (3, 3, 3), dtype=np.uint8))
+        image = corners.resize((self.size, self.size), Image.Resampling.BILINEAR)
+        # The label of a pixel in `mask` is the number of the polygon that covers it, from 1.
+        mask = Image.new('L', image.size)
+        kinds, depths = [0], [8.0]
+        for number in range(1, random.integers(2, 6)):
+            radius = random.uniform(0.08, 0.16) * self.size
+            center = random.uniform(radius, self.size - radius, 2)
+            kind = int(random.integers(1, len(self.classes)))
+            circle = (*center, radius)
+            color = tuple(random.integers(0, 256, 3).tolist())
+            turn = float(random.uniform(0, 360))
+            for drawn, fill in ((image, color), (mask, number)):
+                ImageDraw.Draw(drawn).regular_polygon(circle, kind + 2, turn, fill)
+            kinds.append(kind)
+            depths.append(30.0 / radius)
+        values = np.array(kinds if self.target == 'classes' else depths, dtype=np.float32)
+        target = values[np.asarray(mask)]
+        if self.target == 'classes':
+            target = target.astype(np.int64)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1), torch.from_numpy(target)
