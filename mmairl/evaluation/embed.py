@@ -21,7 +21,6 @@ from mmairl.errors import UserError, explained
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.io import output, replacing
 
 SingleImage = str | Path | Image.Image | np.ndarray | Tensor
 Images = SingleImage | Sequence[SingleImage]
@@ -40,7 +39,6 @@ def embed(
     batch: int = 64,
     workers: int = 0,
     device: str | None = None,
-    out: str | Path | None = None,
 ) -> tuple[np.ndarray, list[str]]:
     """Return the pooled features of images, one row per image, and the images' names.
 
@@ -58,8 +56,6 @@ def embed(
         batch: Images per batch.
         workers: Number of processes that load images.
         device: Device of the network. Default: the GPU, if there is one.
-        out: A .parquet file to write. Each row has an image's path, its label (the name of its
-            folder) and its features, which viewers such as embedding-atlas read.
 
     Returns:
         The features (images, C) and the names of all readable images. Unreadable images cause a
@@ -86,24 +82,7 @@ def embed(
     if lost:
         warnings.warn(f'{len(lost)} images cannot be read, such as {lost[0]}', stacklevel=3)
     rows = readable.nonzero().flatten().tolist()
-    features, names = x[rows].numpy(), [names[row] for row in rows]
-    if out is not None:
-        write_parquet(output(out, checkpoint), features, names)
-    return features, names
-
-
-def write_parquet(path: Path, features: np.ndarray, names: Sequence[str]) -> None:
-    """Write a table with the columns path, label (the folder of the path) and features."""
-    with explained(
-        'embed: a .parquet file requires pyarrow', 'pip install pyarrow', (ImportError,)
-    ):
-        import pyarrow as pa
-        from pyarrow import parquet
-    labels = [Path(name).parent.name for name in names]
-    vectors = pa.FixedSizeListArray.from_arrays(features.ravel(), features.shape[1])
-    table = pa.table(dict(path=list(names), label=labels, features=vectors))
-    with replacing(path) as unfinished:
-        parquet.write_table(table, unfinished)
+    return x[rows].numpy(), [names[row] for row in rows]
 
 
 def embedding_network(
@@ -142,9 +121,9 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
     """Return a data set of the images that `embed` accepts."""
     if isinstance(images, (str, Path)):
         if Path(images).is_dir():
-            return UnlabelledFolder(images, views, channels=channels)
+            return UnlabelledFolder(images, views=views, channels=channels)
         if str(images).endswith(SUFFIXES):
-            return Shards(images, views, channels=channels)
+            return Shards(images, views=views, channels=channels)
     single = isinstance(images, (str, Path, Image.Image)) or getattr(images, 'ndim', 4) < 4
     return ListedImages([images] if single else list(images), views, channels)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from mmairl.data.preprocess import normalize, require_channels
 from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError, explained
 from mmairl.io import explained_disk_errors, replacing
-from mmairl.models.backbones import pooled
+from mmairl.models.backbones import features
 from mmairl.registry import DATASETS
 
 Result = TypeVar('Result')
@@ -120,7 +121,8 @@ class Extraction:
         waiting: list[tuple] = []
         for number, (images, *labels) in enumerate(self.images(dataset)):
             if number == 0 and backbone is not None:
-                require_features(backbone, images[:PROBED], self.pooled)
+                compute = partial(self.pooled, backbone)
+                require_features(compute, images[:PROBED], type(backbone).__name__)
             x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
             x = x.float().to('cpu', non_blocking=True)
             copied = torch.cuda.current_stream().record_event() if images.is_cuda else None
@@ -146,8 +148,7 @@ class Extraction:
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """Return one feature vector per image, pooled in float32."""
         with self.autocast():
-            features = backbone(images)
-        return pooled(features)
+            return features(backbone, images).pooled.float()
 
     def autocast(self) -> torch.autocast:
         """Return the context manager in which the backbone runs with the chosen precision."""
@@ -167,31 +168,25 @@ class Extraction:
             yield images, batch['data_samples']['label'], batch['data_samples']['readable']
 
 
-def require_features(
-    backbone: nn.Module, images: Tensor, compute: Callable[[nn.Module, Tensor], Tensor]
-) -> None:
-    """Raise unless a backbone returns one vector of floating-point numbers per image, twice equal.
+def require_features(compute: Callable[[Tensor], Tensor], images: Tensor, name: str) -> None:
+    """Raise unless a backbone returns one vector per image, and the same vectors again.
 
     Other outputs, such as the permutation of patches of a masked model, would be scored silently.
     """
-    name = type(backbone).__name__
     remedy = (
-        'model.backbone(images) must return floating-point features N x D, a map N x D x H x W, or '
-        'tokens; wrap the network in a class whose forward returns them'
+        'model.backbone(images) must return floating-point features, a map or tokens; wrap the '
+        'network in a class whose forward does'
     )
-    with explained(f'{name}: its output cannot be pooled to features', remedy, code='no-features'):
-        first, second = compute(backbone, images), compute(backbone, images)
-    fault = ''
-    if not isinstance(first, Tensor) or not first.is_floating_point():
-        fault = f'are not floating-point numbers ({getattr(first, "dtype", type(first).__name__)})'
-    elif first.ndim != 2 or len(first) != len(images):
+    with explained(f'{name}: its output cannot be pooled', remedy, code='not-features'):
+        first, second = compute(images), compute(images)
+    limit = TOLERANCE * first.abs().max()
+    if first.ndim != 2 or len(first) != len(images) or first.shape != second.shape:
         fault = f'have the shape {tuple(first.shape)} for {len(images)} images'
-    elif first.shape != second.shape or bool(
-        ((first - second).abs().max() > TOLERANCE * first.abs().max()).item()
-    ):
+    elif (first - second).abs().max() > limit:
         fault = 'differ between two calls in evaluation mode'
-    if fault:
-        raise UserError(f'{name}: its features {fault}; {remedy}', code='no-features')
+    else:
+        return
+    raise UserError(f'{name}: its features {fault}; {remedy}', code='not-features')
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:

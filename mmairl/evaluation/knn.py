@@ -132,7 +132,7 @@ def nearest(
 
 def unit_rows(x: Tensor) -> Tensor:
     """Scale each row to length 1. The squares of values like 1e20 would overflow without float64."""
-    return F.normalize(x.double()).float()
+    return F.normalize(x.double(), eps=1e-60).float()
 
 
 def vote(

@@ -20,7 +20,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Readable, precision_of
 from mmairl.evaluation.sets import with_views
-from mmairl.models.backbones import pooled
+from mmairl.models.backbones import features
 from mmairl.registry import DATASETS, OPTIMIZERS, PROTOCOLS
 
 REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
@@ -146,7 +146,7 @@ def _network(cfg: Config, recipe: Config, start: dict | None, image: Tensor) -> 
     """
     normal = cfg.model.data_preprocessor
     with torch.no_grad():
-        features = load_backbone(cfg)(normalize(image[None], normal.mean, normal.std))
+        found = features(load_backbone(cfg), normalize(image[None], normal.mean, normal.std))
     backbone = copy.deepcopy(cfg.model.backbone)
     backbone.pop('init_cfg', None)
     overrides = recipe.model.get('backbone', {})
@@ -155,6 +155,6 @@ def _network(cfg: Config, recipe: Config, start: dict | None, image: Tensor) -> 
         backbone.init_cfg = start
     return ConfigDict(
         backbone=ConfigDict(_delete_=True, **backbone),
-        in_channels=pooled(features).shape[1],
+        in_channels=found.pooled.shape[1],
         data_preprocessor=dict(type='ViewPreprocessor', mean=normal.mean, std=normal.std),
     )

@@ -6,9 +6,13 @@ import torch
 from harness.errors import raises_code
 from PIL import Image
 
+<<<<<<< HEAD
 from mmairl.data.dense import Scenes
 from mmairl.data.scenes import FAR, NEAR, RADIUS
 from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Digits, Shapes, draw_image, draw_shapes
+=======
+from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Digits, Shapes, contrasting, draw_image
+>>>>>>> ba69bfa5 (Rewrite evaluation with one leak check, one identity and checked features)
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +68,3 @@ def test_digits_are_held_out_by_class():
     train, val = Digits(), Digits('val')
     assert len(train) + len(val) == 1797 and len(val) == 359
     assert torch.bincount(val.labels).min() >= 34 and train.raw(0).shape == (3, 32, 32)
-
-
-def test_scene_has_masks_and_depths_of_its_shapes():
-    image, mask = Scenes(count=3)[1]
-    _, depth = Scenes(count=3, target='depth')[1]
-    assert image.shape == (3, 96, 96) and mask.shape == depth.shape == (96, 96)
-    shapes = mask > 0
-    assert 0.01 < shapes.float().mean() < 0.6 and (depth[~shapes] == FAR).all()
-    assert (depth[shapes] < FAR).all() and (depth[shapes] >= np.float32(NEAR / RADIUS[1])).all()
-    outside = image[:, ~shapes].float().std()
-    assert not torch.equal(Scenes(count=3)[2][0], image) and outside > 0

@@ -1,53 +1,43 @@
+"""k-NN equals an exact search by scikit-learn and a vote by plain loops."""
+
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import NearestNeighbors
 
-from mmairl.evaluation import knn, neighbors
+from mmairl.evaluation import knn as module
 from mmairl.evaluation.features import Features
+from mmairl.evaluation.knn import knn_predictions, knn_right, nearest
 
 
-@pytest.mark.parametrize('scale, offset', [(1, 0), (1e-40, 0), (1e-25, 0), (1e37, 0), (1, 1e4)])
-def test_accuracy_equals_scikit_learns(digits, scale, offset):
-    """The cases include norms whose squares underflow or overflow, and cosines that are equal in float32."""
-    train, test = (Features(scale * (part.x + offset), part.y) for part in digits)
-    # scikit-learn would treat rows with a small norm as zero, so it gets the unscaled features.
-    x, x_test = (part.x.double().numpy() / scale for part in (train, test))
-    for k, right in knn.knn_right(train, test, [1, 20, 200]).items():
-        # scikit-learn measures the distance 1 - cosine, while a vote has the weight exp(cosine /
-        # temperature).
-        reference = KNeighborsClassifier(k, metric='cosine', weights=lambda distance: np.exp((1 - distance) / 0.07))
-        expected = 100 * reference.fit(x, train.y).score(x_test, test.y)
-        assert 100 * right.double().mean().item() == pytest.approx(expected, abs=1e-4)
+def plain_votes(train: Features, test: Features, k: int, temperature: float) -> np.ndarray:
+    search = NearestNeighbors(n_neighbors=k, metric='cosine', algorithm='brute')
+    distances, rows = search.fit(train.x.double()).kneighbors(test.x.double())
+    predicted = []
+    for of_image, neighbors in zip(distances, rows):
+        votes = np.zeros(int(train.y.max()) + 1)
+        for distance, row in zip(of_image, neighbors):
+            votes[train.y[row]] += np.exp((1 - distance) / temperature)
+        predicted.append(votes.argmax())
+    return np.array(predicted)
 
 
-def test_blocks_equal_the_full_similarity_matrix(digits, monkeypatch):
+@pytest.mark.parametrize('k, temperature', [(1, 0.07), (20, 0.07), (50, 1.0)])
+def test_knn_equals_an_exact_search(digits, monkeypatch, k, temperature):
+    monkeypatch.setattr(module, 'BANK_BLOCK', 300)
+    monkeypatch.setattr(module, 'QUERY_BLOCK', 200)
+    predicted = knn_predictions(*digits, [k, 3], temperature)
+    assert (predicted[k].numpy() == plain_votes(*digits, k, temperature)).all()
+    assert (predicted[3].numpy() == plain_votes(*digits, 3, temperature)).all()
+
+
+def test_scale_of_features_does_not_matter(digits):
     train, test = digits
-    monkeypatch.setattr(neighbors, 'QUERY_BLOCK', 100)
-    monkeypatch.setattr(neighbors, 'BANK_BLOCK', 37)
-    similarity, position = neighbors.nearest(test.x, train.x, 50)
-    queries, bank = (
-        part.x.double().numpy() / np.linalg.norm(part.x.double(), axis=1, keepdims=True) for part in (test, train)
-    )
-    whole = queries @ bank.T
-    np.testing.assert_allclose(similarity, -np.sort(-whole, axis=1)[:, :50], atol=1e-5)
-    similarities = np.take_along_axis(whole, position.numpy(), axis=1)
-    np.testing.assert_allclose(similarities, similarity, atol=1e-5)
-    assert all(len(set(row)) == 50 for row in position.tolist())
+    for scale in (1e-25, 1e25):
+        scaled = Features(train.x * scale, train.y)
+        assert torch.equal(nearest(test.x, scaled.x, 5)[1], nearest(test.x, train.x, 5)[1])
 
 
-def test_near_neighbor_outvotes_two_far_ones():
-    for temperature, apart in ((0.07, 0.1), (1e-4, 0.001)):
-        near = torch.tensor([[1.0, 1 - apart, 1 - apart]], dtype=torch.float64)
-        scores = neighbors.vote(near, torch.tensor([[1, 0, 0]]), 3, temperature)
-        np.testing.assert_allclose(scores[0], [2 * np.exp(-apart / temperature), 1, 0], rtol=1e-5)
-
-
-def test_k_above_the_count_uses_all_images(digits):
-    right, expected = (knn.knn_right(*digits, ks=[20, k]) for k in (5000, 1200))
-    assert list(right) == list(expected) == [20, 1200]
-    assert all(right[k].equal(expected[k]) for k in right)
-
-
-def test_first_k_stays_first_above_the_count(digits):
-    assert list(knn.knn_right(*digits, ks=[5000, 20])) == [len(digits[0].x), 20]
+def test_large_k_means_all_training_images():
+    train = Features(torch.eye(3), torch.tensor([0, 1, 1]))
+    assert knn_right(train, train, [200])[200].all()
