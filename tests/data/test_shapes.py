@@ -6,13 +6,7 @@ import torch
 from harness.errors import raises_code
 from PIL import Image
 
-<<<<<<< HEAD
-from mmairl.data.dense import Scenes
-from mmairl.data.scenes import FAR, NEAR, RADIUS
 from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Digits, Shapes, draw_image, draw_shapes
-=======
-from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Digits, Shapes, contrasting, draw_image
->>>>>>> ba69bfa5 (Rewrite evaluation with one leak check, one identity and checked features)
 
 
 @pytest.fixture(autouse=True)
