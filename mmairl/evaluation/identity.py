@@ -136,10 +136,10 @@ def _digest_of_file(path: str, size: int, changed: int) -> str:
         return hashlib.file_digest(file, 'sha256').hexdigest()[:16]
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Collection[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of the packages that can change scores."""
     found = {'cuda': str(torch.version.cuda)}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
