@@ -65,7 +65,7 @@ def pretrain(
         network: A module to train instead of the ResNet-18. It maps images to pooled features or a feature map.
             Cannot be combined with `weights`.
         views: Augmentations of each view. Default: those of the method. For images that are not photographs, choose
-            'satellite', 'microscopy', 'medical_grey' or 'documents' (mmairl/data/view_sets.yaml explains these choices). For
+            'satellite', 'microscopy', 'medical_gray' or 'documents' (configs/_base_/views explains these choices). For
             custom augmentations, pass one list of transforms per view. A transform is a config, an object of torchvision v2
             or albumentations, or a function of a tensor of shape (C, H, W).
         seed: Random seed. Runs with the same seed are bit-identical on a CPU.

@@ -1,5 +1,6 @@
 """Suggest a config for custom images and hardware, with a reason for each setting."""
 
+import copy
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -18,13 +19,14 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
 from mmairl.config import PREFIX, home, load_config, override, python_text, walk
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.view_sets import DOMAINS, named_views, reasons
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.protocol import default_device
 from mmairl.hardware import cores
 from mmairl.registry import DATASETS, MODELS
 
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
+# The kinds of images for which configs/_base_/views has a file with transforms and their reasons.
+DOMAINS = ('satellite', 'microscopy', 'medical_gray', 'documents')
 FEWEST = 64  # smallest number of images that `suggest` accepts
 LARGE = 1_000_000  # smallest number of images for which queue length, prototypes and epochs are those of the papers
 CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
@@ -52,7 +54,7 @@ class Request:
         size: Side of the largest crop in pixels.
         batch: Images per step. Default: depends on the number of images.
         workers: Number of processes that load images for one GPU. Default: one per core, divided among the GPUs, at most 16.
-        views: Name of a set of augmentations in data/view_sets.yaml. In each view, the set replaces all augmentations after
+        views: Name of a set of augmentations in configs/_base_/views. In each view, the set replaces all augmentations after
             the crop.
 
     Raises:
@@ -113,6 +115,22 @@ class Choice:
             for reason in self.reasons
         ]
         return '\n'.join([*comments, python_text(cfg)])
+
+
+def named_views(name: str, like: Sequence) -> tuple[list[list[dict]], list[tuple[dict, str]]]:
+    """Return views for a kind of images, and its transforms with the reasons for them.
+
+    Each view consists of the crop of the view in `like`, followed by the transforms for `name`.
+    """
+    if name not in DOMAINS:
+        raise UserError(
+            f"views: unknown name ('{name}'){closest(name, DOMAINS)}; set one of {', '.join(DOMAINS)}",
+            code='unknown-views',
+        )
+    cfg = load_config(f'{PREFIX}_base_/views/{name}.py')
+    crops = [[step for step in view if step['type'] == 'RandomResizedCrop'] for view in like]
+    views = [[*crop, *copy.deepcopy(cfg[name])] for crop in crops]
+    return views, list(zip(cfg[name], cfg[f'{name}_reasons']))
 
 
 def config_for(
@@ -365,8 +383,8 @@ def _data(request: Request, base: Config) -> Choice:
         'the health page shows that the training waits for data, use more workers.'
     ]
     if request.views:
-        views = named_views(request.views, like=views)
-        for step, why in reasons(request.views):
+        views, reasons = named_views(request.views, views)
+        for step, why in reasons:
             texts.append(f'customary, for {request.views}: {step["type"]}, because {why}.')
     else:
         texts.append(

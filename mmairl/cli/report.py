@@ -101,7 +101,7 @@ def views(
         root: read images here (default: train_dataloader.dataset.root)
         seed: set the seed for the choice of images and for their views (default: 0)
         out: write this page (default: work_dirs/views/CONFIG.html)
-        cfg_options: override config keys, such as train_dataloader.dataset.views=documents (default: none)
+        cfg_options: override config keys, such as train_dataloader.dataset.root=images (default: none)
     """
     from mmairl.config import load_config
     from mmairl.engine.checks import check_config

@@ -9,7 +9,6 @@ from mmengine.config import Config
 from mmairl.engine.run import register
 from mmairl.study import cost as module
 from mmairl.study.cost import checkpoint_bytes, work_per_image
-from mmairl.study.factors import factors_of
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row
 
@@ -79,13 +78,6 @@ def test_plan_counts_all_kept_checkpoints(cfg, hook, expected):
     assert cfg.train_cfg.max_epochs == 12
     cfg.default_hooks.checkpoint = hook
     assert module.kept_checkpoints(cfg) == expected
-
-
-def test_named_views_have_a_size(cfg):
-    cfg.train_dataloader.dataset.views = 'satellite'
-    cfg.model.data_preprocessor.views = None
-    assert module.view_sizes(cfg) == [224, 224]
-    assert factors_of(cfg)['augmentation'].startswith('crop 0.2')
 
 
 def test_plan_imports_neither_pages_nor_scipy():
