@@ -16,7 +16,7 @@ import msgspec
 
 from mmairl.cli.main import COMMANDS, parser_for, summary_of
 from mmairl.cli.report import PAGES
-from mmairl.study import claims, scale, search, slurm, spec
+from mmairl.study import scale, study, tune
 
 DOCS = Path(__file__).parent
 # Some commands have a separate parser for each of these first arguments. The empty tuple means the parser without them.
@@ -25,14 +25,12 @@ FORMS = {
 }
 STRUCTS = {
     struct.__name__: struct
-    for module in (spec, search, scale, slurm)
+    for module in (study, tune, scale)
     for struct in vars(module).values()
     if isinstance(struct, type)
     and issubclass(struct, msgspec.Struct)
     and struct.__module__ == module.__name__
 }
-# The forms of a claim's test are not listed here, because reference/claims.md describes them.
-STRUCTS['Claim'] = claims.Claim
 CLI = """# Command line
 
 Every command is `mmairl COMMAND`, or `python tools/COMMAND.py` in a clone. This page is generated from the commands' parsers
@@ -121,8 +119,6 @@ def type_words(kind: object) -> str:
     )
     if origin is typing.Literal:
         return ' or '.join(f'`{part}`' for part in parts)
-    if claims.Difference in parts:
-        return '[a form](claims.md)'
     if origin in (typing.Union, types.UnionType):
         return ' or '.join(
             dict.fromkeys(type_words(part) for part in parts if part is not types.NoneType)

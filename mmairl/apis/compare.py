@@ -15,27 +15,19 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config, override, write_config
 from mmairl.engine.run import register
 from mmairl.errors import UserError
-from mmairl.evaluation.sets import own_groups
+from mmairl.evaluation.metrics import unpacked
 from mmairl.hardware import cores
-from mmairl.io import write_json
-from mmairl.registry import DATASETS
-from mmairl.report.table import html_table
+from mmairl.io import read_json, write_json
 from mmairl.study.collect import collect
-from mmairl.study.external import require_distinct_models, require_networks
-from mmairl.study.fairness import at_scale
-from mmairl.study.pages.study_page import write_study_page
-from mmairl.study.pages.study_tables import columns, markdown, table_lines
-from mmairl.study.planner import prepare_runs
-from mmairl.study.run_study import complete_runs
+from mmairl.study.fairness import prepare
+from mmairl.study.page import score_table, write_results
+from mmairl.study.pool import complete_runs
+from mmairl.study.runs import Measured, lay_out
 from mmairl.study.scale import Scale
-from mmairl.study.spec import Row, Study
-from mmairl.study.statistics.noise import recognized_images
-from mmairl.study.statistics.paired_images import compare_images, paired_lines
-from mmairl.study.task_names import require_known
+from mmairl.study.statistics.contrasts import LEVEL
+from mmairl.study.statistics.paired_images import compare_images
+from mmairl.study.study import Row, Source, Study
 
-UNCHANGED = Scale(
-    text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',)
-)
 # Training and test images are each read from the first of these folders that exists.
 FOLDERS = {'train': ('train',), 'test': ('test', 'val')}
 
@@ -53,17 +45,12 @@ class ComparedCheckpoints:
     page: Path
 
     def __str__(self) -> str:
-        return '\n'.join([markdown(self.record), *self.record.get('paired_images', ())])
+        return '\n'.join(
+            [score_table(self.record).markdown(), *self.record.get('paired_images', ())]
+        )
 
     def _repr_html_(self) -> str:
-        heads = columns(self.record)
-        rows = []
-        for line in table_lines(self.record):
-            cells = [
-                f'{cell.value} {cell.spread} (n = {cell.n}) {cell.change}' for cell in line.cells
-            ]
-            rows.append((line.row['name'], cells))
-        return html_table([head.label for head in heads], rows)
+        return score_table(self.record).html()
 
 
 def compare(
@@ -117,45 +104,45 @@ def compare(
     configs = {}
     for name, paths in networks.items():
         row = external_row(name, paths, out / 'configs', base=rows[0] if rows else None)
-        configs[name] = config_of(row.weights[0], data, config, options)
+        configs[name] = config_of(row.files[0], data, config, options)
         rows.append(row)
-    # The tasks are checked only after the configs were loaded, because configs may register protocols.
-    require_known(tasks)
-    require_distinct_models(rows, configs)
-    require_networks(rows, configs)
     question = 'Which recipe scores higher on the same tasks and the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     for row in rows:
         write_config(configs[row.name], Path(row.config))
-    study, configs, left_out = at_scale(study, UNCHANGED, tasks)
-    runs = prepare_runs(study, configs, study.seeds, tasks, out)
+    prepared = prepare(study, Scale(), tasks, out)
+    runs = lay_out(prepared)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
-    record = collect(study, configs, UNCHANGED, runs, out, left_out)
-    if lines := compared_images(record, rows, configs, out):
+    record = collect(prepared, runs)
+    if lines := compared_images(record, rows, out):
         record['paired_images'] = lines
         write_json(out / 'study.json', record)
-    return ComparedCheckpoints(record, write_study_page(record, out / 'page.html'))
+    return ComparedCheckpoints(record, write_results(record, out))
 
 
-def compared_images(
-    record: Mapping[str, Any], rows: Sequence[Row], configs: Mapping[str, Config], out: Path
-) -> list[str]:
+def compared_images(record: Mapping[str, Any], rows: Sequence[Row], out: Path) -> list[str]:
     """Return the lines of text that compare two checkpoints image by image.
 
     The list is empty unless there are exactly two recipes with one checkpoint each.
     """
-    if [len(row.weights) for row in rows] != [1, 1]:
+    if [len(row.files) for row in rows] != [1, 1]:
         return []
-    described = {row['name']: row for row in record['rows']}
-    test_set = DATASETS.build(configs[rows[0].name].evaluation.test)
-    groups = own_groups(configs[rows[0].name], test_set)
-    found = {}
+    one, other = (row.name for row in rows)
+    lines = []
     for metric in record['metrics']:
-        answers = [recognized_images(described[row.name], metric['key'], out) for row in rows]
-        sizes = {None if answer is None else len(answer) for answer in answers}
-        if sizes == {len(test_set)}:
-            found[metric['label']] = compare_images(*(answer > 0.5 for answer in answers), groups)
-    return paired_lines(*(row.name for row in rows), found)
+        answers = []
+        for row in record['rows'][:2]:
+            path = out / row['runs'][0]['folder'] / f'{metric["key"]}.json'
+            answers.append(read_json(path, Measured).right if path.is_file() else None)
+        if None not in answers:
+            found = compare_images(*map(unpacked, answers))
+            decided = 'differ' if found.p <= LEVEL else 'are not shown to differ'
+            lines.append(
+                f'{metric["label"]}: {found.only_second} of {found.images} images are recognized only by {other} and '
+                f'{found.only_first} only by {one} (exact test, p = {found.p:.3g}). The two files {decided} on images '
+                'from this distribution. The test does not compare training recipes.'
+            )
+    return lines
 
 
 def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Row | None) -> Row:
@@ -166,17 +153,12 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
             "['seed0.pth', 'seed1.pth']",
             code='no-checkpoint-list',
         )
-    weights = {number: str(path) for number, path in enumerate(paths)}
-    slug = Row(name, '').slug
-    if not slug:
-        raise UserError(
-            f"compare: the name '{name}' has no letters or digits for a file name; choose another name",
-            code='bad-name',
-        )
+    files = {number: str(path) for number, path in enumerate(paths)}
     comparison = {}
     if base is not None:
         comparison = dict(against=base.name, factor=f'{name} in place of {base.name}')
-    return Row(name, str(configs / f'{slug}.yaml'), weights=weights, **comparison)
+    slug = Row(name, '').slug
+    return Row(name, str(configs / f'{slug}.yaml'), source=Source(files=files), **comparison)
 
 
 def config_of(

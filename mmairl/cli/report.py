@@ -48,11 +48,11 @@ def study(folder: Path, *, figures: Path | None = None) -> None:
             Markdown and CSV (default: write FOLDER/page.html)
     """
     from mmairl.io import read_json
-    from mmairl.study.pages.study_page import write_figures, write_study_page
+    from mmairl.study.page import write_figures, write_results
 
     record = read_json(folder / 'study.json')
     if not figures:
-        print(write_study_page(record, folder / 'page.html'))
+        print(write_results(record, folder))
         return
     if not write_figures(record, figures):
         raise UserError(

@@ -13,14 +13,13 @@ def transfer(
     part: Part = 'student',
     gpus: Positive = 1,
     normrescale: str | None = None,
-    beside: str = 'mocov2plus_sgd',
     work_dir: Path | None = None,
     data: Path = Path('.'),
 ) -> None:
     """Train detectors and segmenters from a checkpoint, on the tasks of the papers' tables
 
     Tasks whose data is missing are skipped, and the missing folders are listed. After an interruption, the same command
-    resumes. The resulting table compares the scores with published scores.
+    resumes.
 
     Args:
         checkpoint: start from this checkpoint in any known format
@@ -29,20 +28,17 @@ def transfer(
         part: choose the network in the checkpoint
         gpus: use N GPUs, or N CPU processes if there is no GPU
         normrescale: first rescale the backbone to the weight norms of this checkpoint (default: keep the weights)
-        beside: compare with this row of Tab. 1 and 2 of Huang et al. 2022, or with TABLE/ROW of another table
         work_dir: write the runs and the table here (default: work_dirs/transfer/RUN_CKPT_PART)
         data: read the data sets in the folder `data` of this folder (default: the current folder)
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.engine.run import register
     from mmairl.report.table import print_table, save_table
-    from mmairl.study.published import row
     from mmairl.transfer.execute import Place, run_task, write_start
     from mmairl.transfer.tasks import TASKS, chosen, lacking, require_platform, task_config
 
     register()
     names = chosen(tasks, rescaled=normrescale is not None)
-    published = row(beside)
     present = []
     for name in names:
         if absent := lacking(TASKS[name], data):
@@ -69,11 +65,7 @@ def transfer(
     for name in present:
         measured |= run_task(name, start, depth, place)
     columns = [column for name in names for column in TASKS[name].scores]
-    rows = [(column, measured.get(column), published.get(column)) for column in columns]
-    header = ('measured', f'published, {beside}')
-    cells = [
-        (name, ['' if value is None else f'{value:.1f}' for value in values])
-        for name, *values in rows
-    ]
-    print_table(header, cells, 'transfer, in percent')
-    print(save_table(('column', *header), rows, place.work_dir / 'table'))
+    rows = [(column, measured.get(column)) for column in columns]
+    cells = [(name, ['' if value is None else f'{value:.1f}']) for name, value in rows]
+    print_table(('measured',), cells, 'transfer, in percent')
+    print(save_table(('column', 'measured'), rows, place.work_dir / 'table'))

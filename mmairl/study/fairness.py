@@ -1,222 +1,225 @@
-"""The fairness check: raise an error if compared rows differ in settings that the study does not declare.
-
-A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with different options. A scale is a set of changes that make all configs of a study smaller.
-"""
+"""The fairness check: raise an error if compared rows differ in settings that the study does not declare."""
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from itertools import chain, product
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
+from mmengine.config import Config
 
+from mmairl.checkpoints.read import read_backbone, weights_file
+from mmairl.checkpoints.released import is_released, released_file
+from mmairl.config import by_key, walk
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import settings_for
-from mmairl.evaluation.sets import held_out
-from mmairl.study.external import compare_stated, require_distinct_models
-from mmairl.study.factors import Configs, changed, same_run
-from mmairl.study.fork_rows import require_forkable
-from mmairl.study.scale import Scale, load_row, read_once, resolve
-from mmairl.study.search import own_value, searched_keys
-from mmairl.study.spec import Row, Study
-from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
+from mmairl.evaluation.backbone import tensors_of_config
+from mmairl.evaluation.identity import weights_identity
+from mmairl.io import read_json
+from mmairl.study.scale import Scale, description, read_once, resolve
+from mmairl.study.study import Row, Study
+from mmairl.study.tasks import is_measured, require_known
 
+# The keys of a config that affect what a training run computes.
+TRAINING = (
+    'model', 'load_from', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks',
+    'total_batch_size', 'custom_hooks', 'fast',
+)  # fmt: skip
 # The transforms of views have one config key if the data loader applies them, and another if the device does. A row that
 # declares the first key also declares the second one.
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
-NULL_ROWS = dict(pixels='raw pixels', random='random initialisation')
-CHECKS = {  # the checks of finished runs, each with the key whose value must be equal in the records of all runs
+UNTRAINED = dict(pixels='raw pixels', random='random initialization')
+# A row that declares one of these keys can differ in anything below it, so its list of differences proves little.
+BLANKET = ('model', 'optim_wrapper', 'train_dataloader')
+MODELS = 'models.json'  # the digests of the checkpoint files of a study
+FileDigest = tuple[int, int, str]
+CHECKS = {  # the properties that finished runs of all rows should share, each with its key in the record of a run
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
-    'evaluation': 'evaluation',
-    'software': 'versions',
-    'code': 'git',
+    'commit': 'commit',
+    'source of mmairl': 'source',
+    'packages': 'versions',
 }
 
-Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each row
+
+@dataclass(frozen=True)
+class Prepared:
+    """A study at one scale, which has passed the fairness check.
+
+    Args:
+        study: The study, with the seeds to run.
+        configs: The config of each row, by the row's name.
+        tasks: The study's tasks at this scale.
+        out: The folder of the runs and the study page.
+        scale: The name of the scale, and what the study trains on.
+        notes: Sentences about the study at this scale, such as rows that are left out.
+        command: The command line of the study, without seeds.
+        tuned: The options of each row, by row and seed, which a search has chosen.
+        models: The size, modification time and model digest of each checkpoint file in `from: {files}`, by path.
+    """
+
+    study: Study
+    configs: Mapping[str, Config]
+    tasks: Sequence[str]
+    out: Path
+    scale: tuple[str, str] = ('', '')
+    notes: Sequence[str] = ()
+    command: Sequence[str] = ()
+    tuned: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
+    models: Mapping[str, FileDigest] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        return {row.name: row for row in self.study.rows}
 
 
-def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, Configs, list[str]]:
-    """Apply a scale to a study: change the configs, leave out rows that become equal, and add the scale's untrained rows.
+def prepare(
+    study: Study,
+    scale: Scale,
+    tasks: Sequence[str],
+    out: Path,
+    command: Sequence[str] = (),
+) -> Prepared:
+    """Apply a scale to a study, leave out rows that become equal, add untrained rows, and check that rows are comparable.
 
     A row is left out if its runs would equal the runs of an earlier row at this scale, because a difference between the
-    scores of the two rows would be pure noise. A factor of a factorial design is left out if its levels become equal at
-    the scale.
+    scores of the two rows would be pure noise.
 
-    Returns:
-        The study at this scale, the config of each row by name, and a sentence about each row or factor that is left out.
+    Raises:
+        UserError: If the study names an unknown task, if a checkpoint is listed twice, or if two rows differ in an undeclared
+            setting.
     """
     read_once.cache_clear()
-    study, left_out = without_empty_factors(study, scale)
     configs = {row.name: resolve(row, scale) for row in study.rows}
-    require_unscaled(study, configs, scale)
-    require_distinct_models(study.rows, configs)
-    require_forkable(study.rows, configs)
-    equal = equal_rows(study, configs)
+    equal = equal_rows(study.rows, configs)
+    notes = []
     for name, same in equal.items():
-        left_out.append(
-            f"'{name}' is left out: at the scale {scale.name}, its runs would equal those of '{same}'"
+        notes.append(
+            f"'{name}' is left out, because its runs would equal those of '{same}' at this scale"
         )
     rows = [_renamed(row, equal) for row in study.rows if row.name not in equal]
-    comparable = sum(row.trains for row in rows) > 1
-    if equal and (study.design or not comparable):
+    if equal and (study.cross or len(rows) < 2):
         raise UserError(
-            f'{study.name or study.title}: too few rows are left for a comparison at this scale ({left_out[0]}); choose '
-            'another scale',
+            f'{study.name or study.title}: too few rows are left for a comparison ({notes[0]}); choose another scale',
             code='nothing-to-compare',
         )
-    rows += null_rows(rows, scale, tasks)
+    # The tasks are checked after the configs are loaded, because configs may register further protocols.
+    require_known(tasks)
+    rows += untrained_rows(rows, scale, tasks)
     configs = {row.name: configs.get(row.name, configs[rows[0].name]) for row in rows}
-    require_clean_choices(study, configs, tasks)
-    looks = []
-    for look in study.look:
-        looks.append(replace(look, rows=tuple(equal.get(name, name) for name in look.rows)))
-    return replace(study, rows=tuple(rows), look=tuple(looks)), configs, left_out
+    study = msgspec.structs.replace(study, rows=tuple(rows))
+    trained = {row.name: configs[row.name] for row in rows if not row.untrained}
+    prepared = Prepared(
+        study, configs, tasks, out, (scale.name, description(scale, trained)), notes, command
+    )
+    require_fair(compare_configs(prepared))
+    return replace(prepared, models=distinct_models(prepared))
 
 
-def require_unscaled(study: Study, configs: Configs, scale: Scale) -> None:
-    """Raise an error if the scale changes a key that the study lists in `unscaled`.
-
-    The study's question is about these keys, so the result at such a scale would not answer the question.
-    """
-    for row, key in product(study.rows, study.unscaled):
-        full, scaled = (own_value(cfg, key) for cfg in (load_row(row), configs[row.name]))
-        if json.dumps(full, default=str) != json.dumps(scaled, default=str):
-            raise UserError(
-                f"{study.name or study.title}: the study's question is about {key}, but the scale {scale.name} changes this "
-                f"key in the row '{row.name}'; choose a larger scale, such as in1k",
-                code='scale-changes-question',
-            )
-
-
-def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
-    """Find the rows whose runs would equal those of an earlier row.
-
-    Returns:
-        For each of these rows, the name of the earlier row.
-    """
+def equal_rows(rows: Sequence[Row], configs: Mapping[str, Config]) -> dict[str, str]:
+    """Return, for each row whose runs would equal those of an earlier row, the name of the earlier row."""
     first: dict[Hashable, str] = {}
     equal: dict[str, str] = {}
-    for row in study.rows:
+    for row in rows:
         row = _renamed(row, equal)
-        key: Hashable = row.rescaled or row.along
-        if row.weights:
-            key = row.name
-        elif not key:
-            run = same_run(configs[row.name])
-            changes_trunk = row.fork and run != same_run(configs[row.fork.of])
-            key = (row.untrained, str(row.search), run, row.fork if changes_trunk else None)
-        same = first.setdefault(key, row.name)
+        cfg = configs[row.name]
+        source = msgspec.json.encode(row.source) if row.source else row.untrained
+        measuring = {key: cfg.get(key) for key in ('evaluation', 'recipes', 'randomness')}
+        run = json.dumps({**_training_keys(cfg), **measuring}, sort_keys=True, default=str)
+        same = first.setdefault((source, run), row.name)
         if same != row.name:
             equal[row.name] = same
     return equal
 
 
-def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[Row]:
-    """Return the untrained baseline rows that a scale adds to every study, if one of the tasks can measure them."""
-    base = Row('', rows[0].config, rows[0].options, factor='no training')
-    existing = {row.untrained for row in rows}
-    added = []
-    for kind in scale.floor:
-        if kind not in existing and any(is_measured(kind, task) for task in tasks):
-            added.append(replace(base, name=NULL_ROWS[kind], untrained=kind))
-    return added
-
-
-def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
-    """Raise an error if a search or a task would choose its settings by test images.
-
-    This check reads only the configs. Later, the worker process of each run also checks that no test image is among the
-    images by which settings are chosen.
-    """
-    for cfg in configs.values():
-        chosen_on = [cfg] if study.search else []
-        for task in filter(is_local, tasks):
-            data = data_of(task) or cfg
-            protocol = settings_for(protocol_of(task), data)
-            if protocol.chooses(data, trials=task in study.tune):
-                chosen_on.append(data)
-        for data in chosen_on:
-            if {'train', 'test'} <= data.get('evaluation', {}).keys():
-                held_out(data.evaluation)
-
-
-def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:
-    """Remove the factors of a factorial design whose levels are equal at this scale.
-
-    If this would remove all factors, none is removed. `at_scale` then detects the rows that become equal.
-
-    Returns:
-        The study without these factors, and a sentence about each of them.
-    """
-    if not study.cross:
-        return study, []
-    base = study.rows[0]
-    empty = []
-    for factor in study.cross.factors:
-        levels = [base.options | options for options in factor.levels.values()]
-        runs = {same_run(resolve(replace(base, options=level), scale)) for level in levels}
-        if len(runs) == 1:
-            empty.append(factor.name)
-    if len(empty) in (0, len(study.cross.factors)):
-        return study, []
-    cross = study.cross.without(empty)
-    reason = f'is left out: at the scale {scale.name}, its levels are the same'
-    left_out = [f"the factor '{name}' {reason}" for name in empty]
-    return replace(study, cross=cross, rows=tuple(cross.rows())), left_out
-
-
 def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
-    """Replace a row's references to rows that are left out by references to the rows that they equal.
-
-    Args:
-        row: The row.
-        equal: For each row that is left out, the name of the earlier row that it equals.
-    """
-    others = {key: equal.get(name, name) for key, name in row.others.items()}
-    changes: dict[str, Any] = dict(against=equal.get(row.against, row.against))
-    for key in ('rescaled', 'along', 'fork'):
-        if created := getattr(row, key):
-            changes[key] = replace(created, **others)
-    return replace(row, **changes)
+    """Replace a row's references to rows that are left out by references to the rows that they equal."""
+    source = row.source
+    if source and source.row:
+        source = msgspec.structs.replace(source, row=equal.get(source.row, source.row))
+    against = equal.get(row.against, row.against)
+    return msgspec.structs.replace(
+        row, against=None if against == row.name else against, source=source
+    )
 
 
-def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
+def untrained_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> Iterator[Row]:
+    """Yield the untrained rows that a scale adds to every study, if one of the tasks can measure them."""
+    existing = {row.untrained for row in rows}
+    for kind in scale.untrained:
+        row = Row(
+            UNTRAINED[kind], rows[0].config, rows[0].options, factor='no training', untrained=kind
+        )
+        if kind not in existing and any(is_measured(row, task) for task in tasks):
+            yield row
+
+
+def changed(one: Config, two: Config) -> list[str]:
+    """Return the dotted keys in which two configs differ, if the keys affect training."""
+    return sorted(_differences(_training_keys(one), _training_keys(two), ''))
+
+
+def _training_keys(cfg: Config) -> dict[str, Any]:
+    keys = {}
+    for key, value in cfg.to_dict().items():
+        if key in TRAINING and value is not None:
+            keys[key] = value
+    for hook in ('checkpoint', 'logger'):  # These hooks do not affect what a run computes.
+        keys.get('default_hooks', {}).pop(hook, None)
+    for path, value in list(walk(keys)):
+        if path[-1:] == ('views',) and isinstance(value, list | tuple):
+            for view in value:
+                if isinstance(view, list):
+                    view[:] = [step for step in view if step.get('p') != 0]
+    return keys
+
+
+def _differences(one: object, two: object, path: str) -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in one.keys() | two.keys():
+            yield from _differences(one.get(key), two.get(key), f'{path}.{key}'.lstrip('.'))
+    elif one != two:
+        yield path
+
+
+def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
     """Compare the config of each row with the config of the row in its `against`.
 
     Returns:
-        A record for each pair of rows. `declared` has the keys that the row declares. `found` has the keys in which the
-        configs differ. `searched` has the keys whose values are tuned by the search in both rows. `undeclared` has the keys
-        that differ although they are neither declared nor searched in both rows. If a row has external checkpoints, the
-        factors that their authors state are compared in place of config keys. `unknown` has the factors that are unknown for
-        one or both of the rows.
+        A record for each pair of rows. `found` has the keys in which the configs differ. `undeclared` has those that the row
+        does not declare and that the study does not tune. `blanket` has the declared keys that cover whole parts of a config.
+        The training settings of checkpoint files are unknown, so their rows are not compared.
     """
-    rows = {row.name: row for row in study.rows}
-    searched = searched_keys(study.search, study.rows, configs)
+    rows = prepared.rows
     compared = []
-    for row in study.rows:
+    for row in prepared.study.rows:
         if not row.against:
             continue
         base = rows[row.against]
-        unknown: list[str] = []
-        if row.weights or base.weights:
-            differing, unknown = compare_stated(row, base, configs)
-        else:
-            differing = changed(configs[base.name], configs[row.name])
-        both = searched[row.name] & searched[base.name]
-        comparison = dict(
-            row=row.name,
-            on=base.name,
-            declared=list(row.declares),
-            found=differing,
-            searched=sorted(both),
-            undeclared=[key for key in differing if not (key in both or is_declared(key, row))],
-            unknown=unknown,
+        unknown = bool(row.files or base.files)
+        found = [] if unknown else changed(prepared.configs[base.name], prepared.configs[row.name])
+        tuned = tuned_keys(prepared, row) & tuned_keys(prepared, base)
+        undeclared = [key for key in found if key not in tuned and not is_declared(key, row)]
+        blanket = [key for key in row.declares if key in BLANKET]
+        compared.append(
+            dict(
+                row=row.name,
+                on=base.name,
+                found=found,
+                undeclared=undeclared,
+                blanket=blanket,
+                unknown=unknown,
+            )
         )
-        compared.append(comparison)
     return compared
+
+
+def tuned_keys(prepared: Prepared, row: Row) -> set[str]:
+    """Return the keys of a row's config that the study tunes."""
+    if not prepared.study.tune or not row.trains:
+        return set()
+    return set(prepared.study.tune.keys) & by_key(prepared.configs[row.name]).keys()
 
 
 def is_declared(key: str, row: Row) -> bool:
@@ -226,7 +229,7 @@ def is_declared(key: str, row: Row) -> bool:
     return any(path.startswith(prefixes) for path in paths)
 
 
-def require_fair(compared: Sequence[dict[str, Any]]) -> None:
+def require_fair(compared: Sequence[Mapping[str, Any]]) -> None:
     """Raise an error if a row has undeclared differences from the row in its `against`."""
     for entry in compared:
         if entry['undeclared']:
@@ -237,44 +240,84 @@ def require_fair(compared: Sequence[dict[str, Any]]) -> None:
             )
 
 
-def after(results: Results) -> list[dict[str, Any]]:
-    """Check that the finished runs of all rows agree in the number of images seen, steps, evaluation, software and code.
+def distinct_models(prepared: Prepared) -> dict[str, FileDigest]:
+    """Return the digests of all checkpoint files in `from: {files}`. A file that has not changed is not read again.
 
-    The check of the code fails if a run did not record the source code of its training or of a task. Each module outside
-    the package has a check of its own.
+    Raises:
+        UserError: If a file does not fit the network of its row, or if two files contain the same model, which would count as
+            two independent runs.
     """
-    checks = [_equal(name, key, results) for name, key in CHECKS.items()]
-    unverified = {}
-    sources = {}
-    modules = set()
-    for row, runs in results.items():
-        parts = {part for run in runs for part in run.get('unverified', ())}
-        if parts:
-            unverified[row] = ', '.join(sorted(parts))
-        sources[row] = [run.get('sources') or {} for run in runs]
-        modules.update(*sources[row])
-    if unverified:
-        checks[-1] |= dict(equal=False, unverified=unverified)
-    return checks + [_equal(f'source of {name}', name, sources) for name in sorted(modules)]
+    stored = prepared.out / MODELS
+    known = read_json(stored, dict[str, FileDigest]) if stored.is_file() else {}
+    models: dict[str, FileDigest] = {}
+    seen: dict[str, str] = {}
+    for row in prepared.study.rows:
+        for seed in row.files:
+            path = given_file(row, seed)
+            stat = path.stat()
+            entry = known.get(str(path))
+            if not entry or entry[:2] != (stat.st_size, stat.st_mtime_ns):
+                entry = (
+                    stat.st_size,
+                    stat.st_mtime_ns,
+                    model_digest(path, prepared.configs[row.name]),
+                )
+            models[str(path)] = entry
+            name = f"'{row.name}', seed {seed}"
+            if other := seen.get(entry[2]):
+                raise UserError(
+                    f'{name} and {other} are the same model; list each model once',
+                    code='same-model',
+                )
+            seen[entry[2]] = name
+    return models
 
 
-def hidden(results: Results) -> list[dict[str, Any]]:
-    """Check that the finished runs of all rows have equal values of the factors that papers seldom print.
+def given_file(row: Row, seed: int) -> Path:
+    """Return the absolute path of a row's checkpoint file: a file, a folder with weights, or a released model.
 
-    The runs recorded these values; see `factors.hidden_factors`.
+    Raises:
+        UserError: If the file does not exist.
     """
-    recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
-    names = dict.fromkeys(chain.from_iterable(chain.from_iterable(recorded.values())))
-    checks = [_equal(name, name, recorded) for name in names]
-    for check in checks:
-        check['equal'] &= len(check['values']) == len(recorded)
-    return checks
+    name = row.files[seed]
+    path = Path(released_file(name) if is_released(name) else weights_file(name)).absolute()
+    if not path.is_file():
+        raise UserError(
+            f"row '{row.name}', seed {seed}: checkpoint does not exist ('{path}'); correct its path",
+            code='no-checkpoint',
+        )
+    return path
 
 
-def _equal(name: str, key: str, results: Results) -> dict[str, Any]:
-    """Return the record of one check: the values of a key in the runs of each row, and whether all rows agree."""
-    texts = {}
-    for row, runs in results.items():
-        if values := sorted({str(run[key]) for run in runs if key in run}):
-            texts[row] = ' / '.join(values)
-    return dict(check=name, equal=len(set(texts.values())) <= 1, values=texts)
+def model_digest(path: Path, cfg: Config) -> str:
+    """Return a digest of the model in a checkpoint, which does not depend on the file's format."""
+    return weights_identity(read_backbone(str(path), network=tensors_of_config(cfg)).weights)
+
+
+def compare_runs(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Compare properties of the finished runs of all rows, such as the number of images seen.
+
+    Returns:
+        For each property, its values in the runs of each row, and whether all rows agree. Each module outside the package
+        has an entry of its own.
+    """
+    checks = {
+        name: {row: _texts(runs, key) for row, runs in results.items()}
+        for name, key in CHECKS.items()
+    }
+    modules: dict[str, None] = {}
+    for runs in results.values():
+        for run in runs:
+            modules |= dict.fromkeys(run.get('sources') or ())
+    for module in modules:
+        digests = {row: [run.get('sources') or {} for run in runs] for row, runs in results.items()}
+        checks[f'source of {module}'] = {row: _texts(runs, module) for row, runs in digests.items()}
+    compared = []
+    for name, by_row in checks.items():
+        values = {row: text for row, text in by_row.items() if text}
+        compared.append(dict(check=name, equal=len(set(values.values())) <= 1, values=values))
+    return compared
+
+
+def _texts(runs: Sequence[Mapping[str, Any]], key: str) -> str:
+    return ' / '.join(sorted({str(run[key]) for run in runs if run.get(key) is not None}))

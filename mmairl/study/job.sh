@@ -1,41 +1,22 @@
-#!/usr/bin/env bash
-# Complete one run of a study as a Slurm job. The arguments are the folders of all runs in the job array. The file job.sh in
-# the folder of a run has the commands of this run.
-#SBATCH --nodes={{ nodes }} --ntasks-per-node={{ tasks }} --cpus-per-task={{ cpus }}
-{% if gres %}
-#SBATCH --gres={{ gres }}
-{% endif %}
-#SBATCH --output="{{ log }}" --open-mode=append
-#SBATCH --requeue --signal=B:USR1@120
-{% for option in options %}
-#SBATCH {{ option }}
-{% endfor %}
 
-run_folder=${@:SLURM_ARRAY_TASK_ID + 1:1}
-fail() { # MESSAGE EXIT_CODE
-    echo "$1" >"$run_folder/failed.txt"
-    exit "$2"
-}
-cd {{ folder }} && source {{ stopping }} ||
-    fail "error: $(hostname) cannot read mmairl, or the folder in which the study was started; use folders that all nodes share" 2
+# mmairl study appends the lines below to the cluster's header. The arguments are the folder in which the study was started, a file
+# with the folder of each run, the Python interpreter, mmairl's folder, and the pattern of error lines.
+cd "$1" && source "$4/signals.sh" || exit 2
+run_folder=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$2")
+worker=("$3" -m mmairl.study.worker "$run_folder")
 exec >>"$run_folder/log.txt" 2>&1
-job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-echo "job $job begins on $(hostname)"
-echo "$job" >"$run_folder/begun.txt"
-[[ ! -f $run_folder/failed.txt ]] || mv -f "$run_folder/failed.txt" "$run_folder/failed_before.txt"
-{% if not gres %}
-export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ cpus }}} / {{ processes }}))
-{% endif %}
-{% for line in environment %}
-{{ line }}
-{% endfor %}
-
-run() {
-    start_again "$@"
-    [[ $code != 75 ]] || go_back "$run_folder"
-    [[ $code != 0 ]] || return 0
-    words=$(tail -c 20000 "$run_folder/log.txt" | grep -E '{{ last_words }}' | tail -n 1)
-    fail "${words:-exit code $code}" "$code"
-}
-
-source "$run_folder/job.sh"
+echo "job ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID begins on $(hostname)"
+rm -f "$run_folder/failed.txt"
+# If srun received the job's signals, it would kill its tasks before they save. `setsid` starts srun in a session of its own.
+if [[ ${SLURM_NTASKS:-1} -gt 1 ]]; then
+    start_again setsid srun --kill-on-bad-exit=0 --wait=120 "${worker[@]}" --launcher slurm
+else
+    start_again "${worker[@]}"
+fi
+[[ $code != 0 ]] || start_again "${worker[@]}" --transfer "${SLURM_GPUS_ON_NODE:-1}"
+[[ $code != 75 ]] || go_back "$run_folder"
+if [[ $code != 0 ]]; then
+    words=$(tail -c 20000 "$run_folder/log.txt" | grep -E "$5" | tail -n 1)
+    echo "${words:-exit code $code}" >"$run_folder/failed.txt"
+fi
+exit "$code"

@@ -1,119 +1,147 @@
-"""The runs of a study: their folders, their states, and which of them must be completed.
+"""The runs of a study: their plan, their folders, their fingerprints and their states.
 
-A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with different options.
+A run's folder has the files config.yaml and run.json (written by the planner), trained.json and TASK.json (written by the
+worker, the process that trains and measures the run), log.txt, and failed.txt if its last start failed.
 """
 
-import re
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+import copy
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
+from mmengine.config import Config
+from msgspec import Struct
 
-from mmairl.evaluation.sources import changed_sources
-from mmairl.io import read_json, read_text, write_json
-from mmairl.study.schema import Asked, RunResult
-from mmairl.study.search import FIRST
-from mmairl.study.spec import Row
-from mmairl.study.stale import stale_reason
+from mmairl.config import config_text, flat
+from mmairl.errors import UserError
+from mmairl.evaluation.sources import key_of, outside_sources
+from mmairl.io import read_json, read_text, read_yaml, write_json, write_text
+from mmairl.study.fairness import MODELS, Prepared, given_file
+from mmairl.study.study import Row, Untrained
+from mmairl.study.tasks import is_measured
 
-# This pattern matches the line of the error that ended a run, but no line of the report that torchrun prints below it. Both
-# Python and grep use the pattern.
-LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
-CONFIG = 'the config'
-# The files with the last messages of a run's last two failed starts. The earlier start comes first.
-FAILURES = ('failed_before.txt', 'failed.txt')
+CONFIG, REQUEST, TRAINED, FAILED = 'config.yaml', 'run.json', 'trained.json', 'failed.txt'
+SOURCE = 'the source of '  # the keys of modules in a fingerprint begin with these words
 LOG_TAIL = 5000  # the number of bytes at the end of a log that are searched for its last line
-# The files of a run whose contents are shown on pages and in the terminal.
+NAMED = 4  # an error lists at most this many changed keys
+
+
+class Request(Struct, frozen=True):
+    """run.json: what the worker of a run must train and measure.
+
+    Args:
+        seed: The seed of training.
+        tasks: The tasks that measure the run.
+        fingerprint: Everything that the weights and scores depend on, apart from the package itself; see `fingerprint`.
+        untrained: The kind of an untrained row.
+        folders: The folders of the runs whose weights this run uses, by role (`row` and `anchor`).
+        at: The part of the training of `row` after which its weights are taken.
+        constant: The factor of NormRescale.
+        file: The path of an external checkpoint.
+    """
+
+    seed: int
+    tasks: tuple[str, ...] = ()
+    fingerprint: dict[str, Any] = {}
+    untrained: Untrained | None = None
+    folders: dict[str, str] = {}
+    at: str | None = None
+    constant: float | None = None
+    file: str = ''
+
+    @property
+    def trains(self) -> bool:
+        return not (self.untrained or self.folders or self.file)
+
+
+class Start(Struct, frozen=True):
+    """Digests of a run's initial backbone weights, of their shapes, and of the order of its images."""
+
+    weights: str
+    shapes: str
+    order: str | None = None
+
+
+class Trained(Struct, frozen=True, kw_only=True):
+    """trained.json: facts about the weights of a run, written when they are complete."""
+
+    fingerprint: dict[str, Any]
+    checkpoint: str
+    seconds: float = 0.0
+    device_seconds: float = 0.0
+    steps: int | None = None
+    images_seen: int | None = None
+    start: Start | None = None
+    commit: str = ''
+    source: str = ''
+    versions: dict[str, str] = {}
+    hardware: str = ''
+
+
+class Measured(Struct, frozen=True):
+    """TASK.json: the scores of one task, the task's main score first."""
+
+    scores: dict[str, float]
+    left_out: dict[
+        str, int
+    ] = {}  # how many images were unreadable and how many classes had no image
+    right: dict[str, Any] | None = None  # which test images were classified correctly
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run of a study. A run trains or creates the weights of a row from one seed, and has a folder of its own.
+    """One run of a study.
 
     Args:
         row: The row.
-        seed: The seed. For a trained row of a study with a search, it is the index of the search, plus FIRST for a trial.
+        seed: The seed.
         folder: The run's folder.
-        tasks: The tasks that measure the run.
-        needs: The folders of the runs whose weights or scores this run uses.
-        part: The role of the run. It is 'compared' if the study page compares the run with others. A search also has runs
-            with the row's own options ('published') and trials ('trial').
-        asked: The request to the worker that trains and measures the run.
-        config: The config as YAML.
+        request: The request to the run's worker.
+        cfg: The run's config.
+        needs: The runs whose weights this run uses.
     """
 
     row: Row
     seed: int
     folder: Path
-    tasks: tuple[str, ...]
-    needs: tuple[Path, ...] = ()
-    part: str = 'compared'
-    asked: Asked = field(default_factory=lambda: Asked(0))
-    config: str = ''
+    request: Request
+    cfg: Config
+    needs: tuple['Run', ...] = ()
 
     @property
     def name(self) -> str:
-        if self.part == 'trial':
-            return f'{self.row.name}, search {self.seed - FIRST}, trial {self.folder.name}'
-        published = ' as published' if self.part == 'published' else ''
-        return f'{self.row.name}, seed {self.seed}{published}'
+        return f'{self.row.name}, seed {self.seed}'
 
     @property
-    def slug(self) -> str:
-        """The name of the run without spaces, for job schedulers such as Slurm."""
-        part = {'trial': f'_trial_{self.folder.name}', 'published': '_published'}.get(self.part, '')
-        return f'{self.row.slug}_seed_{self.seed}{part}'
-
-    @property
-    def ready(self) -> bool:
-        return all((folder / 'result.json').is_file() for folder in self.needs)
-
-    @property
-    def result(self) -> RunResult | None:
-        path = self.folder / 'result.json'
-        return read_json(path, RunResult) if path.is_file() else None
+    def missing(self) -> list[str]:
+        """The tasks that have not been measured."""
+        tasks = self.request.tasks
+        return [task for task in tasks if not (self.folder / f'{task}.json').is_file()]
 
     @property
     def done(self) -> bool:
-        result = self.result
-        if result is None:
-            return False
-        return set(self.tasks) <= result.labels.keys() and not self.stale_reason
+        has_weights = self.row.untrained or (self.folder / TRAINED).is_file()
+        return bool(has_weights) and not self.missing
 
     @property
-    def stale_reason(self) -> str:
-        """The reason why the run's scores are out of date; '' if no change is known, or if there are no scores."""
-        result = self.result
-        if result is None:
-            return ''
-        return self.changed_since_start or stale_reason(self.folder, result, self.asked)
+    def ready(self) -> bool:
+        return all(run.done for run in self.needs)
 
-    @property
-    def changed_since_start(self) -> str:
-        """What has changed since the run was started: its config or the source code of a module that it imports.
-
-        The text is '' if nothing has changed.
-        """
-        config = self.folder / 'asked' / 'config.yaml'
-        if self.config and config.is_file() and read_text(config) != self.config:
-            return CONFIG
-        path = self.folder / 'asked.json'
-        if not path.is_file():
-            return ''
-        begun = read_json(path, Asked)
-        if begun.trains != self.asked.trains or _fork_epoch(begun) != _fork_epoch(self.asked):
-            return CONFIG
-        return changed_sources(begun.sources, self.asked.sources)
+    @cached_property
+    def trained(self) -> Trained | None:
+        path = self.folder / TRAINED
+        return read_json(path, Trained) if path.is_file() else None
 
     @property
     def is_running(self) -> bool:
-        """True if a process on any node has locked the run's folder."""
+        """Whether a process on any node has locked the run's folder."""
         lock = self.folder / '.lock_0'
-        if lock.is_symlink() or not lock.is_file():
+        if not lock.is_file():
             return False
         try:
             with FileLock(lock, timeout=0):
@@ -121,95 +149,182 @@ class Run:
         except Timeout:
             return True
 
+    @property
+    def change(self) -> str:
+        """What has changed since the run was started, as text; '' if nothing has changed or the run has not started."""
+        path = self.folder / REQUEST
+        begun = [TRAINED, 'last_checkpoint', *(f'{task}.json' for task in self.request.tasks)]
+        if not path.is_file() or not any((self.folder / name).is_file() for name in begun):
+            return ''
+        before = read_json(path, Request).fingerprint
+        keys = changed_keys(before, self.request.fingerprint)
+        if 'config' not in keys:
+            return ', '.join(keys)
+        stored = flat(read_yaml(self.folder / CONFIG))
+        keys = changed_keys(stored, flat(self.cfg.to_dict()))
+        more = f' and {len(keys) - NAMED} more' if len(keys) > NAMED else ''
+        return f'the config ({", ".join(keys[:NAMED])}{more})'
 
-def _fork_epoch(asked: Asked) -> int:
-    return asked.fork.epoch if asked.fork else 0
+    def state(self) -> tuple[str, str]:
+        """Return the state of the run according to its files, and a message such as the last line of its log."""
+        if self.done:
+            return 'done', ''
+        line = self._last_line()
+        if self.is_running:
+            return 'running', line
+        if (self.folder / FAILED).is_file():
+            return 'failed', read_text(self.folder / FAILED).strip()
+        if line:
+            return 'stopped', line
+        return ('missing' if self.ready else 'waiting'), ''
+
+    def _last_line(self) -> str:
+        log = self.folder / 'log.txt'
+        if not log.is_file():
+            return ''
+        with log.open('rb') as file:
+            file.seek(max(0, log.stat().st_size - LOG_TAIL))
+            return file.read().decode(errors='replace').strip().rpartition('\n')[2]
 
 
-def status(run: Run) -> tuple[str, str]:
-    """Return the state of a run according to its files, and a message such as the last line of its log."""
-    if run.done:
-        return 'done', ''
-    line = _last_line(run)
-    if run.is_running:
-        return 'running', f'{line} ({_log_age(run)} ago)' if line else ''
-    failed = run.folder / 'failed.txt'
-    if failed.is_file():
-        return 'failed', _text_of(failed)
-    if changed := run.changed_since_start or run.stale_reason:
-        return 'stale', changed
-    if run.result is not None:
-        return 'not measured', ', '.join(sorted(set(run.tasks) - run.result.labels.keys()))
-    if line:
-        return 'stopped', line
-    return ('waiting' if run.needs and not run.ready else 'not begun'), ''
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [key for key in {**before, **now} if before.get(key) != now.get(key)]
 
 
-def _last_line(run: Run) -> str:
-    log = run.folder / 'log.txt'
-    if not log.is_file():
-        return ''
-    with log.open('rb') as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL))
-        text = file.read(LOG_TAIL).decode(errors='replace').strip()
-    return text.rpartition('\n')[2]
+def plan_runs(prepared: Prepared) -> list[Run]:
+    """Return the runs of a study without writing to its folder.
+
+    The runs of all rows from the first seed come first, so that every row soon has a result. Untrained rows have one run, and
+    rows with checkpoint files have one run for each file.
+    """
+    seeds = prepared.study.seeds
+    planned: dict[tuple[str, int], Run] = {}
+
+    def plan(row: Row, seed: int) -> Run:
+        key = row.name, seed
+        if key not in planned:
+            roles = row.source.rows if row.source else {}
+            needs = {role: plan(prepared.rows[name], seed) for role, name in roles.items()}
+            planned[key] = _run(prepared, row, seed, needs)
+        return planned[key]
+
+    for number, seed in enumerate(seeds):
+        for row in prepared.study.rows:
+            if row.trains or (row.source and row.source.row):
+                plan(row, seed)
+            elif number == 0:
+                for file in row.files or (seed,):
+                    plan(row, file)
+    return list(planned.values())
 
 
-def _log_age(run: Run) -> timedelta:
-    seconds = round(time.time() - (run.folder / 'log.txt').stat().st_mtime)
-    # The age of the log would be negative if the clock of the run's node is ahead of this machine's clock.
-    return timedelta(seconds=max(0, seconds))
+def _run(prepared: Prepared, row: Row, seed: int, needs: Mapping[str, Run]) -> Run:
+    cfg = prepared.configs[row.name]
+    if options := prepared.tuned.get(row.name, {}).get(seed):
+        cfg = copy.deepcopy(cfg)
+        cfg.merge_from_dict(options)
+    source = row.source
+    file = str(given_file(row, seed)) if row.files else ''
+    kept = dict(
+        seed=seed,
+        tasks=tuple(task for task in prepared.tasks if is_measured(row, task)),
+        untrained=row.untrained,
+        folders={role: str(run.folder.absolute()) for role, run in needs.items()},
+        at=source.at if source else None,
+        constant=source.rescale.constant if source and source.rescale else None,
+        file=file,
+    )
+    settings = dict(
+        seed=seed,
+        untrained=row.untrained,
+        at=kept['at'],
+        constant=kept['constant'],
+        file=prepared.models[file][2] if file else None,
+    )
+    settings |= {role: key_of(run.request.fingerprint) for role, run in needs.items()}
+    request = Request(**kept, fingerprint=fingerprint(cfg, settings))
+    folder = prepared.out / 'runs' / row.slug / f'seed_{seed}'
+    return Run(row, seed, folder, request, cfg, tuple(needs.values()))
+
+
+def fingerprint(cfg: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that the weights and scores of a run depend on, apart from the package itself.
+
+    It has the digest of the config, the seed and the source of the weights, and the digest of each module that the config
+    imports from outside the package. The text of an assumption has no effect, so it is left out.
+    """
+    values = cfg.to_dict()
+    values.pop('assumptions', None)
+    known = {key: value for key, value in settings.items() if value is not None}
+    text = json.dumps(values, sort_keys=True, default=str)
+    return {'config': key_of(text), **known, **sources_of(cfg)}
+
+
+def sources_of(cfg: Config) -> dict[str, str]:
+    """Return a digest of each module that a config imports from outside the package."""
+    return {f'{SOURCE}{name}': digest for name, digest in outside_sources(cfg).items()}
+
+
+def lay_out(prepared: Prepared, fresh: bool = False) -> list[Run]:
+    """Plan the runs, and write each run's config and the request to its worker into the run's folder.
+
+    Args:
+        prepared: The study.
+        fresh: If true, move the folders of runs aside whose settings or sources have changed since they were started.
+
+    Raises:
+        UserError: If a run was started with other settings or sources, or if such a run is active.
+    """
+    runs = plan_runs(prepared)
+    changes = {run: change for run in runs if (change := run.change)}
+    for run, change in changes.items():
+        if not fresh or run.is_running:
+            raise UserError(
+                f'{run.name}: {change} changed after the run was started; use --fresh to move the old run aside and start it '
+                'again once it is not running, or set --out to another folder',
+                code='run-changed',
+            )
+    for run in changes:
+        set_aside(run.folder)
+    texts: dict[int, str] = {}
+    for run in runs:
+        text = texts.setdefault(id(run.cfg), '') or config_text(run.cfg)
+        texts[id(run.cfg)] = text
+        write_text(run.folder / CONFIG, text)
+        write_json(run.folder / REQUEST, run.request)
+    if prepared.models:
+        write_json(prepared.out / MODELS, prepared.models)
+    return runs
+
+
+def set_aside(folder: Path) -> None:
+    """Rename a run's folder, so that the run starts again in a new one."""
+    names = (folder.with_name(f'{folder.name}_old_{number}') for number in itertools.count(1))
+    folder.rename(next(path for path in names if not path.exists()))
+
+
+def measure_again(runs: Sequence[Run]) -> None:
+    """Remove the scores of finished runs, so that they are measured again. The weights stay."""
+    for run in runs:
+        if run.is_running:
+            raise UserError(
+                f'--remeasure: {run.name} is running; stop it, or wait until it ends',
+                code='run-active',
+            )
+    for run in runs:
+        for task in run.request.tasks:
+            (run.folder / f'{task}.json').unlink(missing_ok=True)
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that are not done, and all runs that use their results.
-
-    A run that uses the results of an unfinished run must be completed again, because these results may change.
-    """
-    selected: set[Run] = set()
-    more = {run for run in runs if not run.done}
-    while not more <= selected:
-        selected |= more
-        changing = {run.folder for run in selected}
-        more = {run for run in runs if changing & set(run.needs)}
-    return [run for run in runs if run in selected]
+    """Return the runs that are not done, each after the runs whose weights it uses."""
+    return [run for run in _in_order(runs) if not run.done]
 
 
-def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
-    """Let trials that failed twice with the same error count as the worst of their search, and return these trials.
-
-    This happens only if at least one trial of the search has finished. If all trials fail, the cause is probably not in
-    their options.
-    """
-    settled = {}
+def _in_order(runs: Sequence[Run]) -> Iterator[Run]:
+    seen: set[Run] = set()
     for run in runs:
-        is_open = run.part == 'trial' and run.result is None
-        message = is_open and repeated_failure(run.folder)
-        if message and _any_trial_finished(run.folder.parent):
-            settled[run] = message
-    # Results are written only after the loop above, which counts every trial with a result as finished.
-    for run, message in settled.items():
-        labels = {task: task for task in run.tasks}
-        result = RunResult(labels=labels, diverged=f'failed twice: {message}')
-        write_json(run.folder / 'result.json', result)
-    return list(settled)
-
-
-def _any_trial_finished(search: Path) -> bool:
-    """Return True if a trial in the search's folder has a result. Results that were moved to another folder do not count."""
-    return any(path.parent.name.isdecimal() for path in search.glob('*/result.json'))
-
-
-def repeated_failure(folder: Path) -> str:
-    """Return the last message of a run if its last two failed starts ended with the same error; else ''.
-
-    Two errors are the same even if numbers in them differ, such as the size of free memory. If a start was killed, its
-    message is the last line of its log. Such messages are the same only if their numbers are also equal.
-    """
-    before, last = (_text_of(folder / name) for name in FAILURES)
-    varying = r'[\d.]+' if re.search(LAST_WORDS, last) else '$'
-    return last if re.sub(varying, '', last) == re.sub(varying, '', before) else ''
-
-
-def _text_of(path: Path) -> str:
-    return read_text(path).strip() if path.is_file() else ''
+        for each in (*_in_order(run.needs), run):
+            if each not in seen:
+                seen.add(each)
+                yield each

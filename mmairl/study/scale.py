@@ -1,10 +1,6 @@
-"""Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows.
-
-A row of a study is one configuration, usually trained with several seeds.
-"""
+"""Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,10 @@ from msgspec.structs import replace
 
 from mmairl.config import home, load_config, override
 from mmairl.data.view_sets import expand_named_views
-from mmairl.engine.checks import check_config
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
-from mmairl.study.spec import Row, Seed, Untrained
+from mmairl.study.study import Row, Seed, Untrained
 
 # The batch size of most full-size configs. The factors in a scale's `lr` assume it.
 DEFAULT_BATCH = 1024
@@ -38,17 +33,10 @@ class Widths(Declared, frozen=True):
 class Scale(Declared, frozen=True):
     """The changes that make a full-size config smaller. `docs/reference/study_yaml.md` explains the keys."""
 
-    text: str
-    rate: float  # how many images per second one device trains on with the config `rate_of`
-    rate_source: str
-    images: int  # the number of training images
-    rate_of: str = 'mocov2plus_r50_200e.py'
-    # For each transfer task, the seconds of a training step, multiplied by the number of devices.
-    step_seconds: dict[str, float] = {}
+    text: str = ''
+    images: int = 0  # the number of training images, if the scale has images of its own
     merge: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
-    replace: dict[str, Any] = {}
-    without: tuple[str, ...] = ()
     data: dict[str, Any] | None = None
     views: dict[str, dict[str, Any]] = {}
     views_on_device: bool = False
@@ -59,10 +47,11 @@ class Scale(Declared, frozen=True):
     warm_up: int | None = None
     teacher: float = 1.0
     lr: dict[str, float] = {}
-    tasks: tuple[str, ...] = ()
-    # Most studies with fewer seeds use these seeds instead of their own; see `commands.seeds_at`.
-    seeds: tuple[Seed, ...] = ()
-    floor: tuple[Untrained, ...] = ()
+    tasks: tuple[str, ...] = ('linear',)
+    seeds: tuple[Seed, ...] = ()  # Studies with fewer seeds use these seeds instead of their own.
+    untrained: tuple[Untrained, ...] = (
+        'random',
+    )  # the untrained rows that the scale adds to every study
     name: str = ''
 
 
@@ -91,24 +80,19 @@ def resolve(row: Row, scale: Scale) -> Config:
     The scale does not change a config that has no training, or that sets `fixed_size`.
     """
     cfg = load_row(row)
-    only_measures = row.weights and 'train_dataloader' not in cfg
-    if only_measures or cfg.get('fixed_size'):
+    if 'train_dataloader' not in cfg or cfg.get('fixed_size'):
         return cfg
-    width = cfg.model.backbone.get('base_channels', FULL_WIDTH)
+    backbone = cfg.model.backbone
+    width = backbone.get('base_channels', FULL_WIDTH)
     if width < FULL_WIDTH and scale.widths:
         raise UserError(
             f"row '{row.name}': the scale {scale.name} makes full-size configs smaller, and this config is already small "
-            f"(base_channels is '{width}'); use a full-size config such as {scale.rate_of}, or set `fixed_size = True` in "
-            'the config to train it as it is',
+            f"(base_channels is '{width}'); use a full-size config, or set `fixed_size = True` in the config to train it as "
+            'it is',
             code='already-small',
         )
-    batch = scale.batch or cfg.total_batch_size
-    iterations = cfg.total_batch_size * scale.images / batch / IMAGENET
-    for key, value in copy.deepcopy(scale.replace).items():
-        cfg[key] = value
+    iterations = _iterations(cfg, scale)
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
-    for key in scale.without:
-        cfg.pop(key, None)
     for part in cfg.model.values():
         if isinstance(part, dict):
             part.update(copy.deepcopy(scale.parts.get(part.get('type'), {})))
@@ -116,23 +100,16 @@ def resolve(row: Row, scale: Scale) -> Config:
     keeps_width = width == cfg.model.backbone.get('base_channels')
     narrow(cfg, scale, multiple=width // FULL_WIDTH if keeps_width else 1)
     change_rates(cfg, scale)
-    shorten(cfg, scale, iterations if 'max_iters' in cfg.train_cfg else 1)
+    shorten(cfg, scale, iterations)
     return cfg
 
 
-def network_names(configs: Iterable[Config]) -> str:
-    """Return the names of the configs' backbones for a page, such as 'ResNet-18 of base width 16'."""
-    return ', '.join(dict.fromkeys(_network_name(cfg.model.backbone) for cfg in configs))
-
-
-def _network_name(backbone: Config) -> str:
-    name, _, stem = backbone.type.rpartition('.')[2].partition('_')
-    width = backbone.get('base_channels', FULL_WIDTH)
-    if 'depth' in backbone:
-        name += f'-{backbone.depth}'
-    if width != FULL_WIDTH:
-        name += f' of base width {width}'
-    return f'{name} ({stem} stem)' if stem else name
+def _iterations(cfg: Config, scale: Scale) -> float:
+    """Return the iterations per epoch at this scale divided by those on ImageNet; 1 if the config counts epochs."""
+    if 'max_iters' not in cfg.train_cfg or not scale.images:
+        return 1.0
+    total = cfg.get('total_batch_size') or DEFAULT_BATCH
+    return total * scale.images / (scale.batch or total) / IMAGENET
 
 
 def load_row(row: Row) -> Config:
@@ -143,7 +120,6 @@ def load_row(row: Row) -> Config:
         cfg = copy.deepcopy(read_once(str(path)))
         if row.options:
             override(cfg, row.options, str(path))
-            check_config(cfg)
     except UserError as error:
         raise UserError(f"row '{row.name}': {error}", code=error.code) from error
     return cfg
@@ -153,7 +129,7 @@ def load_row(row: Row) -> Config:
 def read_once(path: str) -> Config:
     """Load a config only once for all rows that use it; callers must copy it before they change it.
 
-    `fairness.at_scale` clears the cache, so that each new plan reads the files again.
+    `fairness.prepare` clears the cache, so that each new plan reads the files again.
     """
     return load_config(path)
 
@@ -166,13 +142,15 @@ def change_data(cfg: Config, scale: Scale) -> None:
     views = []
     for view in own_views:
         steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
-        # The transform that turns images gray is removed if all images are gray already, because it has no effect then.
+        # The transform that turns images gray has no effect if all images are gray already.
         if scale.data and scale.data.get('gray'):
             steps = [step for step in steps if step['type'] != 'RandomGrayscale']
         views.append(steps)
     if scale.data is not None:
         dataset.clear()
         dataset.update(copy.deepcopy(scale.data))
+    if not views:
+        return
     if scale.views_on_device:
         cfg.model.data_preprocessor.views = views
     else:
@@ -221,21 +199,22 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
             part.hidden_channels = widths.hidden
         part.update(in_channels=in_channels, out_channels=out_channels)
         in_channels = out_channels
-    if cfg.model.get('head', {}).get('channels'):
-        cfg.model.head.channels = in_channels
+    head = cfg.model.get('head') or {}
+    if head.get('channels'):
+        head.channels = in_channels
 
 
 def change_rates(cfg: Config, scale: Scale) -> None:
     """Set the scale's batch size, adapt the learning rate to it, and change the teacher's momentum."""
     optimizer = cfg.optim_wrapper.optimizer
     if scale.batch:
-        optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
+        optimizer.lr *= DEFAULT_BATCH / (cfg.get('total_batch_size') or DEFAULT_BATCH)
         cfg.total_batch_size = scale.batch
     # LARS without its trust ratio is the same as SGD, so its learning rate needs the scale's factor for SGD.
     rule = optimizer.type if optimizer.get('trust', True) else 'SGD'
     optimizer.lr *= scale.lr.get(rule, 1.0)
-    momentum = cfg.default_hooks.get('momentum')
-    if momentum:
+    momentum = cfg.get('default_hooks', {}).get('momentum')
+    if momentum and 'base' in momentum:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)
 
 
@@ -245,8 +224,7 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
     Args:
         cfg: The config, which is changed in place.
         scale: The scale.
-        iterations: The iterations per epoch at this scale, divided by the iterations per epoch on ImageNet. It is 1 if
-            the config states the length of training in epochs.
+        iterations: See `_iterations`.
     """
     factor = scale.epochs * iterations
     if factor == 1:
@@ -255,7 +233,7 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
     length = max(1, round(cfg.train_cfg[unit] * factor))
     cfg.train_cfg[unit] = length
     warm_up = 0
-    for schedule in cfg.param_scheduler:
+    for schedule in cfg.get('param_scheduler') or ():
         if schedule.type in ('WarmUpLR', 'LinearLR'):
             epochs = schedule.get('by_epoch', True) and scale.warm_up
             warm_up = epochs or max(1, round(schedule.end * factor))
@@ -268,9 +246,36 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
             if 'T_max' in schedule:
                 schedule.T_max = max(1, round(schedule.T_max * factor))
     checkpoint = cfg.default_hooks.checkpoint
-    # If a config keeps all its checkpoints, their number does not change, because rows with `along` take their weights from
-    # these checkpoints.
-    if checkpoint.max_keep_ckpts == -1:
+    # A config that keeps all its checkpoints keeps their number, because rows with `from: {at}` use these checkpoints.
+    if checkpoint.get('max_keep_ckpts', -1) == -1:
         checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)
+
+
+def description(scale: Scale, configs: dict[str, Config]) -> str:
+    """Return what a study trains on: the networks and the data that its configs name, and the scale's own text."""
+    networks = dict.fromkeys(_network_name(cfg.model.backbone) for cfg in configs.values())
+    data = dict.fromkeys(_data_name(cfg) for cfg in configs.values())
+    places = scale.text or ', '.join(filter(None, data)) or 'no training data'
+    return f'{", ".join(networks)} on {places}'
+
+
+def _network_name(backbone: dict) -> str:
+    name, _, stem = backbone['type'].rpartition('.')[2].partition('_')
+    width = backbone.get('base_channels', FULL_WIDTH)
+    if 'depth' in backbone:
+        name += f'-{backbone["depth"]}'
+    if width != FULL_WIDTH:
+        name += f' of base width {width}'
+    return f'{name} ({stem} stem)' if stem else name
+
+
+def _data_name(cfg: Config) -> str:
+    loader = cfg.get('train_dataloader')
+    dataset = innermost(loader.dataset) if loader else cfg.get('evaluation', {}).get('test')
+    if not dataset:
+        return ''
+    count = dataset.get('count')
+    place = dataset.get('root') or dataset.get('data_root') or (count and f'{count} images') or ''
+    return f'{dataset["type"]} {place}'.strip()

@@ -1,8 +1,4 @@
-"""Train one run of a study, measure it and write its result: python -m mmairl.study.worker FOLDER
-
-A row of a study is one configuration, usually trained with several seeds. A search tunes a row by trials, which are runs
-with different options. A row with its own, unchanged options is called the row as published.
-"""
+"""Train one run of a study, measure it and write its results: python -m mmairl.study.worker FOLDER"""
 
 if __name__ == '__main__':
     from mmairl.signals import prepare
@@ -12,67 +8,81 @@ if __name__ == '__main__':
 
 import argparse
 import os
+import platform
 import shutil
+import subprocess
 import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
+from msgspec import structs
 
+from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.hooks.after_step import accumulated
 from mmairl.engine.run import register, train
-from mmairl.errors import Diverged, UserError, one_sentence_errors
-from mmairl.evaluation.identity import key_of
-from mmairl.evaluation.sets import require_apart
-from mmairl.evaluation.sources import changed_sources, outside_sources
-from mmairl.io import read_json, write_json
+from mmairl.errors import UserError, one_sentence_errors
+from mmairl.evaluation.identity import versions
+from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
+from mmairl.evaluation.sources import package_source
+from mmairl.io import read_json, read_text, write_json
 from mmairl.signals import AGAIN, stop_processes
-from mmairl.study.measure import FEATURES, measure, result_of
+from mmairl.study.collapse import COLLAPSE, measure_collapse
+from mmairl.study.derive import derived
 from mmairl.study.record_start import RecordStart
-from mmairl.study.reuse import (
-    create_weights,
-    origin,
-    take_published,
+from mmairl.study.runs import (
+    CONFIG,
+    REQUEST,
+    SOURCE,
+    TRAINED,
+    Measured,
+    Request,
+    Start,
+    Trained,
+    changed_keys,
+    sources_of,
 )
-from mmairl.study.schema import Asked, RunResult, Trained, TrainingStart
-from mmairl.study.task_names import is_local
-from mmairl.study.trials import take_best, wait_for_choice
+from mmairl.study.tasks import config_of, is_local, protocol_of
 
 PATIENCE = 60  # how many seconds to wait until an earlier start of the same run has saved its state and exited
+FEATURES = 'features'  # the folder of extracted features, which the tasks of a run share
+PACKAGES = (
+    'torch',
+    'torchvision',
+    'mmengine',
+    'mmcv',
+    'mmpretrain',
+    'mmdet',
+    'mmsegmentation',
+    'numpy',
+)
 
 
 @one_sentence_errors
 def run_worker() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        'folder',
-        type=Path,
-        help='folder of a run, which must contain asked.json and asked/config.yaml',
-    )
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm'],
-        default='none',
-        help='job launcher (default: none)',
-    )
+    parser.add_argument('folder', type=Path, help='read config.yaml and run.json in this folder')
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
     parser.add_argument(
         '--transfer',
         type=int,
         metavar='GPUS',
-        help='run only the tasks of tools/transfer.py, each on GPUS GPUs (default: train and run all other tasks)',
+        help='run only the tasks of tools/transfer.py, each on GPUS GPUs (default: all other tasks)',
     )
     args = parser.parse_args()
     warnings.filterwarnings('ignore')
     register()
+    # The process group does not exist yet, so the rank comes from the variables of torchrun or Slurm.
+    rank = os.environ.get('RANK') or os.environ.get('SLURM_PROCID') or '0'
+    rank = rank if args.launcher != 'none' else '0'
     try:
         # Each rank locks a file of its own, so that a second start of the same run is detected with every launcher.
-        with FileLock(args.folder / f'.lock_{launched_rank()}', timeout=PATIENCE):
+        with FileLock(args.folder / f'.lock_{rank}', timeout=PATIENCE):
             if args.transfer is None:
                 complete_run(args.folder, args.launcher)
             else:
@@ -81,170 +91,136 @@ def run_worker() -> None:
     # and that node is still executing the job.
     except Timeout:
         print(
-            f'error: {args.folder} is locked by another process of this run; start the run again later',
+            f'error: {args.folder} is in use by another process of this run; start it again later',
             file=sys.stderr,
         )
         sys.exit(AGAIN)
     stop_processes()
 
 
-def launched_rank() -> str:
-    """Return the rank from the environment variables of the launcher, because there is no process group yet."""
-    return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
-
-
-def is_first(launcher: str) -> bool:
-    return launcher == 'none' or launched_rank() == '0'
-
-
 def complete_run(folder: Path, launcher: str = 'none') -> None:
-    """Complete a run: train or create its weights, measure them by the tasks of tools/evaluate.py, and write result.json.
-
-    Steps that an earlier start has finished are skipped. `measure.measure` measures the weights by one task, and
-    `measure.result_of` gathers the content of result.json. `collect.collect` later reads the result.json of every run to
-    write study.json, the record of the study.
-    """
-    asked = read_json(folder / 'asked.json', Asked)
-    cfg = load_config(str(folder / 'asked' / 'config.yaml'))
-    require_same_sources(cfg, asked, folder)
-    if asked.splits:
-        require_apart(asked.splits)
-    published = apply_choice(cfg, asked, folder, launcher)
-    measured = {}
-    try:
-        prepare_weights(cfg, asked, folder, launcher, published)
-        start_processes(launcher)
-        for task in filter(is_local, asked.tasks):
-            measured[task] = measure(task, folder, asked, launcher)
-    except Diverged as error:
-        if asked.trial is None:
-            raise
-        # A diverged trial has no scores and counts as the worst trial of its search.
-        if is_main_process():
-            write_without_scores(asked, folder, diverged=str(error))
-        return
+    """Complete a run: train or create its weights, and measure them by its tasks. Finished steps are skipped."""
+    request = read_json(folder / REQUEST, Request)
+    cfg = load_config(str(folder / CONFIG))
+    # Without the file name, mmengine does not overwrite config.yaml by the completed config.
+    cfg = Config(cfg.to_dict())
+    if not request.untrained and not (folder / TRAINED).is_file():
+        require_same_sources(cfg, request, folder)
+        if request.trains:
+            train_row(cfg, request, folder, launcher)
+        elif launcher == 'none' or os.environ.get('RANK', os.environ.get('SLURM_PROCID')) == '0':
+            create_weights(cfg, request, folder)
+    start_processes(launcher)  # The other ranks wait here for the main process.
+    for task in request.tasks:
+        if is_local(task) and not (folder / f'{task}.json').is_file():
+            measure(task, folder, request, launcher)
     if is_main_process():
-        write_json(folder / 'result.json', result_of(cfg, folder, asked, measured))
+        if not request.untrained and not (folder / COLLAPSE).is_file():
+            write_json(folder / COLLAPSE, measure_collapse(cfg, checkpoint_of(folder)))
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
-def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
+def checkpoint_of(folder: Path) -> str:
+    return str(folder / read_json(folder / TRAINED, Trained).checkpoint)
+
+
+def require_same_sources(cfg: Config, request: Request, folder: Path) -> None:
     """Raise an error if a module that training imports from outside the package has changed since the study was started."""
-    if not asked.trains or (folder / 'trained.json').is_file():
-        return
-    if changed := changed_sources(asked.sources, outside_sources(cfg)):
+    before = {key: value for key, value in request.fingerprint.items() if key.startswith(SOURCE)}
+    if changed := changed_keys(before, sources_of(cfg)):
         raise UserError(
-            f'{folder}: {changed} has changed since the study was started; start the study again',
+            f'{folder}: {", ".join(changed)} has changed since the study was started; start the study again',
             code='source-changed',
         )
 
 
-def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path | None:
-    """Add the options of the best trial to the config, if the run is to be trained with them.
-
-    Returns:
-        The folder of the run of the row as published, if the best trial used the row's own options. Both
-        runs have the same config and seed, so the weights can be copied. In all other cases, None.
-    """
-    if not asked.chosen:
-        return None
-    choose = take_best if is_first(launcher) else wait_for_choice
-    options = choose(folder, asked.chosen)
-    cfg.merge_from_dict(options)
-    return None if options else Path(asked.chosen.published)
-
-
-def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
-    """Write the result of a run that counts as finished although it has no scores."""
-    labels = {task: task for task in asked.tasks}
-    write_json(folder / 'result.json', RunResult(labels=labels, **reason))
-
-
-def prepare_weights(
-    cfg: Config,
-    asked: Asked,
-    folder: Path,
-    launcher: str,
-    published: Path | None,
-) -> None:
-    """Create or train the weights of a run, unless they exist already.
-
-    Args:
-        cfg: The run's config, with the options of the best trial if there was a search.
-        asked: The request of the planner, which states what to train and measure.
-        folder: The run's folder.
-        launcher: The launcher.
-        published: The folder of a run with the same config and seed, or None. If that run is finished, its weights are
-            copied instead of training.
-    """
-    if asked.untrained:
-        return
-    # In some cases below, only rank 0 writes files. The other ranks then wait for rank 0 in `start_processes`, which
-    # `complete_run` calls next.
-    if not asked.trains:
-        if is_first(launcher):
-            create_weights(cfg, asked, folder)
-    elif (folder / 'trained.json').is_file():
-        return
-    elif published and (published / 'result.json').is_file():
-        if is_first(launcher):
-            take_published(published, asked, folder)
-    else:
-        train_row(cfg, asked, folder, launcher)
-
-
-def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
-    """Train a run from its seed, or from its trunk's checkpoint, and write trained.json."""
+def train_row(cfg: Config, request: Request, folder: Path, launcher: str) -> None:
+    """Train a run from its seed, and write trained.json."""
     cfg.work_dir = str(folder)
-    cfg.randomness.seed = asked.seed
+    cfg.setdefault('randomness', {})['seed'] = request.seed
     cfg.resume = 'auto'
-    start = RecordStart(str(folder / 'start.json'))
-    runner = train(cfg, launcher, [start])
+    recorder = RecordStart(folder / 'start.json')
+    runner = train(cfg, launcher, hooks=[recorder])
     if not is_main_process():
         return
-    trained = Trained(
-        seconds=start.seconds,
-        device_seconds=start.seconds * get_world_size(),
-        steps=runner.max_iters // accumulated(runner),
-        images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
-        start=read_json(folder / 'start.json', TrainingStart),
-        made=origin(asked, folder),
-        sources=asked.sources,
+    steps = runner.max_iters // getattr(runner.optim_wrapper, 'accumulated', 1)
+    batch = runner.train_dataloader.batch_size * get_world_size()
+    facts = dict(
+        checkpoint=Path(read_text(folder / 'last_checkpoint').strip()).name,
+        seconds=recorder.seconds,
+        device_seconds=recorder.seconds * get_world_size(),
+        steps=steps,
+        images_seen=runner.max_iters * batch,
+        start=read_json(folder / 'start.json', Start),
     )
-    write_json(folder / 'trained.json', trained)
+    write_json(folder / TRAINED, Trained(fingerprint=request.fingerprint, **facts, **software()))
+
+
+def create_weights(cfg: Config, request: Request, folder: Path) -> None:
+    """Create the weights of a run that is not trained, and write trained.json."""
+    backbone, source = derived(cfg, request)
+    path = folder / 'derived.pth'
+    write_backbone(backbone, path, 'mmairl')
+    facts = structs.asdict(source) if source else {}
+    if request.at:  # The checkpoint is from before the end of the other run.
+        facts |= dict(steps=None, images_seen=None)
+    facts |= dict(
+        checkpoint=path.name, fingerprint=request.fingerprint, seconds=0.0, device_seconds=0.0
+    )
+    write_json(folder / TRAINED, Trained(**{**facts, **software()}))
+
+
+def software() -> dict:
+    """Return the package's commit, the digest of its sources, the versions of other packages, and the hardware."""
+    return dict(
+        commit=commit(), source=package_source(), versions=versions(PACKAGES), hardware=hardware()
+    )
+
+
+def commit() -> str:
+    """Return the commit of the checkout, or '' without a checkout or git."""
+    command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except OSError:
+        return ''
+    return done.stdout.strip()
+
+
+def hardware() -> str:
+    if torch.cuda.is_available():
+        return f'{get_world_size()} x {torch.cuda.get_device_name()}'
+    return f'CPU ({platform.machine()}), {get_world_size()} process(es) of {torch.get_num_threads()} thread(s)'
+
+
+def measure(task: str, folder: Path, request: Request, launcher: str) -> None:
+    """Measure a run by a task of `tools/evaluate.py`, and write TASK.json."""
+    cfg = config_of(task, load_config(str(folder / CONFIG)))
+    subject = request.untrained or checkpoint_of(folder)
+    settings = settings_for(
+        protocol_of(task), cfg, device=default_device(), workers=default_workers()
+    )
+    settings = replace(
+        settings, cache=folder / FEATURES, work_dir=folder / f'{task}_run', launcher=launcher
+    )
+    result = evaluate(cfg, settings.name, subject, settings=settings)
+    if is_main_process():
+        write_json(
+            folder / f'{task}.json',
+            Measured(result.scores, result.left_out, result.details.get('right')),
+        )
 
 
 def transfer(folder: Path, gpus: int) -> None:
-    """Run the tasks that train with mmdet or mmseg, and add their scores to the run's result.
-
-    A task that was interrupted resumes.
-    """
-    asked = read_json(folder / 'asked.json', Asked)
-    result = read_json(folder / 'result.json', RunResult)
-    if result.excluded:
-        return
+    """Measure a run by its tasks that train with mmdet or mmseg, and write TASK.json. An interrupted task resumes."""
     # Only the tasks of tools/transfer.py need this module.
-    from mmairl.transfer.execute import (
-        Place,
-        run_task,
-        tune_task,
-        write_start,
-    )
+    from mmairl.transfer.execute import Place, run_task, write_start
 
-    place = Place(Path('.').absolute(), folder / f'transfer_{result.sha256[:16]}', gpus)
-    start, depth = write_start(str(folder / result.checkpoint), 'student', None, place)
-    for task in asked.tasks:
-        if is_local(task) or task in result.labels:
-            continue
-        options = {}
-        task_place = place
-        if trials := asked.tuned.get(task):
-            task_place = replace(place, work_dir=place.work_dir / key_of(dict(trials=trials)))
-            options, result.tuned[task] = tune_task(task, start, depth, task_place, trials)
-        scores = run_task(task, start, depth, task_place, options)
-        result.scores |= scores
-        result.labels |= {name: name for name in (task, *scores)}
-        write_json(folder / 'result.json', result)
+    place = Place(Path('.').absolute(), folder / 'transfer', gpus)
+    start, depth = write_start(checkpoint_of(folder), 'student', None, place)
+    for task in read_json(folder / REQUEST, Request).tasks:
+        if not is_local(task) and not (folder / f'{task}.json').is_file():
+            write_json(folder / f'{task}.json', Measured(run_task(task, start, depth, place)))
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from mmairl.study.spec import catalogue
+from mmairl.study.study import catalogue
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [

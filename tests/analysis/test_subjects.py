@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from study.small_runs import rows_of
 
 from mmairl.analysis.subjects import Images
 from mmairl.apis.suggest import suggest
@@ -12,6 +11,7 @@ from mmairl.errors import UserError
 from mmairl.models.siamese import encode, project
 from mmairl.registry import MODELS
 from mmairl.study.scale import read_scale, resolve
+from mmairl.study.study import Row
 
 
 @torch.no_grad()
@@ -21,7 +21,7 @@ def test_network_keeps_the_stem_it_was_trained_with(tmp_path):
     A config that starts from these weights keeps this stem.
     """
     register()
-    first_row, *_ = rows_of('ladder').values()
+    first_row = Row('MoCo v2', 'mocov2_r50_200e.py')
     cfg = resolve(first_row, read_scale('cifar'))
     cfg.evaluation.test = dict(type='Shapes', count=8, size=32)
     trained = MODELS.build(cfg.model.backbone)

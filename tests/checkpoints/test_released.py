@@ -25,8 +25,8 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released, released_file
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
-from mmairl.study.external import checkpoint_path
-from mmairl.study.spec import Row
+from mmairl.study.fairness import given_file
+from mmairl.study.study import Row, Source
 
 COMMIT = 'a' * 40
 
@@ -172,7 +172,7 @@ def test_interrupted_download_leaves_no_part(hub, tmp_path):
 
 def test_released_model_can_be_a_row_of_a_study(hub):
     publish(hub / 'org/vit')
-    path = checkpoint_path(Row('vit', '', weights={0: 'hf-hub:org/vit'}), 0)
+    path = given_file(Row('vit', '', source=Source(files={0: 'hf-hub:org/vit'})), 0)
     assert read_backbone(path).network == read_backbone('hf-hub:org/vit').network
 
 

@@ -18,10 +18,10 @@ from transfer.small_runs import small
 from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config
 from mmairl.engine.checkpoint import choose_start
-from mmairl.study.published import row, tables
 from mmairl.transfer import execute as transfer_run
 from mmairl.transfer.execute import Place, run_task, write_start
 from mmairl.transfer.tasks import TASKS, chosen, lacking, task_config
+from projects.papers.published import row, tables
 
 ROOT = Path(__file__).parents[2]
 

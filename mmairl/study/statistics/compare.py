@@ -1,14 +1,30 @@
-"""Compare the rows of a study by the scores that its record (study.json) stores.
+"""Compare the rows of a study, or estimate the effects of its factors, from the scores in its record (study.json).
 
 A row of a study is one configuration, usually trained with several seeds. Its base row is the row with which it is compared.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
+from statistics import mean
 from typing import Any
 
-from mmairl.study.statistics.contrasts import LEVEL, Effect, contrast, decide
+import numpy as np
+
+from mmairl.study.statistics.contrasts import (
+    COLLAPSED,
+    LEVEL,
+    NOT_MEASURED,
+    ONE_SEED,
+    Effect,
+    Scores,
+    contrast,
+    decide,
+    fisher,
+    with_error,
+)
+from mmairl.study.statistics.designs import Design, Term, title
 
 # A record is the content of study.json, or of one of its rows or runs.
 Record = Mapping[str, Any]
@@ -76,6 +92,14 @@ def same_start(one: Record | None, other: Record | None) -> bool:
     return one['weights'] == other['weights'] or one['shapes'] != other['shapes']
 
 
+def difference(study: Record, key: str, name: str, base: str, level: float = LEVEL) -> Effect:
+    """Return the difference between two rows, without a decision."""
+    scores, collapsed = scores_by_row(study, key), collapsed_seeds(study)
+    paired = are_paired(study, [name, base], key)
+    weights = {name: 1.0, base: -1.0}
+    return contrast(weights, scores, paired, collapsed, level, name=name, base=base)
+
+
 def row_effects(
     study: Record, key: str, margin: float | None, level: float = LEVEL
 ) -> list[Effect]:
@@ -87,14 +111,95 @@ def row_effects(
         margin: Smaller differences are equivalent.
         level: The error rate of the family. Each interval covers 1 - level.
     """
-    scores, collapsed = scores_by_row(study, key), collapsed_seeds(study)
-    effects = []
-    for row in study['rows']:
-        name, base = row['name'], row.get('on')
-        if base in scores:
-            paired = are_paired(study, [name, base], key)
-            weights = {name: 1.0, base: -1.0}
-            effects.append(
-                contrast(weights, scores, paired, collapsed, level, name=name, base=base)
-            )
+    names = {row['name'] for row in study['rows']}
+    pairs = [(row['name'], row['on']) for row in study['rows'] if row.get('on') in names]
+    effects = [difference(study, key, name, base, level) for name, base in pairs]
     return decide(effects, margin, level)
+
+
+def factor_effects(
+    study: Record, key: str, margin: float | None, level: float = LEVEL
+) -> tuple[list[Effect], list[Effect]]:
+    """Return the main effects of a design's factors, and the pairwise interactions that its rows can separate.
+
+    Each of the two groups is a family of its own. A main effect is the mean change of the score from the first level of a
+    factor to its second level, over all rows. An interaction of two factors is half the difference between the effects of one
+    factor at the two levels of the other factor. All seeds that every row has are used, so the data are balanced.
+
+    Args:
+        study: The record of a study with a design.
+        key: The key of the score.
+        margin: Smaller effects are equivalent to no effect.
+        level: The error rate of each family. Each interval covers 1 - level.
+    """
+    design = Design(study['design']['factors'], study['design']['rows'])
+    scores = scores_by_row(study, key)
+    fallen = {row: seeds & set(scores[row]) for row, seeds in collapsed_seeds(study).items()}
+    fallen = {row: fallen[row] for row in design.rows}
+    paired = are_paired(study, list(design.rows), key)
+    families = []
+    for terms in (design.main, design.interactions):
+        if any(fallen.values()):
+            effects = _collapses(design, terms, scores, fallen)
+        else:
+            effects = _estimates(design, terms, scores, paired, level)
+        families.append(decide(effects, margin, level))
+    return tuple(families)
+
+
+def _collapses(
+    design: Design, terms: Sequence[Term], scores: Scores, fallen: Mapping[str, set[int]]
+) -> Iterator[Effect]:
+    """Yield effects that state how many runs collapsed at the two levels of each factor. Their means are not tested."""
+    for term in terms:
+        counts = {}
+        for level in (1, -1):
+            rows = [row for row, sign in design.signs(term).items() if sign == level]
+            counts[level] = (
+                sum(len(fallen[row]) for row in rows),
+                sum(len(scores[row]) for row in rows),
+            )
+        yield Effect(
+            name=title(term),
+            collapsed=(counts[1][0], counts[-1][0]),
+            collapse_p=fisher(*counts[1], *counts[-1]),
+            verdict=COLLAPSED,
+        )
+
+
+def _estimates(
+    design: Design, terms: Sequence[Term], scores: Scores, paired: bool, level: float
+) -> Iterator[Effect]:
+    """Yield effects with their errors.
+
+    Each row has its own variance. It comes from the residuals of its runs: their scores minus the mean of the row and, if
+    rows are paired, minus the effect of the seed. The degrees of freedom are Satterthwaite's, but at most
+    (n - 1) log2(R) / 2 for R rows of n runs. Without this limit, tests find false effects too often if the rows have very
+    different variances.
+    """
+    seeds = sorted(set.intersection(*(set(scores[row]) for row in design.rows)))
+    missing = [row for row in design.rows if not scores[row]]
+    reason = f'not estimable without {", ".join(missing)}' if missing else NOT_MEASURED
+    if not seeds:
+        yield from (Effect(name=title(term), verdict=reason) for term in terms)
+        return
+    table = np.array([[scores[row][seed] for seed in seeds] for row in design.rows])
+    rows, runs = table.shape
+    residual = table - table.mean(1, keepdims=True)
+    if paired:
+        residual -= residual.mean(0)
+    freedom = (runs - 1) * ((rows - 1) / rows if paired else 1)
+    with np.errstate(invalid='ignore'):
+        parts = (residual**2).sum(1) / freedom * 4 / (rows**2 * runs)
+    for term in terms:
+        signs = np.array(list(design.signs(term).values()))
+        by_seed = tuple((2 / rows * signs @ table).tolist())
+        effect = Effect(name=title(term), estimate=mean(by_seed), by_seed=by_seed, paired=paired)
+        if runs == 1:
+            yield replace(effect, verdict=ONE_SEED)
+            continue
+        square = parts.sum()
+        satterthwaite = square**2 / (parts**2 / freedom).sum() if square else 0.0
+        limit = (runs - 1) * math.log2(rows) / 2
+        effect = replace(effect, freedom=float(min(limit, satterthwaite)))
+        yield with_error(effect, math.sqrt(square), level)

@@ -1,0 +1,85 @@
+"""Create the weights of rows that are not trained: weights of another run, rescaled or from before its end, or a file."""
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+from mmengine.config import Config
+from torch.utils.data import Subset
+
+from mmairl.checkpoints.normrescale import normrescale
+from mmairl.checkpoints.read import Backbone, read_backbone
+from mmairl.errors import UserError
+from mmairl.evaluation.backbone import load_backbone, refresh_statistics, tensors_of_config
+from mmairl.evaluation.features import extraction
+from mmairl.evaluation.protocol import default_device, default_workers
+from mmairl.io import read_json
+from mmairl.registry import DATASETS
+from mmairl.study.runs import TRAINED, Request, Trained
+
+# the approximate number of batches on which batch norm's statistics are measured, as in PreciseBN
+STATISTICS = 200
+
+
+def derived(cfg: Config, request: Request) -> tuple[Backbone, Trained | None]:
+    """Return the weights of a run that is not trained, and facts about the run from which they come.
+
+    Raises:
+        UserError: If the other run is not finished, if it has not kept the requested checkpoint, or if the weights do not fit
+            the network.
+    """
+    if request.file:
+        backbone = read_backbone(request.file, network=tensors_of_config(cfg))
+        backbone.weights.update(load_backbone(cfg, backbone).state_dict())
+        return backbone, None
+    folder = Path(request.folders['row'])
+    trained = finished(folder)
+    path = (
+        checkpoint_after(folder, trained, request.at) if request.at else folder / trained.checkpoint
+    )
+    backbone = read_backbone(str(path), network=tensors_of_config(cfg))
+    if request.constant or 'anchor' in request.folders:
+        rescale(cfg, backbone, request)
+    return backbone, trained
+
+
+def finished(folder: Path) -> Trained:
+    if not (folder / TRAINED).is_file():
+        raise UserError(
+            f"from: requires the weights of the run in '{folder}', which is not finished; finish that run first",
+            code='source-not-finished',
+        )
+    return read_json(folder / TRAINED, Trained)
+
+
+def checkpoint_after(folder: Path, trained: Trained, part: str) -> Path:
+    """Return the checkpoint that a run saved after a part of its training, such as 1/2."""
+    name = re.sub(
+        r'\d+', lambda number: str(round(int(number[0]) * Fraction(part))), trained.checkpoint
+    )
+    if not (folder / name).is_file():
+        raise UserError(
+            f"from.at: the run '{folder}' has not kept the checkpoint {name}; set max_keep_ckpts=-1 in its config, and an "
+            'interval at which this checkpoint is saved',
+            code='no-earlier-checkpoint',
+        )
+    return folder / name
+
+
+def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
+    """Rescale weights by NormRescale, and measure batch norm's statistics again.
+
+    Rescaling changes the activations of the network. With the old statistics, the accuracy of k-NN would be at chance.
+    """
+    anchor = None
+    if folder := request.folders.get('anchor'):
+        anchor = read_backbone(str(Path(folder) / finished(Path(folder)).checkpoint)).weights
+    rescaled, _ = normrescale(backbone.weights, anchor, request.constant)
+    backbone.weights.update(rescaled)
+    network = load_backbone(cfg, backbone)
+    how = extraction(cfg, default_device(), default_workers())
+    data = DATASETS.build(cfg.evaluation.train)
+    step = max(1, len(data) // (STATISTICS * how.batch_size))
+    batches = how.images(Subset(data, range(0, len(data), step)), 'batch statistics')
+    refresh_statistics(network.to(how.device), (images for images, *_ in batches))
+    backbone.weights.update(network.cpu().state_dict())

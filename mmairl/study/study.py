@@ -1,0 +1,263 @@
+"""The schema of a study's YAML file.
+
+A study is a table of rows. Each row is one variant of a method and usually differs from another row by a single factor. A
+row is trained from several seeds, which gives one run per seed, and every run is measured by the study's tasks.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+from msgspec.structs import replace
+
+from mmairl.config import PREFIX, config_path
+from mmairl.errors import UserError
+from mmairl.io import Declared, read_yaml
+from mmairl.study.statistics.designs import Design, fraction_rows
+from mmairl.study.tune import Tune
+
+# A file name has at most 255 bytes, and the names of some files begin with the name of a row's folder.
+LONGEST_SLUG = 100
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]
+Untrained = Literal['pixels', 'random']
+Positive = Annotated[float, Meta(gt=0)]
+
+
+class Rescale(Declared, frozen=True):
+    """Rescales weights by NormRescale, to the norms of the row `anchor` or by the factor `constant`."""
+
+    anchor: str | None = None
+    constant: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if (self.anchor is None) == (self.constant is None):
+            raise UserError(
+                'rescale: requires exactly one of `anchor` and `constant`; set one of them',
+                code='anchor-or-constant',
+            )
+
+
+class Source(Declared, frozen=True):
+    """The source of a row's weights: another row, possibly before its end (`at`), or checkpoint files by seed."""
+
+    row: str = ''
+    at: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')] | None = None
+    rescale: Rescale | None = None
+    files: dict[Seed, str] = {}
+
+    def __post_init__(self) -> None:
+        if bool(self.row) == bool(self.files):
+            raise UserError(
+                'from: requires exactly one of `row` and `files`; set one of them',
+                code='row-or-files',
+            )
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """The names of the rows whose weights are used, by their role."""
+        anchor = self.rescale.anchor if self.rescale else None
+        roles = dict(row=self.row, anchor=anchor)
+        return {role: name for role, name in roles.items() if name}
+
+
+class Row(Declared, frozen=True):
+    """A row of the study's table. `docs/reference/study_yaml.md` explains the keys."""
+
+    name: str
+    config: str
+    options: dict[str, Any] = {}
+    against: str | None = None  # The row to compare this row with. `read_study` sets the default.
+    factor: str = ''
+    declares: tuple[str, ...] = ()
+    published: dict[str, float] = {}
+    group: str = ''
+    x: float | None = None
+    source: Source | None = field(default=None, name='from')
+    untrained: Untrained | None = None
+
+    @property
+    def trains(self) -> bool:
+        return not (self.source or self.untrained)
+
+    @property
+    def files(self) -> dict[int, str]:
+        return self.source.files if self.source else {}
+
+    @property
+    def slug(self) -> str:
+        """The name of the row's folder."""
+        words = re.sub(r'[\W_]+', '_', self.name.lower().replace('+', ' plus ')).strip('_')
+        if words and len(words.encode()) <= LONGEST_SLUG:
+            return words
+        return f'{words[:20]}_{hashlib.sha256(self.name.encode()).hexdigest()[:12]}'
+
+
+class Factor(Declared, frozen=True):
+    """A factor of a factorial design: its levels, and the config keys that the levels may change."""
+
+    name: str
+    # The config overrides of each level, by the level's label.
+    levels: dict[str | int | float, dict[str, Any]]
+    declares: tuple[str, ...]
+
+
+class Cross(Declared, frozen=True):
+    """A factorial design, which creates one row for each combination of the factors' levels, or for a fraction of them."""
+
+    config: str
+    factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
+    fraction: str | float = 1
+
+    def __post_init__(self) -> None:
+        sizes = {len(factor.levels) for factor in self.factors}
+        if sizes != {2}:
+            raise UserError(
+                'cross.factors: every factor must have exactly two levels; list the combinations as `rows` instead',
+                code='not-two-levels',
+            )
+        self.combinations  # noqa: B018  This raises if the fraction is not possible.
+
+    @property
+    def combinations(self) -> list[tuple[int, ...]]:
+        """For each row of the design, the index of each factor's level."""
+        count = len(self.factors)
+        possible = [Fraction(1, 2**number) for number in range(count)]
+        try:
+            halvings = possible.index(Fraction(str(self.fraction)))
+        except (ValueError, ZeroDivisionError):
+            raise UserError(
+                f"cross.fraction: expected one of {', '.join(map(str, possible))} ('{self.fraction}'); set one of them",
+                code='wrong-fraction',
+            ) from None
+        return fraction_rows(count, halvings) if halvings else list(product((0, 1), repeat=count))
+
+    @property
+    def design(self) -> Design:
+        rows = {row.name: levels for row, levels in zip(self.rows(), self.combinations)}
+        return Design([factor.name for factor in self.factors], rows)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield a row for each combination of levels. Every other row is compared with the first one."""
+        first = None
+        for levels in self.combinations:
+            labels, options, changed = [], {}, []
+            for factor, level in zip(self.factors, levels):
+                label, overrides = list(factor.levels.items())[level]
+                labels.append(str(label))
+                options |= overrides
+                if level:
+                    changed.append(factor)
+            row = Row(
+                name=', '.join(labels),
+                config=self.config,
+                options=options,
+                against=first,
+                factor=', '.join(factor.name for factor in changed),
+                declares=tuple(sorted({key for factor in changed for key in factor.declares})),
+            )
+            first = first or row.name
+            yield row
+
+
+class Study(Declared, frozen=True):
+    """A study: its question, and the rows, seeds and tasks that answer it.
+
+    `docs/reference/study_yaml.md` explains the keys.
+    """
+
+    title: str
+    rows: tuple[Row, ...] = ()
+    cross: Cross | None = None
+    seeds: Annotated[tuple[Seed, ...], Meta(min_length=1)] = (0,)
+    tasks: dict[str, tuple[str, ...]] = {}
+    question: str = ''
+    paper: str = ''
+    x: str = ''
+    margin: Positive | dict[str, Positive] = 1.0
+    interim_analyses: Annotated[int, Meta(ge=1)] = 1
+    tune: Tune | None = None
+    name: str = ''
+
+    def __post_init__(self) -> None:
+        if not self.rows and not self.cross:
+            raise UserError(
+                'a study requires either `rows` or `cross`; set one of them, as in configs/studies/ladder.yaml',
+                code='no-rows',
+            )
+        if len({*self.seeds}) < len(self.seeds):
+            raise UserError(
+                f'seeds: a seed is repeated ({", ".join(map(str, self.seeds))}); list each seed once',
+                code='repeated-seed',
+            )
+        names = [row.name for row in self.rows]
+        slugs = [row.slug for row in self.rows]
+        if repeated := [name for name, slug in zip(names, slugs) if slugs.count(slug) > 1]:
+            raise UserError(
+                f"rows: two rows have names that give the same folder name ('{repeated[0]}'); rename one of the rows",
+                code='same-row-name',
+            )
+        for row in self.rows:
+            used = row.source.rows.values() if row.source else ()
+            for other in (row.against, *used):
+                if other is not None and (other not in names or other == row.name):
+                    raise UserError(
+                        f"rows: '{row.name}' refers to an unknown row ('{other}'); name another row of the study",
+                        code='unknown-row',
+                    )
+
+
+def read_study(path: str | Path) -> Study:
+    """Read a study from a YAML file, check it and set the defaults of its rows.
+
+    Args:
+        path: The YAML file, or `mmairl::studies/NAME.yaml` for a built-in study.
+
+    Returns:
+        The study. The default of a row's `against` (the row to compare it with) is the nearest row above that is not
+        untrained, if any.
+
+    Raises:
+        UserError: If the file does not exist, or the study is invalid.
+
+    Example:
+        >>> study = read_study('configs/studies/ladder.yaml')
+        >>> study.name, study.rows[1].against
+        ('ladder', 'MoCo v2')
+    """
+    path = config_path(str(path)) if str(path).startswith(PREFIX) else Path(path)
+    if not path.is_file():
+        raise UserError(
+            f"study: file does not exist ('{path}'); name a YAML file, or a built-in study of configs/studies as "
+            'mmairl::studies/NAME.yaml',
+            code='no-study',
+        )
+    study = read_yaml(path, Study)
+    rows = []
+    above = None
+    for row in study.rows or study.cross.rows():
+        local = path.parent / row.config
+        if not row.untrained:
+            row = replace(row, against=row.against or above)
+            above = row.name
+        rows.append(replace(row, config=str(local)) if local.is_file() else row)
+    seeds = tuple(range(study.tune.searches)) if study.tune else study.seeds
+    return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
+
+
+def catalogue(folder: Path) -> str:
+    """Return a Markdown table of the studies in a folder: titles, places in the papers, and configs of the rows."""
+    lines = ['| study | place in the papers | configs of the rows |', '|---|---|---|']
+    for study in map(read_study, sorted(folder.glob('[!_]*.yaml'))):
+        configs = dict.fromkeys(Path(row.config).stem for row in study.rows)
+        lines.append(_line(study, configs))
+    return '\n'.join(lines) + '\n'
+
+
+def _line(study: Study, configs: Sequence[str]) -> str:
+    rows = ', '.join(f'`{name}`' for name in configs)
+    return f'| `{study.name}.yaml`: {study.title} | {study.paper} | {rows} |'

@@ -1,0 +1,178 @@
+"""The study page: its problems, answer, next steps, effects, scores and evidence, from records with invented scores."""
+
+import re
+
+import pytest
+from study.canned import entry, record, row, run, steps
+
+from mmairl.study.answer import answer, next_steps, problems
+from mmairl.study.findings import Findings
+from mmairl.study.page import score_table, study_page, write_figures, write_results
+
+
+def text_of(parts):
+    return ' '.join(part.striptags() for part in parts)
+
+
+def findings(study):
+    return Findings(study, study['metrics'][0])
+
+
+def page_of(study, tmp_path):
+    return write_results(study, tmp_path).read_text()
+
+
+def test_answer_names_the_largest_effect():
+    text = text_of(answer(record(steps(30, 31, 40))))
+    assert '“row 2”' in text and 'higher' in text and '+9.0 points' in text
+    assert 'All steps together: +10.0' in text
+
+
+def test_answer_without_effect_states_equivalence():
+    quiet = [row(f'row {n}', [30, 30.1, 30.2 + n / 100], f'row {n - 1}' if n else None) for n in range(3)]
+    assert 'within ±1 points' in text_of(answer(record(quiet)))
+
+
+def test_answer_of_an_open_study_names_the_largest_effect():
+    noisy = [row('a', [30, 35, 25]), row('b', [32, 30, 33], 'a')]
+    text = text_of(answer(record(noisy)))
+    assert 'No comparison has a significant effect' in text and 'inconclusive' in text
+
+
+def test_lower_scores_are_named_as_better():
+    metric = dict(key='knn', label='RMSE', unit='m', lower_is_better=True)
+    study = record(steps(30, 40), metrics=[metric])
+    assert '(lower is better)' in study_page(study).sections[2]
+
+
+def test_confounded_row_has_no_verdict(tmp_path):
+    study = record(steps(30, 40, 50))
+    study['fairness']['before'] = [entry('row 1', 'row 0', found=['lr'], undeclared=['lr'])]
+    text = text_of(problems(study))
+    assert '“row 1” is confounded' in text and '1 row builds on it' in text
+    assert 'Remove the undeclared change of lr' in next_steps(study)[0].title.striptags()
+    assert 'verdict problem">confounded' in page_of(study, tmp_path)
+
+
+def test_collapsed_runs_are_a_problem_without_effect():
+    rows = steps(30, 40)
+    rows[1]['runs'][2] |= dict(collapsed=True, scores={'knn': 3.0})
+    study = record(rows)
+    assert '1 of 3 runs of “row 1” collapsed' in text_of(problems(study))
+    finding = findings(study).all[0]
+    assert finding.estimate is None and finding.kind == 'problem'
+    assert 'health' in next_steps(study)[0].command
+
+
+def test_low_score_is_not_a_collapse():
+    study = record([*steps(30, 12), row('random', [14.0], untrained='random')])
+    assert problems(study) == []
+    table = score_table(study).text()
+    assert '+16.0' in table and '−2.0' in table
+
+
+def test_one_seed_has_no_verdict():
+    study = record([row('a', [30]), row('b', [40], 'a')], seeds=1)
+    assert 'One seed.' in text_of(problems(study))
+    assert next_steps(study)[0].command.endswith('--seeds 0 1 2')
+
+
+def test_missing_and_failed_runs_are_named(tmp_path):
+    rows = steps(30, 40)
+    rows[1]['runs'][2:] = [run(2, None, state='failed', error='the loss is NaN', scores={})]
+    del rows[0]['runs'][0]
+    study = record(rows)
+    text = text_of(problems(study))
+    assert '4 of 6 runs are finished' in text and 'the loss is NaN' in text
+    assert 'Run the remaining 2 runs' in next_steps(study)[0].title
+    assert 'the loss is NaN' in page_of(study, tmp_path)
+
+
+def test_more_seeds_are_suggested_for_an_open_comparison():
+    noisy = [row('a', [30, 30, 31]), row('b', [35, 31, 32], 'a')]
+    step = next_steps(record(noisy))[0]
+    assert re.fullmatch(r'Run \d+ more seeds? to decide “b”', step.title.striptags())
+    assert re.match(r'\d+ runs, [\d.]+ (min|h)', step.cost)
+
+
+@pytest.mark.parametrize(
+    'printed, agreement',
+    [
+        ((72.0, 70.0), 'same sign'),
+        ((70.0, 72.0), 'opposite sign'),
+        ((72.0, 72.0), 'no difference in the paper'),
+        ((0.541, 0.5414), 'opposite sign'),
+    ],
+)
+def test_published_effect_has_a_sign(printed, agreement):
+    rows = steps(30, 40)
+    for one, number in zip(reversed(rows), printed):
+        one['published'] = {'linear': number}
+    assert findings(record(rows)).all[0].agreement == agreement
+
+
+def test_published_score_of_another_task_is_marked(tmp_path):
+    rows = steps(30, 40)
+    for one in rows:
+        one['published'] = {'linear': 70.0}
+    assert 'a different score' in page_of(record(rows), tmp_path)
+
+
+def test_costlier_row_states_the_multiple():
+    rows = steps(30, 40)
+    rows[1]['flops'] = 2e9
+    study = record(rows)
+    assert 'compute × 2' in findings(study).all[0].notes
+    assert '2 times the compute' in text_of(answer(study))
+
+
+def test_runs_of_different_code_are_a_problem():
+    study = record(steps(30, 40))
+    values = {'row 0': 'b34afd9', 'row 1': '17fb9d2'}
+    study['fairness']['after'] = [dict(check='commit', equal=False, values=values)]
+    assert 'The runs differ in commit' in text_of(problems(study))
+
+
+def test_blanket_declaration_is_summarized(tmp_path):
+    study = record(steps(30, 40))
+    keys = [f'model.key_{number}' for number in range(40)]
+    study['fairness']['before'] = [entry('row 1', 'row 0', found=keys, blanket=['model'])]
+    text = page_of(study, tmp_path)
+    assert '40 keys differ' in text and 'model.key_30' not in text
+
+
+def test_design_shows_factors_and_interactions(tmp_path):
+    names = ['off, off', 'off, on', 'on, off', 'on, on']
+    levels = [[0, 0], [0, 1], [1, 0], [1, 1]]
+    rows = [row(name, [20 + 9 * a + noise for noise in NOISE3]) for name, (a, b) in zip(names, levels)]
+    design = dict(factors=['loss', 'views'], rows=dict(zip(names, levels)), words='all 4')
+    study = record(rows, design=design)
+    assert 'Interactions' in page_of(study, tmp_path)
+    assert '“loss”' in text_of(answer(study))
+
+
+NOISE3 = (-0.4, 0.1, 0.3)
+
+
+def test_page_is_small_and_escapes_names(tmp_path):
+    rows = [row('<script>', [30, 31, 32])]
+    for number in range(34):
+        rows.append(row(f'row {number}', [30, 31, 33], rows[-1]['name']))
+    text = page_of(record(rows), tmp_path)
+    assert '<script>' not in text and '&lt;script&gt;' in text
+    assert len(text) < 150_000
+
+
+def test_figures_and_tables_are_written(tmp_path):
+    rows = [row(f'x {x}', [30 + x, 31 + x, 30.5 + x], 'x 0' if x else None, x=x) for x in range(3)]
+    study = record(rows, x='epochs')
+    names = {path.name for path in write_figures(study, tmp_path / 'figures')}
+    assert {'effects_knn.pdf', 'effects_knn.svg', 'effects_knn.png', 'effects_knn.csv', 'k_NN.pdf'} <= names
+    write_results(study, tmp_path)
+    assert '| x 0 |' in (tmp_path / 'table.md').read_text()
+    assert '\\toprule' in (tmp_path / 'table.tex').read_text()
+
+
+def test_empty_study_has_a_page(tmp_path):
+    rows = [row('a', []), row('b', [], 'a')]
+    assert 'No score is measured yet' in page_of(record(rows, metrics=[]), tmp_path)
