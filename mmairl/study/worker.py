@@ -25,6 +25,7 @@ from msgspec import structs
 from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
 from mmairl.engine.distributed import start_processes
+from mmairl.engine.hooks.after_step import accumulated
 from mmairl.engine.run import register, train
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.identity import versions
@@ -143,13 +144,12 @@ def train_row(cfg: Config, request: Request, folder: Path, launcher: str) -> Non
     runner = train(cfg, launcher, hooks=[recorder])
     if not is_main_process():
         return
-    steps = runner.max_iters // getattr(runner.optim_wrapper, 'accumulated', 1)
     batch = runner.train_dataloader.batch_size * get_world_size()
     facts = dict(
         checkpoint=Path(read_text(folder / 'last_checkpoint').strip()).name,
         seconds=recorder.seconds,
         device_seconds=recorder.seconds * get_world_size(),
-        steps=steps,
+        steps=runner.max_iters // accumulated(runner),
         images_seen=runner.max_iters * batch,
         start=read_json(folder / 'start.json', Start),
     )

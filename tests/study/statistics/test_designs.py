@@ -1,0 +1,34 @@
+"""Fractions of factorial designs, and the effects that they can separate."""
+
+import pytest
+
+from mmairl.study.statistics.designs import Design, fraction_rows
+
+
+def design(factors, halvings):
+    rows = fraction_rows(factors, halvings)
+    return Design('abcdefg'[:factors], {str(levels): levels for levels in rows})
+
+
+@pytest.mark.parametrize('factors, halvings, resolution', [(3, 1, 3), (4, 1, 4), (5, 1, 5), (5, 2, 3), (7, 3, 4)])
+def test_best_fractions_have_the_tabulated_resolution(factors, halvings, resolution):
+    """Box, Hunter and Hunter, Table 6.22."""
+    assert design(factors, halvings).resolution == resolution
+
+
+def test_fraction_has_each_level_in_half_of_the_rows():
+    half = design(5, 1)
+    assert len(half.rows) == 16
+    assert all(sum(half.signs(effect).values()) == 0 for effect in half.main)
+
+
+def test_resolution_four_confounds_pairs_of_interactions():
+    half = design(4, 1)
+    assert half.aliases(('a',)) == []
+    assert half.aliases(('a', 'b')) in (['c × d'], ['−c × d'])
+    assert len(half.interactions) == 3
+
+
+def test_full_factorial_separates_all_effects():
+    full = Design('ab', {'1': (0, 0), '2': (0, 1), '3': (1, 0), '4': (1, 1)})
+    assert full.resolution is None and full.words == 'all 4 combinations of 2 factors'
