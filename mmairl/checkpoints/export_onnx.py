@@ -59,7 +59,7 @@ def write_onnx(
     missing = [name for name in REQUIRED if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"--to onnx requires packages ('{', '.join(missing)}'); pip install 'mmairl[onnx]'",
+            f"--to onnx requires packages ('{', '.join(missing)}'); pip install onnx onnxscript onnxruntime",
             code='missing-onnx',
         )
     init_default_scope('mmairl')

@@ -64,7 +64,7 @@ class TorchvisionOps(ModuleType):
 
         def not_compiled(*args: object, **kwargs: object) -> NoReturn:
             raise UserError(
-                f"mmcv op '{name}' has no torchvision equivalent; install mmcv with compiled ops (requirements/install.sh ops)",
+                f"mmcv op '{name}' has no torchvision equivalent; install mmcv with compiled ops",
                 code='no-compiled-op',
             )
 
@@ -124,7 +124,7 @@ def _roi_align(
 ) -> Tensor:
     if pool_mode == 0:
         raise UserError(
-            "RoIAlign: torchvision has no pool_mode='max'; install mmcv with compiled ops (requirements/install.sh ops)",
+            "RoIAlign: torchvision has no pool_mode='max'; install mmcv with compiled ops",
             code='no-compiled-op',
         )
     size = (aligned_height, aligned_width)
