@@ -132,7 +132,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
             sys.path.append(str(folder))
     # A config is a program, so loading it can raise any exception.
     with explained(f'the config {path} cannot be read', 'correct the config'):
-        cfg = Config.fromfile(path)  # noqa: TID251  the user's own program
+        cfg = Config.fromfile(path)
     override(cfg, options or {}, path)
     return cfg
 

@@ -16,7 +16,7 @@ from mmairl.registry import VISBACKENDS
 NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'TensorboardVisBackend'}
 # MLflow stores the id of the training run under this tag.
 RUN_TAG = 'mmairl.run'
-ADVICE = "fix the cause (for example, run pip install wandb mlflow), or remove the logger"
+ADVICE = 'fix the cause (for example, run pip install wandb mlflow), or remove the logger'
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:

@@ -28,8 +28,10 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def runtime():
-    pytest.importorskip('onnxscript', reason="onnxscript is not installed (pip install onnx onnxscript onnxruntime)")
-    return pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install onnx onnxscript onnxruntime)")
+    pytest.importorskip('onnxscript', reason='onnxscript is not installed (pip install onnx onnxscript onnxruntime)')
+    return pytest.importorskip(
+        'onnxruntime', reason='onnxruntime is not installed (pip install onnx onnxscript onnxruntime)'
+    )
 
 
 def test_onnx_features_equal_torch_for_any_batch(checkpoint, runtime, tmp_path):
