@@ -48,19 +48,8 @@ class PretrainedBackbone:
         return backbone.weights, str(backbone)
 
     def read(self, checkpoint: str, part: str) -> Backbone:
-        """Return the backbone in a checkpoint.
-
-        If the module is a whole backbone (`self.network`), its tensors identify the weights of any kind of network. Otherwise,
-        the checkpoint must contain a ResNet or a ViT.
-        """
-        try:
-            return read_backbone(checkpoint, part, network=self.network)
-        except UserError as error:
-            # The module may have only some of the stages, like a C4 detector's backbone. In this case, the complete network
-            # is read, without comparing it with the module, and `weights_for` selects the stages.
-            if self.network is None or error.code not in ('other-network', 'incomplete-network'):
-                raise
-            return read_backbone(checkpoint, part)
+        """Return the backbone in a checkpoint. The tensors of the module identify a network of any kind."""
+        return read_backbone(checkpoint, part, network=self.network)
 
     def __call__(self, module: nn.Module) -> None:
         self.network = None if self.prefix else module.state_dict()
@@ -90,19 +79,14 @@ def weights_for(
     Stages that the module lacks are left out. For example, a C4 detector's backbone lacks the last stage.
 
     Raises:
-        UserError: If no key starts with the prefix, or if the weights are not exactly those of the module.
+        UserError: If the weights are not exactly those of the module.
     """
     network = module.state_dict()
-    inside = {
+    stages = {key.split('.')[0] for key in network}
+    weights = {
         key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)
     }
-    if not inside:
-        raise UserError(
-            f"{path}: no key begins with the prefix ('{prefix}'); its keys look like {list(whole)[:3]}",
-            code='unknown-prefix',
-        )
-    stages = {key.split('.')[0] for key in network}
-    weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
+    weights = {key: value for key, value in weights.items() if key.split('.')[0] in stages}
     if not prefix:
         weights = fitted(weights, network, path)
     require_same_keys(weights, network, path)
@@ -127,18 +111,15 @@ def fitted(
         return weights
     if found != 3:
         raise UserError(
-            f'{path}: trained on images of {found} channels, but the first convolution of the config expects {channels}; set '
-            f'model.backbone.in_channels={found} and channels={found} of the data sets, or give another checkpoint',
+            f'{path}: the network was trained on images of {found} channels, but the first convolution of the config expects '
+            f'{channels}; set model.backbone.in_channels={found} and channels={found} of the data sets, or give another '
+            'checkpoint',
             code='other-channels',
         )
     if channels == 1:
         kernels_of_c = kernels.float().sum(1, keepdim=True)
-        how = 'summed'
     else:
         turns = [channel % 3 for channel in range(channels)]
         kernels_of_c = kernels.float()[:, turns] * (3 / channels)
-        how = f'repeated, times 3/{channels}'
-    print_log(
-        f'{path}: the RGB kernels of {key} are {how}, to fit {channels} channels', logger='current'
-    )
+    print_log(f'{path}: the RGB kernels of {key} are fitted to {channels} channels', 'current')
     return {**weights, key: kernels_of_c.to(kernels.dtype)}

@@ -1,61 +1,68 @@
 """Read a backbone from a checkpoint of any known project.
 
-Of the tensors whose keys begin with the backbone's prefix, only those that do not affect features, such as heads, are left out.
+Every tensor with the backbone's prefix is used, except heads and other tensors that do not affect features, which are reported.
 """
 
 import ast
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.checkpoints.architecture import backbone_of, require_complete
-from mmairl.checkpoints.hub_config import (
-    INTERPOLATIONS,
-    HubConfig,
-    Input,
-    hub_config,
-    is_number,
-    parse_statistics,
-)
-from mmairl.checkpoints.layouts import (
-    ENVELOPES,
+from mmairl.checkpoints.architecture import backbone_of, tensors_of
+from mmairl.checkpoints.formats import (
     IGNORED,
-    LAST_STAGES,
-    NESTED,
     TEACHER,
     TIMM_BACKBONE,
-    WRAPPERS,
-    Format,
-    Named,
     detect_format,
-    layout_of,
-    layout_prefixes,
+    join_registers,
+    prefixes,
     to_ours,
 )
-from mmairl.checkpoints.load import (
-    load_checkpoint,
-    name_faults,
-    not_finite,
-    other_architecture,
-    warn,
-    wrong_kind,
-)
+from mmairl.checkpoints.load import load_checkpoint, not_finite, require_same_keys, warn
 from mmairl.checkpoints.pickles import ORIGIN
-from mmairl.checkpoints.released import is_hub, is_released, released_file
+from mmairl.checkpoints.released import (
+    architecture,
+    is_released,
+    is_timm_folder,
+    released_model,
+)
 from mmairl.errors import UserError
 
-# Weights and batch statistics, which have these suffixes, must be floats. Counters and tables of positions can be integers.
-FLOATS = ('weight', 'bias', 'running_mean', 'running_var')
-HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
+# Training scripts nest the dictionary of weights under one of these keys, or under several, one inside the other.
+ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
+WRAPPERS = ('module.', '_orig_mod.')
+# VISSL has dictionaries with these names inside the dictionary of weights.
+NESTED = ('trunk', 'heads')
+PARTS = ('student', 'teacher')
+
+
+@dataclass(frozen=True)
+class Input:
+    """The properties of the images that a backbone expects as input.
+
+    Args:
+        mean: Mean of each channel, for pixel values from 0 to 1.
+        std: Standard deviation of each channel, for pixel values from 0 to 1.
+        size: Side of the crop in pixels.
+        channels: Number of channels. None means 8-bit RGB images.
+        interpolation: Interpolation by which images are resized, such as 'bicubic'.
+        origin: Where `mean` and `std` come from. An empty text means that nothing states them, so ImageNet's are assumed.
+    """
+
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    size: int = 224
+    channels: int | None = None
+    interpolation: str = 'bilinear'
+    origin: str = ''
 
 
 @dataclass(frozen=True)
@@ -86,81 +93,46 @@ class Backbone:
     def __str__(self) -> str:
         return f'{self.part} of {self.path} ({self.source})'
 
-    @cached_property
-    def hub(self) -> HubConfig:
-        """The settings files next to the checkpoint. They are ignored if the checkpoint has a config or a record of origin."""
-        describes_itself = self.settings or 'source_format' in self.origin
-        if describes_itself or not self.path or self._is_torchvision:
-            return HubConfig(Path())
-        return hub_config(released_file(self.path) if is_hub(self.path) else Path(self.path))
-
-    @property
-    def _is_torchvision(self) -> bool:
-        return is_released(self.path) and not is_hub(self.path)
-
     @property
     def heads(self) -> int | None:
-        """Number of attention heads of a ViT, or None if it is unknown.
-
-        The number is taken from the record of origin, the settings of the training run, `config.json`, or the known
-        architecture of MoCo v3's ViTs.
-        """
-        keys = ('num_heads', 'arch.num_heads', 'arch')
-        number, in_arch, arch = (self.settings.get(f'model.backbone.{key}') for key in keys)
-        stated = [self.origin.get('heads'), number, in_arch, arch]
-        if arch:
+        """Number of attention heads of a ViT, or None if neither the file nor the project states it."""
+        arch = str(self.settings.get('model.backbone.arch'))
+        stated = [self.origin.get('heads'), self.settings.get('model.backbone.arch.num_heads')]
+        if 'patch_embed.projection.weight' in self.weights:
             from mmpretrain.models.backbones.vision_transformer import VisionTransformer
 
-            stated.append(VisionTransformer.arch_zoo.get(str(arch), {}).get('num_heads'))
-        stated.append(self.hub.heads)
-        positions = self.weights.get('pos_embed', torch.empty(0))
-        if 'MoCo v3' in self.source and positions.shape[-1] == 384:
-            stated.append(12)
+            stated.append(VisionTransformer.arch_zoo.get(arch, {}).get('num_heads'))
+            # MoCo v3's ViT of width 384 has twice as many heads as all others.
+            width = len(self.weights['patch_embed.projection.weight'])
+            stated.append(12 if 'MoCo v3' in self.source and width == 384 else None)
         return next((int(text) for text in stated if re.fullmatch(r'[1-9]\d?', str(text))), None)
-
-    @property
-    def norm_eps(self) -> float | None:
-        """Epsilon of a ViT's layer norms, from the record of origin or `config.json`, or None if it is unknown."""
-        if 'norm_eps' not in self.origin:
-            return self.hub.norm_eps
-        with suppress(ValueError):
-            return float(self.origin['norm_eps'])
-        return None
 
     @property
     def input(self) -> Input:
         """The properties of the images that the backbone expects.
 
-        They come from the settings of the training run, the record of origin or the settings files next to the checkpoint. If
-        none of these states the mean and std, the result has ImageNet's.
+        They come from the settings of the training run or from the record of origin. If neither states the mean and std, the
+        result has ImageNet's.
         """
         if self.settings:
             return input_of(self.settings)
-        if 'mean' in self.origin and 'std' in self.origin:
-            size, channels = (str(self.origin.get(name, '')) for name in ('size', 'channels'))
-            interpolation = self.origin.get('interpolation')
-            return Input(
-                mean=parse_statistics(self.origin['mean'], 'mean', self.path),
-                std=parse_statistics(self.origin['std'], 'std', self.path),
-                size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size,
-                channels=int(channels) if re.fullmatch(r'[1-9]\d{0,3}', channels) else None,
-                interpolation=interpolation
-                if interpolation in INTERPOLATIONS
-                else Input.interpolation,
-                origin='its record',
-            )
-        if self._is_torchvision:
-            return Input(origin='torchvision')
-        return self.hub.input() or Input()
+        stated = {key: _literal(self.origin.get(key)) for key in ('mean', 'std')}
+        if not all(isinstance(value, list | tuple) for value in stated.values()):
+            return Input()
+        for key in ('size', 'channels'):
+            if isinstance(value := _literal(self.origin.get(key)), int):
+                stated[key] = value
+        interpolation = str(self.origin.get('interpolation', Input.interpolation))
+        return Input(**stated, interpolation=interpolation, origin='its record')
 
     @property
     def record(self) -> dict[str, Any]:
         """The record of origin to store in a file to which this backbone is written."""
         record = dict(self.origin)
+        if timm := timm_arguments(self.origin, self.settings):
+            record['timm'] = timm
         if self.heads is not None:
             record['heads'] = self.heads
-        if self.norm_eps is not None:
-            record['norm_eps'] = self.norm_eps
         images = self.input
         if images.origin:
             record |= dict(mean=list(images.mean), std=list(images.std), size=images.size)
@@ -171,37 +143,38 @@ class Backbone:
         file = self.path if is_released(self.path) else Path(self.path).name
         return {**record, 'file': file, 'source_format': self.source, 'part': self.part}
 
-    @property
+    @cached_property
     def network(self) -> dict[str, Any]:
         """The `backbone=` of a config whose network has exactly these weights.
 
         Raises:
-            UserError: If the network is unknown, or if `config.json` next to the file describes a different network.
+            UserError: 'unknown-network' if the network is neither a ResNet, a plain ViT nor a network of timm,
+                'other-network' or 'incomplete-network' if a tensor is unexpected or missing.
         """
-        network = backbone_of(self.weights, self.path, self.heads, self.norm_eps)
-        arch = network.get('arch', network)
-        if 'num_heads' in arch and arch['embed_dims'] % arch['num_heads']:
-            raise UserError(
-                f"{self.path}: the number of attention heads ('{arch['num_heads']}') does not divide the width of the ViT "
-                f'({arch["embed_dims"]}); correct the number of heads in config.json, or give a config with the backbone of '
-                'this checkpoint',
-                code='other-network',
-            )
-        require_complete(self.weights, network, self.path)
-        self.hub.require_network(network)
-        if network['type'].endswith('_CIFAR'):
-            return self._with_padding(network)
+        if timm := timm_arguments(self.origin, self.settings):
+            network = dict(type='TimmBackbone', **timm)
+        else:
+            network = backbone_of(self.weights, self.path, self.heads)
+        tensors = tensors_of(json.dumps(network, sort_keys=True))
+        require_same_keys(self.weights, tensors, self.path, network.get('name', network['type']))
         return network
 
-    def _with_padding(self, network: dict[str, Any]) -> dict[str, Any]:
-        """Return the network with the padding of a ResNet's 3x3 stem, which cannot be derived from the weights."""
-        if self.source.startswith('solo-learn'):
-            return {**network, 'type': 'SoloLearnResNet'}
-        warn(
-            f"{self.path}: the padding of the ResNet's 3x3 stem is unknown, and 1 is used; if the file is from solo-learn, "
-            "which pads by 2, give a config with backbone type 'SoloLearnResNet'"
-        )
-        return network
+
+def timm_arguments(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments by which timm builds the network of a file, or an empty dictionary if it is not known from timm.
+
+    Args:
+        origin: The record of origin in the file.
+        settings: The config of the training run that wrote the file.
+    """
+    timm = _literal(origin.get('timm'))
+    if settings.get('model.backbone.type', '').endswith('TimmBackbone'):
+        start = 'model.backbone.'
+        own = [key for key in settings if key.startswith(start)]
+        timm = {key.removeprefix(start): _literal(settings[key]) for key in own}
+    if not isinstance(timm, dict) or not re.fullmatch(r'[\w.]+', str(timm.get('name'))):
+        return {}
+    return architecture(timm)
 
 
 def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
@@ -211,41 +184,34 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
         backbone: The backbone.
         how: The flag or key by which users can set the mean and std.
     """
-    mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
-        f'{backbone.path}: neither the file nor a config.json or preprocessor_config.json next to it states the mean and std '
-        f"of its images; ImageNet's mean {mean} and std {std} are used; set other values by {how}"
+        f"{backbone.path}: the file does not state the mean and std of its images; ImageNet's mean {Input.mean} and std "
+        f'{Input.std} are used; set other values by {how}'
     )
 
 
 def input_of(settings: Mapping[str, str]) -> Input:
-    """Return the properties of the images that a backbone expects, according to the settings of its training run.
-
-    The settings come from an untrusted file, so values of unexpected types are ignored.
-    """
+    """Return the properties of the images that a backbone expects, according to the settings of its training run."""
     stated = {}
     for name in ('mean', 'std'):
         numbers = _literal(settings.get(f'model.data_preprocessor.{name}'))
-        if isinstance(numbers, (list, tuple)) and all(map(is_number, numbers)):
+        if isinstance(numbers, list | tuple):
             stated[name] = numbers
     views = ' '.join(str(text) for key, text in settings.items() if key.endswith('.views'))
-    crop = re.search(r"'size': (\d{1,4})\b", views)
+    if crop := re.search(r"'size': (\d+)\b", views):
+        stated['size'] = int(crop[1])
     channels = [text for key, text in settings.items() if key.endswith('dataset.channels')]
-    return Input(
-        **stated,
-        size=int(crop[1]) if crop else Input.size,
-        channels=next(
-            (int(text) for text in channels if re.fullmatch(r'\d{1,4}', str(text))), None
-        ),
-        origin='its training run',
-    )
+    if channels and str(channels[0]).isdigit():
+        stated['channels'] = int(channels[0])
+    return Input(**stated, origin='its training run')
 
 
-def _literal(text: object) -> Any:
+def _literal(value: Any) -> Any:
+    """Return the value of a Python literal, and any other value unchanged. safetensors and settings store values as text."""
     try:
-        return ast.literal_eval(text) if isinstance(text, str) else None
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
+        return ast.literal_eval(value) if isinstance(value, str) else value
+    except (ValueError, SyntaxError):
+        return value
 
 
 def read_backbone(
@@ -257,261 +223,139 @@ def read_backbone(
     """Return the backbone of the student or the teacher in a checkpoint of any known project.
 
     Args:
-        path: A checkpoint, a folder from a model hub that contains a checkpoint, or the name of a released model:
-            'torchvision:resnet50', 'timm:NAME' or 'hf-hub:ORG/NAME'.
+        path: A checkpoint, a folder that timm can load, or the name of a released model: 'torchvision:resnet50', 'timm:NAME' or
+            'hf-hub:ORG/NAME'.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
-        network: Tensors of the network for which the weights are read, required unless the network is a ResNet or a ViT.
-            Heads in the file that this network does not have are left out.
-
-    Returns:
-        The backbone.
+        network: Tensors of the network for which the weights are read. Heads in the file that this network does not have are
+            left out. Required to find a network that is neither a ResNet nor a ViT in a file of an unknown format.
 
     Raises:
-        UserError: If no backbone is found, if it is incomplete, or if a tensor is not recognized.
+        UserError: If the file contains no backbone or several.
 
     Example:
         >>> read_backbone('moco_v2_200ep.pth.tar', 'teacher').weights['conv1.weight'].shape  # doctest: +SKIP
         torch.Size([64, 3, 7, 7])
     """
-    if part not in ('student', 'teacher'):
+    if part not in PARTS:
         raise UserError(
             f"part: unknown network ('{part}'); set student or teacher", code='unknown-part'
         )
-    file = weights_file(path)
-    tensors, origin, settings = read_tensors(file)
-    search = BackboneSearch(str(file), tensors, part, network)
-    match = search.find() if prefix is None else search.find_below(prefix)
-    broken = not_finite(match.weights)
-    if broken:
+    path = str(path)
+    settings: dict[str, str] = {}
+    if is_released(path) or is_timm_folder(path):
+        tensors, origin = released_model(path)
+        source = path.partition(':')[0] if is_released(path) else 'timm'
+        prefix = prefix or ''
+    else:
+        tensors, origin, settings = read_tensors(path)
+        prefix, source = _prefix_of(tensors, path, part, prefix, network or ())
+    inside = {key.removeprefix(prefix): key for key in tensors if key.startswith(prefix)}
+    stored = {name: tensors[key] for name, key in inside.items()}
+    keep = network is None and bool(timm_arguments(origin, settings))
+    names = _names(stored, network, keep)
+    weights = {ours: stored[name] for name, ours in names.items()}
+    if not keep and 'reg_token' not in (network or {}):
+        weights = join_registers(weights)
+    renamed = {inside[name]: ours for name, ours in names.items()}
+    if broken := not_finite(weights):
         warn(
-            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; the training probably diverged, so '
+            f'{path}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; the training probably diverged, so '
             'use an earlier checkpoint'
         )
-    return Backbone(
-        weights=with_counters(match.weights),
-        path=str(file),
-        source=match.source,
-        part=part,
-        renamed=match.names,
-        dropped=[key for key in tensors if key not in match.names],
-        origin=origin,
-        settings=settings,
-    )
+    for key in [key for key in weights if key.endswith('.running_mean')]:
+        # Some formats omit the counters of batches, which do not affect batch norms with a fixed momentum.
+        weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
+    dropped = [key for key in tensors if key not in renamed]
+    return Backbone(weights, path, source, part, renamed, dropped, origin, settings)
 
 
-def weights_file(path: str | Path) -> str | Path:
-    """Return the file with the weights in a folder from a model hub. If `path` is not a folder, return it unchanged."""
-    if is_released(path) or not Path(path).expanduser().is_dir():
-        return path
-    folder = Path(path).expanduser()
-    for name in HUB_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(
-        f'{folder}: the folder has no {" or ".join(HUB_FILES)}; give the file with the weights',
-        code='no-weights-in-folder',
-    )
+def _prefix_of(
+    tensors: Mapping[str, Tensor],
+    path: str,
+    part: str,
+    given: str | None,
+    network: Collection[str],
+) -> tuple[str, str]:
+    """Return the prefix of a backbone, and the format of the file.
 
-
-@dataclass(frozen=True)
-class BackboneSearch:
-    """Searches the tensors of a file for the backbone of the student or the teacher.
-
-    A *known network* is a ResNet or a ViT in a layout that layouts.yaml lists.
+    A file of a known format has known prefixes. In any other file, the student's prefix is the only one before the keys of a
+    known layout, or of the given network.
     """
-
-    path: str
-    tensors: Mapping[str, Any]
-    part: str
-    network: Mapping[str, Tensor] | None = None
-
-    def find(self) -> Named:
-        """Return the backbone if the file has a known format. Otherwise return the only known network in the file."""
-        form = detect_format(self.tensors)
-        if form is None:
-            return self._find_in_unknown_format()
-        prefix = form.student if self.part == 'student' else form.teacher
-        if prefix is None or not any(key.startswith(prefix) for key in self.tensors):
-            raise self._absent(form)
-        return self._read(prefix, form.name, form.pure)
-
-    def find_below(self, prefix: str) -> Named:
-        """Return the backbone whose keys start with a prefix that the user gave."""
-        if not any(key.startswith(prefix) for key in self.tensors):
+    if given is not None:
+        if not any(key.startswith(given) for key in tensors):
             raise UserError(
-                f"{self.path}: no key begins with the prefix ('{prefix}'); its keys look like {list(self.tensors)[:3]}",
+                f"{path}: no key begins with the prefix ('{given}'); its keys look like {list(tensors)[:3]}",
                 code='unknown-prefix',
             )
-        return self._read(prefix, f"prefix '{prefix}'", pure=True)
-
-    def _find_in_unknown_format(self) -> Named:
-        prefixes = self._prefixes()
-        if self.part == 'teacher' or not prefixes:
-            raise self._absent(None)
-        # If there is no known network, `_read_known` raises an error that states the cause.
-        return self._only_network('') or self._read_known(prefixes[0], '')
-
-    def _absent(self, form: Format | None) -> UserError:
-        """Return the error to raise if the file does not have the requested part."""
-        if form is None:
-            keys = list(self.tensors)[:3]
-            content = f'its keys look like {keys}' if keys else 'it has no weights'
-            return UserError(
-                f'{self.path}: no {self.part} backbone of a known format ({content}); give a ResNet or ViT with the tensor '
-                'names of mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2, or set the prefix of '
-                'the keys',
-                code='no-backbone',
-            )
-        detail = f" (no key starts with '{form.teacher}')" if form.teacher else ''
-        return UserError(
-            f'{self.path}: no {self.part} in this {form.name} checkpoint{detail}; use --part student',
-            code='no-part',
-        )
-
-    def _read(self, prefix: str, source: str, pure: bool) -> Named:
-        """Read the backbone whose keys start with a prefix.
-
-        If the tensors with the prefix are not a known network, read the student from the only known network at a longer prefix.
-        If there is no such network, read all tensors with the prefix under their own names. Raise an error instead if some
-        of these tensors may belong to a head (`pure` is false), or if the user gave a network.
-        """
-        try:
-            return self._read_known(prefix, source)
-        except UserError as error:
-            # Every key of the student starts with `prefix`, so only longer prefixes are searched.
-            match = self._only_network(prefix) if prefix and self.part == 'student' else None
-            if match:
-                return match
-            is_other = error.code in ('unknown-network', 'other-network')
-            if pure and is_other and not self.network:
-                return self._read_as_stored(prefix, source)
-            raise
-
-    def _only_network(self, within: str) -> Named | None:
-        """Return the only known network whose keys start with `within`, or None if there is none.
-
-        Raises:
-            UserError: 'several-backbones' if there is more than one.
-        """
-        found: dict[str, Named] = {}
-        for prefix in self._prefixes():
-            inner = any(prefix.startswith(shorter) for shorter in found)
-            if inner or not prefix.startswith(within) or TEACHER.search(prefix):
-                continue
-            with suppress(UserError):
-                found[prefix] = self._read_known(
-                    prefix, f"prefix '{prefix}'" if prefix else 'plain'
-                )
-        if len(found) > 1:
+        return given, f"prefix '{given}'"
+    found = prefixes(tensors, network)
+    form = detect_format(found)
+    if form is not None:
+        prefix = form.student if part == 'student' else form.teacher
+        if prefix not in found:
             raise UserError(
-                f'{self.path}: several backbones, with the prefixes {", ".join(map(repr, found))}; choose one by --prefix',
-                code='several-backbones',
+                f"{path}: no {part} in this checkpoint ('{form.name}'); use --part student",
+                code='no-part',
             )
-        for prefix, match in found.items():
-            if prefix:
-                message = f"{self.path}: the backbone is read below the prefix '{prefix}'"
-                print_log(message, logger='current')
-            return match
-        return None
-
-    def _prefixes(self) -> list[str]:
-        """Return the prefixes that a known network or the user's network may have, from the shortest to the longest."""
-        prefixes = set(layout_prefixes(self.tensors))
-        if self.network:
-            name = next(reversed(self.network)).removeprefix(TIMM_BACKBONE)
-            ends = {key.removesuffix(name) for key in self.tensors if key.endswith(name)}
-            prefixes |= {prefix for prefix in ends if prefix == '' or prefix.endswith('.')}
-        return sorted(prefixes, key=len)
-
-    def _below(self, prefix: str) -> dict[str, str]:
-        """Return a dictionary from the names below a prefix to the keys of the file, which include the prefix."""
-        begins = [(prefix, ''), *(LAST_STAGES if prefix == 'backbone.' else ())]
-        keys: dict[str, str] = {}
-        for begin, stage in begins:
-            for key in self.tensors:
-                if key.startswith(begin):
-                    keys.setdefault(stage + key.removeprefix(begin), key)
-        return keys
-
-    def _read_known(self, prefix: str, source: str) -> Named:
-        """Read a known network, or the user's network, whose keys start with a prefix.
-
-        Raises:
-            UserError: If the network is unknown or incomplete, or if a tensor is not recognized.
-        """
-        keys = self._below(prefix)
-        required = self.network or {}
-        stored = self._floats(keys, lambda name: name in required or not IGNORED.match(name))
-        as_stored = Named(stored, {name: name for name in stored})
-        layout = layout_of(keys)
-        named = to_ours(stored, layout, self.path) if layout else as_stored
-        if self.network:
-            nested = {name: TIMM_BACKBONE + name for name in stored}
-            in_timm = Named({nested[name]: value for name, value in stored.items()}, nested)
-            named = self._closest([named, as_stored, in_timm])
-        else:
-            # The number of heads does not affect the tensors. Passing 1 avoids the warning that the number is unknown.
-            network = backbone_of(with_counters(named.weights), self.path, heads=1)
-            require_complete(named.weights, network, self.path)
-        renamed = {keys[name]: ours for name, ours in named.names.items()}
-        return Named(named.weights, renamed, source)
-
-    def _closest(self, candidates: Sequence[Named]) -> Named:
-        """Return the candidate whose tensors have the names of the user's network.
-
-        The candidates have the same tensors under different names. If no candidate matches, raise the error of the candidate
-        with the fewest missing and unknown names.
-        """
-        faults = [name_faults(with_counters(named.weights), self.network) for named in candidates]
-        missing, unknown = best = min(faults, key=lambda fault: len(fault[0]) + len(fault[1]))
-        if missing or unknown:
-            raise other_architecture(self.path, missing, unknown)
-        return candidates[faults.index(best)]
-
-    def _read_as_stored(self, prefix: str, source: str) -> Named:
-        """Read all tensors below a prefix under their own names. Users must give a config with the architecture."""
-        keys = self._below(prefix)
-        weights = self._floats(keys, lambda name: True)
-        return Named(weights, {key: name for name, key in keys.items()}, source)
-
-    def _floats(self, keys: Mapping[str, str], selects: Callable[[str], bool]) -> dict[str, Tensor]:
-        """Return a dictionary from names without prefix to the selected tensors.
-
-        Args:
-            keys: Maps names without prefix to the keys of the file.
-            selects: Function that returns whether a name is selected.
-
-        Raises:
-            UserError: 'no-floats' if a value is not a tensor of weights.
-        """
-        selected = {name: self.tensors[key] for name, key in keys.items() if selects(name)}
-        for name, value in selected.items():
-            kind = wrong_kind(value, whole=not name.endswith(FLOATS))
-            if kind:
-                raise UserError(
-                    f'{self.path}: the weights {keys[name]} are {kind}; give a file whose weights are floats',
-                    code='no-floats',
-                )
-        return selected
+        return prefix, form.name
+    outer = {
+        prefix
+        for prefix in found
+        if not any(prefix != other and prefix.startswith(other) for other in found)
+        and not TEACHER.search(prefix)
+    }
+    if len(outer) > 1:
+        raise UserError(
+            f'{path}: several backbones, with the prefixes {sorted(outer)}; choose one by --prefix',
+            code='several-backbones',
+        )
+    if not outer or part == 'teacher':
+        raise UserError(
+            f'{path}: no {part} backbone of a known format (its keys look like {list(tensors)[:3]}); set the prefix of its '
+            'keys by --prefix, and give a config unless it is a ResNet or a ViT',
+            code='no-backbone',
+        )
+    (prefix,) = outer
+    print_log(f"{path}: the backbone is read below the prefix '{prefix}'", 'current')
+    return prefix, f"prefix '{prefix}'"
 
 
-def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the batch counters that some formats omit. The counters do not affect batch norms with a fixed momentum."""
-    for key in [key for key in weights if key.endswith('.running_mean')]:
-        weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
-    return weights
+def _names(
+    stored: Mapping[str, Tensor], network: Mapping[str, Tensor] | None, keep: bool
+) -> dict[str, str]:
+    """Return a dictionary from the names in a file to the names of the network. Heads are left out.
+
+    Args:
+        stored: The tensors, under their names in the file.
+        network: The tensors of the network, if they are known. Among mmairl's names, the names in the file and those names in
+            mmpretrain's TIMMBackbone, the names that fit best are chosen.
+        keep: Whether to keep the names in the file if the network is unknown.
+    """
+    ours = to_ours(stored)
+    as_stored = {name: name for name in stored}
+    if network is None:
+        names = ours if ours and not keep else as_stored
+        is_known = bool(ours)
+    else:
+        in_timm = {name: TIMM_BACKBONE + name for name in stored}
+        candidates = [names for names in (ours, as_stored, in_timm) if names]
+        names = max(candidates, key=lambda names: len(network.keys() & set(names.values())))
+        is_known = True
+    required = network or {}
+    return {
+        name: new
+        for name, new in names.items()
+        if new in required or not (is_known and IGNORED.match(name.removeprefix(TIMM_BACKBONE)))
+    }
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]]:
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict, dict[str, str]]:
     """Return the tensors of a checkpoint, its record of origin, and its run's settings.
 
-    The names of tensors do not have the prefixes of wrappers such as DDP. A value that is not a tensor but has a dotted name
-    is probably meant as a weight. It is returned too, so that an error can report its type.
+    The names of tensors do not have the prefixes of wrappers such as DDP.
     """
-    loaded = load_checkpoint(path)
-    inner = loaded
-    # Training scripts nest the weights under one or more of these keys.
+    loaded = inner = load_checkpoint(path)
     while envelope := next((name for name in ENVELOPES if isinstance(inner.get(name), dict)), None):
         inner = inner[envelope]
     meta = loaded.get('meta')
@@ -521,30 +365,18 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
         origin, settings = getattr(loaded, ORIGIN, None), None
     origin = dict(origin) if isinstance(origin, dict) else {}
     settings = settings if isinstance(settings, dict) else {}
-    settings = {key: value for key, value in settings.items() if isinstance(key, str)}
-    # Earlier versions of mmairl stored the source format as `format`. In safetensors, `format` is always 'pt'.
-    stored_format = origin.pop('format', 'pt')
-    if stored_format != 'pt':
-        origin.setdefault('source_format', stored_format)
-    return _flat(inner), origin, settings
+    return _flat(inner), origin, {str(key): value for key, value in settings.items()}
 
 
-def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
-    """Return a dictionary from dotted names to tensors. The names do not have the prefixes of wrappers such as DDP.
-
-    Tensors in a dictionary under a key of NESTED are included. All other nested dictionaries are left out.
-    """
-    flat: dict[str, Any] = {}
+def _flat(values: dict, prefix: str = '') -> dict[str, Tensor]:
+    """Return a dictionary from dotted names to tensors, including tensors in a dictionary under a key of NESTED."""
+    flat: dict[str, Tensor] = {}
     for key, value in values.items():
         name = f'{prefix}{key}'
         while name.startswith(WRAPPERS):
             name = name.partition('.')[2]
-        if isinstance(value, np.ndarray):
-            # An array stays as it is if torch lacks its type of numbers.
-            with suppress(TypeError, ValueError):
-                value = torch.from_numpy(value)
-        if isinstance(value, dict):
-            flat |= _flat(value, f'{name}.') if key in NESTED else {}
-        elif isinstance(value, (Tensor, np.ndarray)) or '.' in name:
+        if isinstance(value, Tensor):
             flat[name] = value
+        elif isinstance(value, dict) and key in NESTED:
+            flat |= _flat(value, f'{name}.')
     return flat

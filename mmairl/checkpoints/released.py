@@ -1,45 +1,18 @@
 """Download released models by name: 'torchvision:NAME', 'timm:NAME' and 'hf-hub:ORG/NAME'.
 
-Weights and settings are downloaded once and cached. Code in the repositories is never downloaded.
+timm builds the models of timm and of the Hugging Face hub. Code in repositories is never downloaded.
 """
 
-import hashlib
-from functools import cache
-from http.client import HTTPException
+from inspect import signature
 from pathlib import Path
-from urllib.request import Request, urlopen
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import wrap_file
+from torch import Tensor
 
-from mmairl.checkpoints.hub_config import CONFIG, PREPROCESSOR
-from mmairl.errors import UserError, explained
-from mmairl.io import FULL, replacing
+from mmairl.errors import UserError
 
 HUBS = ('timm:', 'hf-hub:')
-WEIGHTS = 'model.safetensors'
-# The number of bytes that are read from a server at a time.
-BLOCK = 2**17
-UNKNOWN = 'unknown-model', 'no such repository or revision; check the name, or run `hf auth login`'
-# Maps the name of an exception of huggingface_hub to mmairl's error code and message.
-FAULTS = {
-    'GatedRepoError': (
-        'gated-model',
-        'access is restricted; accept the license on its page and run `hf auth login`',
-    ),
-    'LocalEntryNotFoundError': (
-        'offline',
-        'not in the cache, and the hub cannot be reached; connect once, or give a file',
-    ),
-    'EntryNotFoundError': (
-        'no-safetensors',
-        f'the repository has no {WEIGHTS}; convert its weights, or give another model',
-    ),
-    'RepositoryNotFoundError': UNKNOWN,
-    'RevisionNotFoundError': UNKNOWN,
-    'HFValidationError': UNKNOWN,
-}
 
 
 def is_released(name: str | Path) -> bool:
@@ -52,141 +25,84 @@ def is_hub(name: str | Path) -> bool:
     return str(name).startswith(HUBS)
 
 
-@cache
-def released_file(name: str) -> Path:
-    """Return the cached file of a released model. The first call downloads it.
+def is_timm_folder(path: str | Path) -> bool:
+    """Return whether this is a folder from which timm can load a model."""
+    return (Path(path).expanduser() / 'config.json').is_file()
+
+
+def released_model(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights of a released model and its record of origin. The weights are downloaded once.
 
     Args:
-        name: 'torchvision:NAME' with ImageNet weights, 'timm:NAME' with or without a tag, or 'hf-hub:ORG/NAME[@REVISION]'.
+        name: 'torchvision:NAME' with the weights IMAGENET1K_V1, 'timm:NAME', 'hf-hub:ORG/NAME[@REVISION]', or
+            a folder that timm can load.
 
     Raises:
-        UserError: 'unknown-model', 'gated-model', 'no-safetensors', 'offline' or 'download-failed'. If a package is missing,
-            'missing-timm' or 'missing-huggingface-hub'.
+        UserError: 'unavailable-model' if the model is unknown or cannot be downloaded.
     """
-    if is_hub(name):
-        return _hub_file(hub_repository(name), name)
-    return _torchvision_file(name.partition(':')[2])
+    try:
+        if name.startswith('torchvision:'):
+            return _torchvision_model(name.partition(':')[2])
+        source = (
+            name.removeprefix('timm:')
+            if is_released(name)
+            else f'local-dir:{Path(name).expanduser()}'
+        )
+        return _timm_model(source)
+    # A download can raise many exceptions, such as those of the HTTP client, of the hub or of a full disk.
+    except Exception as error:
+        reason = ' '.join(str(error).split())[:200]
+        raise UserError(
+            f'{name}: the model is unknown or cannot be downloaded ({type(error).__name__}: {reason}); check the name (see '
+            'timm.list_pretrained()) and the connection, or give a file',
+            code='unavailable-model',
+        ) from error
 
 
-def hub_repository(name: str) -> str:
-    """Return the repository of a model on the Hugging Face hub, as 'ORG/NAME[@REVISION]'."""
-    scheme, _, model = name.partition(':')
-    return _timm_repository(model) if scheme == 'timm' else model
-
-
-def _torchvision_file(model: str) -> Path:
+def _torchvision_model(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     import torchvision
 
-    try:
-        url = torchvision.models.get_model_weights(model)['IMAGENET1K_V1'].url
-    except (ValueError, KeyError) as error:
-        raise UserError(
-            f"unknown released model ('torchvision:{model}'); use torchvision:NAME, such as torchvision:resnet50",
-            code='unknown-model',
-        ) from error
-    return download_once(url, Path(url).name, hash_prefix=Path(url).stem.rpartition('-')[2])
+    released = torchvision.models.get_model_weights(name)['IMAGENET1K_V1']
+    weights = torch.hub.load_state_dict_from_url(  # noqa: TID251  weights only
+        released.url, map_location='cpu', check_hash=True, weights_only=True
+    )
+    images = released.transforms()
+    return weights, dict(
+        mean=images.mean,
+        std=images.std,
+        size=images.crop_size[0],
+        interpolation=images.interpolation.value,
+    )
 
 
-def _timm_repository(model: str) -> str:
-    """Return the repository of a timm model. Names without a tag get timm's default tag."""
-    if '.' in model:
-        return f'timm/{model}'
-    try:
-        from timm.models import get_pretrained_cfg
-    except ImportError as error:
-        raise UserError(
-            f"timm:{model}: a name without a tag requires the package timm; add the tag, such as '{model}.a1_in1k', or "
-            'pip install timm',
-            code='missing-timm',
-        ) from error
-    settings = get_pretrained_cfg(model)
-    if settings is None or not settings.tag:
-        raise UserError(
-            f"unknown released model ('timm:{model}'); list the names by timm.list_pretrained()",
-            code='unknown-model',
-        )
-    return f'timm/{model}.{settings.tag}'
+def _timm_model(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Build a model by timm. The record of origin has the arguments with which timm builds the same architecture."""
+    import timm
+    from timm.models import load_model_config_from_hf
+    from timm.models._hub import load_model_config_from_path
+
+    source, _, place = name.rpartition(':')
+    arguments = {}
+    if source:
+        read = load_model_config_from_hf if source == 'hf-hub' else load_model_config_from_path
+        arguments = read(place)[2] or {}
+    network = timm.create_model(name, pretrained=True, num_classes=0)
+    if isinstance(network, timm.models.VisionTransformer):
+        arguments = {**arguments, 'dynamic_img_size': True}
+    images = timm.data.resolve_data_config(model=network)
+    return network.state_dict(), dict(
+        timm=dict(name=network.pretrained_cfg['architecture'], **architecture(arguments)),
+        mean=images['mean'],
+        std=images['std'],
+        size=images['input_size'][1],
+        channels=images['input_size'][0],
+        interpolation=images['interpolation'],
+    )
 
 
-def _hub_file(repository: str, name: str) -> Path:
-    """Download the weights of a repository and its settings files, and return the path of the weights."""
-    try:
-        from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
-    except ImportError as error:
-        raise UserError(
-            f'{name}: requires the package huggingface_hub; pip install huggingface_hub',
-            code='missing-huggingface-hub',
-        ) from error
-    repository, _, revision = repository.partition('@')
-    where = dict(repo_id=repository, revision=revision or None)
-    try:
-        # The weights are downloaded last. If the cache contains them, it also contains all existing settings files.
-        for file in (CONFIG, PREPROCESSOR):
-            try:
-                hf_hub_download(filename=file, **where)
-            except errors.EntryNotFoundError as error:
-                is_offline = isinstance(error, errors.LocalEntryNotFoundError)
-                if is_offline and not try_to_load_from_cache(filename=WEIGHTS, **where):
-                    raise
-        return Path(hf_hub_download(filename=WEIGHTS, **where))
-    # A download can raise many exceptions, such as those of the HTTP client or of a full disk.
-    except Exception as error:
-        status = getattr(getattr(error, 'response', None), 'status_code', None)
-        reason = getattr(error, 'strerror', None) or type(error).__name__
-        if status is not None:
-            reason = f'HTTP status {status}'
-        free = 'free some disk space and ' if getattr(error, 'errno', None) in FULL else ''
-        fault = 'download-failed', f'the download failed ({reason}); {free}try again'
-        # The hub answers with these codes if a repository is private or a token is not valid.
-        if status in (401, 403):
-            fault = FAULTS['GatedRepoError']
-        for kind in reversed(type(error).__mro__):
-            fault = FAULTS.get(kind.__name__, fault)
-        code, message = fault
-        raise UserError(f'{name}: {message}', code=code) from error
+def architecture(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of TimmBackbone that describe an architecture, and no file to load."""
+    import timm
 
-
-def download_once(
-    url: str,
-    name: str,
-    folder: str | Path | None = None,
-    hash_prefix: str = '',
-    progress: bool = True,
-) -> Path:
-    """Download a URL to the file `name`, unless this file exists. Return its path. Default folder: torch's cache."""
-    file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
-    if not file.is_file():
-        with explained(
-            f'{url} could not be downloaded',
-            f'try again, or download the file in another way and save it as {file}',
-            (OSError, RuntimeError, HTTPException),
-            code='download-failed',
-        ):
-            _download(url, file, hash_prefix, progress)
-    return file
-
-
-def _download(url: str, file: Path, hash_prefix: str, progress: bool) -> None:
-    """Download a file, and keep it only if it is complete.
-
-    `torch.hub.download_url_to_file` is not used because it keeps an incomplete file if the connection ends early and no hash
-    is given.
-    """
-    # Some servers reject the user agent of urllib.
-    request = Request(url, headers={'User-Agent': 'mmairl'})
-    console = Console(stderr=True)
-    digest = hashlib.sha256()
-    with replacing(file) as partial, urlopen(request) as response:
-        length = int(response.headers.get('Content-Length', 0))
-        bar = wrap_file(
-            response, length, description=file.name, disable=not progress, console=console
-        )
-        with partial.open('wb') as out, bar as source:
-            while block := source.read(BLOCK):
-                out.write(block)
-                digest.update(block)
-            received = out.tell()
-        if length and received != length:
-            raise OSError(f'the connection ended after {received} of {length} bytes')
-        if not digest.hexdigest().startswith(hash_prefix):
-            raise OSError(f'its SHA-256 does not start with {hash_prefix}')
+    other = {*signature(timm.create_model).parameters, 'type', 'init_cfg', 'tokens', 'num_classes'}
+    return {key: value for key, value in arguments.items() if key not in other}

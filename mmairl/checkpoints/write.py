@@ -10,7 +10,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from mmairl.checkpoints.layouts import rename
+from mmairl.checkpoints.formats import rename
 from mmairl.checkpoints.pickles import ORIGIN, portable
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
@@ -20,11 +20,7 @@ Weights = dict[str, Tensor]
 
 
 def write_backbone(
-    backbone: Backbone,
-    path: str | Path,
-    to: str = 'mmairl',
-    weights: Weights | None = None,
-    **record: object,
+    backbone: Backbone, path: str | Path, to: str = 'mmairl', **record: object
 ) -> None:
     """Write a backbone to a file in the format of a project.
 
@@ -32,7 +28,6 @@ def write_backbone(
         backbone: The backbone.
         path: The file to write. It must not be the file from which the backbone was read.
         to: One of `WRITERS`: 'mmairl', 'torchvision', 'timm', 'detectron2' or 'safetensors'.
-        weights: Weights to write. Default: the weights of the backbone.
         **record: Additional entries for the record of origin in the file.
 
     Raises:
@@ -42,13 +37,19 @@ def write_backbone(
         >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
     """
     with replacing(output(path, backbone.path)) as temporary, temporary.open('wb') as file:
-        tensors = weights or backbone.weights
         # The tensors are copied, because safetensors rejects tensors that share memory.
         copies = {
             key: value.clone(memory_format=torch.contiguous_format)
-            for key, value in tensors.items()
+            for key, value in backbone.weights.items()
         }
         WRITERS[to](copies, portable({**backbone.record, **record}), file)
+
+
+def unwritable(to: str, network: str, choice: str) -> UserError:
+    return UserError(
+        f"--to {to}: cannot represent this network ('{network}'); use --to {choice}",
+        code='unwritable-network',
+    )
 
 
 def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -66,24 +67,23 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write the tensors under torchvision's names.
 
-    Raise an error for ViTs that torchvision cannot represent: without biases, or with registers, layer scales or gates.
+    Raise an error for ViTs that torchvision cannot represent: without biases, or with registers or layer scales.
     """
-    if any(key.endswith('cls_token') for key in weights):
+    if 'timm' in origin:
+        raise unwritable('torchvision', 'a network of timm', 'timm')
+    if 'cls_token' in weights:
         named = {rename(key, 'torchvision_vit'): value for key, value in weights.items()}
-        unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
+        unnamed = any(re.search(r'^layers\.|\.(attn|ffn)\.', key) for key in named)
         if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
-            raise UserError(
-                "--to torchvision: this ViT differs from torchvision's ViT, which has biases and no registers, layer scales or "
-                'gated MLPs; use --to timm',
-                code='unwritable-network',
-            )
+            raise unwritable('torchvision', 'a ViT without biases or with other layers', 'timm')
         weights = named
     _plain(weights, origin, file)
 
 
-def _of_timm(weights: Weights) -> Weights:
-    if 'cls_token' not in weights:
-        return {rename(key, 'dinov3'): value for key, value in weights.items()}
+def in_timm(weights: Weights) -> Weights:
+    """Return the weights under timm's names. Only the names of mmpretrain's ViTs differ from timm's."""
+    if 'patch_embed.projection.weight' not in weights or 'cls_token' not in weights:
+        return weights
     tokens = weights['cls_token'].shape[1]
     if tokens > 1:
         # timm stores registers as a separate tensor. In a network with registers, timm adds position embeddings only to
@@ -105,11 +105,8 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     The entry `matching_heuristics` makes both C4 and FPN models find their weights. Weights in bfloat16 become float32,
     because NumPy does not have bfloat16.
     """
-    if 'conv1.weight' not in weights:
-        raise UserError(
-            '--to detectron2: the backbone must be a ResNet; choose another format',
-            code='unwritable-network',
-        )
+    if not {'conv1.weight', 'layer1.0.conv1.weight'} <= weights.keys():
+        raise unwritable('detectron2', 'not a ResNet', 'timm')
     arrays = {
         rename(key, 'detectron2'): (
             value.float() if value.dtype == torch.bfloat16 else value
@@ -118,13 +115,8 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
         # detectron2's batch norm has no counter of batches.
         if not key.endswith('num_batches_tracked')
     }
-    content = {
-        'model': arrays,
-        '__author__': 'mmairl',
-        'matching_heuristics': True,
-        'meta': {ORIGIN: origin},
-    }
-    pickle.dump(content, file, protocol=4)
+    record = {'__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}
+    pickle.dump({'model': arrays, **record}, file, protocol=4)
 
 
 def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -134,13 +126,13 @@ def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     metadata = {str(key): str(value) for key, value in origin.items()}
     # Programs that load files from the hub require this entry.
     metadata['format'] = 'pt'
-    file.write(save(_of_timm(weights), metadata=metadata))
+    file.write(save(in_timm(weights), metadata=metadata))
 
 
 WRITERS: dict[str, Callable[[Weights, dict, IO[bytes]], None]] = {
     'mmairl': _mmairl,
     'torchvision': _torchvision,
-    'timm': lambda weights, origin, file: _plain(_of_timm(weights), origin, file),
+    'timm': lambda weights, origin, file: _plain(in_timm(weights), origin, file),
     'detectron2': _detectron2,
     'safetensors': _safetensors,
 }

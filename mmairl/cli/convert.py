@@ -52,8 +52,8 @@ def convert(
 
         error = write_onnx(backbone, dst, size, cfg)
         print(
-            f'{dst} maps `images`, normalized as the metadata of the file states, to `features`; '
-            f'they differ from the features of torch by at most {error:.1e} of the largest feature'
+            f'{dst} maps images, normalized by mean {backbone.input.mean} and std {backbone.input.std}, to features; they '
+            f'differ from the features of torch by at most {error:.1e} of the largest feature'
         )
         return
     file = dst

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from mmairl.checkpoints.read import Backbone
-from mmairl.checkpoints.released import hub_repository, is_hub, is_released
+from mmairl.checkpoints.released import is_hub, is_released
 from mmairl.data.preprocess import recipe_of
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import difference, weights_identity
@@ -89,7 +89,7 @@ def _front_matter(
         fields['license'] = license
     start = backbone.settings.get('model.backbone.init_cfg.checkpoint', backbone.path)
     if is_hub(start):
-        fields['base_model'] = hub_repository(start).partition('@')[0]
+        fields['base_model'] = start.partition(':')[2].partition('@')[0]
     results = []
     for record in records:
         metrics = [

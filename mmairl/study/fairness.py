@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from mmengine.config import Config
 
-from mmairl.checkpoints.read import read_backbone, weights_file
-from mmairl.checkpoints.released import is_released, released_file
+from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.released import is_released
 from mmairl.config import by_key, walk
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
@@ -254,15 +254,14 @@ def distinct_models(prepared: Prepared) -> dict[str, FileDigest]:
     for row in prepared.study.rows:
         for seed in row.files:
             path = given_file(row, seed)
-            stat = path.stat()
-            entry = known.get(str(path))
-            if not entry or entry[:2] != (stat.st_size, stat.st_mtime_ns):
-                entry = (
-                    stat.st_size,
-                    stat.st_mtime_ns,
-                    model_digest(path, prepared.configs[row.name]),
-                )
-            models[str(path)] = entry
+            size, time = 0, 0
+            if not is_released(path):
+                stat = Path(path).stat()
+                size, time = stat.st_size, stat.st_mtime_ns
+            entry = known.get(path)
+            if not entry or entry[:2] != (size, time):
+                entry = (size, time, model_digest(path, prepared.configs[row.name]))
+            models[path] = entry
             name = f"'{row.name}', seed {seed}"
             if other := seen.get(entry[2]):
                 raise UserError(
@@ -273,25 +272,27 @@ def distinct_models(prepared: Prepared) -> dict[str, FileDigest]:
     return models
 
 
-def given_file(row: Row, seed: int) -> Path:
-    """Return the absolute path of a row's checkpoint file: a file, a folder with weights, or a released model.
+def given_file(row: Row, seed: int) -> str:
+    """Return the absolute path of a row's file or folder with weights, or the name of a released model.
 
     Raises:
         UserError: If the file does not exist.
     """
     name = row.files[seed]
-    path = Path(released_file(name) if is_released(name) else weights_file(name)).absolute()
-    if not path.is_file():
+    if is_released(name):
+        return name
+    path = Path(name).absolute()
+    if not path.exists():
         raise UserError(
             f"row '{row.name}', seed {seed}: checkpoint does not exist ('{path}'); correct its path",
             code='no-checkpoint',
         )
-    return path
+    return str(path)
 
 
-def model_digest(path: Path, cfg: Config) -> str:
+def model_digest(path: str, cfg: Config) -> str:
     """Return a digest of the model in a checkpoint, which does not depend on the file's format."""
-    return weights_identity(read_backbone(str(path), network=tensors_of_config(cfg)).weights)
+    return weights_identity(read_backbone(path, network=tensors_of_config(cfg)).weights)
 
 
 def compare_runs(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

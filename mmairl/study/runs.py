@@ -224,7 +224,7 @@ def _run(prepared: Prepared, row: Row, seed: int, needs: Mapping[str, Run]) -> R
         cfg = copy.deepcopy(cfg)
         cfg.merge_from_dict(options)
     source = row.source
-    file = str(given_file(row, seed)) if row.files else ''
+    file = given_file(row, seed) if row.files else ''
     kept = dict(
         seed=seed,
         tasks=tuple(task for task in prepared.tasks if is_measured(row, task)),

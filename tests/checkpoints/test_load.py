@@ -1,118 +1,108 @@
-"""`load_checkpoint` with valid, foreign, hostile and damaged files. Reading a file never runs code from it."""
+"""`load_checkpoint` returns the plain content of a file, and never runs code from the file."""
 
 import argparse
-import pickle
-import zipfile
+import os
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from harness.backbones import narrow_resnet, with_prefix
 from harness.errors import raises_code
-from harness.foreign import Runs, Settings
 from mmengine.logging import HistoryBuffer
 
-from mmairl.checkpoints.load import load_checkpoint
-from mmairl.checkpoints.read import read_backbone
-from mmairl.errors import UserError
+from mmairl.checkpoints.load import load_checkpoint, meta_of, not_finite, require_same_keys
 
 
-def refused(path: Path | str, match: str) -> None:
-    with pytest.raises(UserError, match=match) as caught:
-        load_checkpoint(path)
-    assert '\n' not in str(caught.value)
+class Settings:
+    """A class that `torch.load(weights_only=True)` does not know."""
 
 
-def test_training_checkpoint_is_read_as_weights_only(tmp_path):
-    history, weights = HistoryBuffer([1.0, 3.0], [1, 1]), OrderedDict(a=torch.ones(2))
-    weights._metadata = OrderedDict({'': dict(version=1)})
-    numbers = [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3), '>i2')), np.empty((0, 3), '?')]
-    torch.save(dict(hub=history, scalar=np.float64(0.5), numbers=numbers, state_dict=weights), tmp_path / 'a.pth')
-    loaded = load_checkpoint(tmp_path / 'a.pth')
-    assert type(loaded['hub']) is HistoryBuffer and loaded['hub'].mean() == 2.0 and loaded['scalar'] == 0.5
-    for number, original in zip(loaded['numbers'], numbers, strict=True):
-        assert np.array_equal(number, original) and number.dtype == original.dtype and number.flags.writeable
-    assert loaded['state_dict']._metadata == weights._metadata
-    with (tmp_path / 'a.pkl').open('wb') as file:
-        pickle.dump(dict(numbers=numbers, scalar=np.float32(2)), file, 2)
-    loaded = load_checkpoint(tmp_path / 'a.pkl')
-    assert loaded['scalar'] == 2 and all(map(np.array_equal, loaded['numbers'], numbers))
+class RunsCode:
+    def __reduce__(self):
+        return os.mkdir, ('executed',)
 
 
-@pytest.mark.parametrize('name', ['a.pth', 'a.pkl', 'a'])
-def test_options_are_left_out_whatever_the_file_name(tmp_path, name):
-    value = dict(args=argparse.Namespace(lr=0.1, of=[argparse.Namespace()]), epoch=3)
-    file = tmp_path / name
+def test_content_of_real_checkpoints_is_read(tmp_path):
+    buffer = HistoryBuffer([1.0, 3.0], [1, 1])
+    arrays = [np.arange(6).reshape(2, 3).astype(kind) for kind in ('f4', '>i8', '?', 'f2')]
+    weights = OrderedDict(w=torch.eye(2))
+    weights._metadata = dict(version=2)
+    content = dict(
+        state_dict=weights, arrays=arrays, best=np.float64(0.5), log=buffer, args=argparse.Namespace(lr=1), epoch=3
+    )
     for zipped in (True, False):
-        torch.save(value, file, _use_new_zipfile_serialization=zipped)
-        assert load_checkpoint(file) == dict(args=None, epoch=3)
-    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        file.write_bytes(pickle.dumps(value, protocol))
-        assert load_checkpoint(file) == dict(args=None, epoch=3)
-    file.write_bytes(pickle.dumps(dict(epoch=4), 0))
-    assert load_checkpoint(file) == dict(epoch=4)
+        torch.save(content, tmp_path / 'a.pth', _use_new_zipfile_serialization=zipped)
+        loaded = load_checkpoint(tmp_path / 'a.pth')
+        assert all(map(np.array_equal, loaded['arrays'], arrays))
+        assert (loaded['best'], loaded['epoch'], loaded['args']) == (0.5, 3, None)
+        assert loaded['log'].mean() == 2 and loaded['state_dict']._metadata == dict(version=2)
+    torch.save(content, tmp_path / 'a.pth')
+    assert meta_of(tmp_path / 'a.pth', 'epoch') == 3 and meta_of(tmp_path / 'none.pth') is None
 
 
-def contains_itself() -> dict:
-    content: dict = {}
-    content['state_dict'] = content
-    return content
+@pytest.mark.parametrize('zipped', [True, False])
+def test_code_in_a_file_never_runs(tmp_path, monkeypatch, zipped):
+    monkeypatch.chdir(tmp_path)
+    for content in (dict(a=RunsCode()), {'a': RunsCode(), 'pytorch-lightning_version': '2'}, dict(a=Settings())):
+        torch.save(content, 'a.pth', _use_new_zipfile_serialization=zipped)
+        try:
+            assert load_checkpoint('a.pth')['a'] is None
+        except ValueError as error:
+            assert error.code == 'unsafe-checkpoint'
+        assert not (tmp_path / 'executed').exists()
 
 
-@pytest.mark.parametrize(
-    'make, message',
-    [
-        (contains_itself, 'it holds an object that contains itself'),
-        (lambda: dict(state_dict={torch.ones(1): 1}), 'a dictionary with a Tensor as a key'),
-        (lambda: dict(a=torch.zeros(1).expand(2**40)), 'a tensor that is larger than its content'),
-        (lambda: dict(a=torch.eye(3).to_sparse()), 'sparse'),
-        (lambda: dict(a=torch.empty(3, device='meta')), 'without content'),
-        (lambda: [1, 2], 'got a list'),
-    ],
-)
-def test_content_that_is_not_plain_is_an_error(tmp_path, make, message):
-    torch.save(make(), tmp_path / 'a.pth')
-    refused(tmp_path / 'a.pth', message)
-
-
-def test_foreign_objects_are_left_out_for_lightning(tmp_path, warnings):
-    weights = with_prefix('backbone.', narrow_resnet().state_dict())
-    settings = {'pytorch-lightning_version': '2.6.6', 'hyper_parameters': dict(of=Runs(), make=Settings, tau=0.9)}
-    torch.save(dict(settings, state_dict=weights), tmp_path / 'a.ckpt')
+def test_settings_of_lightning_are_left_out(tmp_path, warnings):
+    content = {'pytorch-lightning_version': '2.6', 'hyper_parameters': dict(of=Settings(), make=Settings, tau=0.9)}
+    torch.save({**content, 'state_dict': dict(w=torch.ones(1))}, tmp_path / 'a.ckpt')
     assert load_checkpoint(tmp_path / 'a.ckpt')['hyper_parameters'] == dict(of=None, make=None, tau=0.9)
-    assert len(warnings) == 1 and 'run_me are left out' in warnings[0]
-    torch.save(dict(hyper_parameters=dict(of=Runs()), state_dict=weights), tmp_path / 'b.ckpt')
-    refused(tmp_path / 'b.ckpt', 'would run .*run_me')
-    torch.save(dict(settings, state_dict={**weights, 'backbone.conv1.weight': Runs()}), tmp_path / 'c.ckpt')
-    with raises_code('no-floats', match='backbone.conv1.weight are NoneType'):
-        read_backbone(tmp_path / 'c.ckpt')
-    assert Settings.built == 0
+    assert len(warnings) == 1 and 'Settings' in warnings[0]
 
 
-def test_foreign_or_missing_file_is_an_error(tmp_path):
-    (tmp_path / 'text.pth').write_text('not a checkpoint')
-    refused(tmp_path / 'text.pth', 'not a checkpoint')
-    refused(tmp_path, 'no such file')
-    # The second network exists, but has no weights that were trained on ImageNet alone.
-    for name in ('torchvision:resnet5', 'torchvision:vit_h_14'):
-        refused(name, 'unknown released model')
+def objects(path):
+    torch.save(dict(a=np.array([RunsCode()])), path)
 
 
-def test_record_marked_as_a_folder_is_an_error(tmp_path):
-    """Without the error, torch would read nothing from the record and return uninitialized weights."""
-    torch.save(dict(a=torch.arange(1000.0)), path := tmp_path / 'a.pth')
-    with zipfile.ZipFile(path) as archive:
-        at = archive.start_dir
-        for info in archive.infolist():
-            if info.filename.endswith('data/0'):
-                break
-            at += 46 + len(info.orig_filename) + len(info.extra) + len(info.comment)
-    content = bytearray(path.read_bytes())
-    # The external attributes, in this byte of the directory entry, mark the record as a folder.
-    content[at + 38] = 0x10
-    path.write_bytes(content)
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-    refused(path, 'folder')
+def truncated(path):
+    torch.save(dict(a=torch.zeros(1000)), path)
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+WRONG = {
+    'unsafe-checkpoint': [lambda path: torch.save(dict(a=Settings()), path), objects],
+    'damaged-checkpoint': [truncated, lambda path: path.write_text('text'), lambda path: path.write_bytes(b'')],
+    'no-dictionary': [lambda path: torch.save([1, 2], path)],
+    'no-checkpoint': [lambda path: None],
+}
+
+
+@pytest.mark.parametrize('code, write', [(code, write) for code, writes in WRONG.items() for write in writes])
+def test_wrong_files_are_one_error(tmp_path, code, write):
+    write(tmp_path / 'a.pth')
+    with raises_code(code):
+        load_checkpoint(tmp_path / 'a.pth')
+
+
+def test_damaged_safetensors_are_an_error(tmp_path):
+    (tmp_path / 'a.safetensors').write_bytes(b'no header')
+    with raises_code('damaged-checkpoint'):
+        load_checkpoint(tmp_path / 'a.safetensors')
+
+
+def test_another_network_names_the_first_differing_key():
+    network = dict(a=torch.ones(2), b=torch.ones(2))
+    require_same_keys(network, network, 'a.pth')
+    with raises_code('incomplete-network', match='b is missing'):
+        require_same_keys(dict(a=torch.ones(2)), network, 'a.pth')
+    for weights, fault in (
+        (dict(network, c=torch.ones(1)), 'c is unexpected'),
+        (dict(network, b=torch.ones(3)), 'b has'),
+    ):
+        with raises_code('other-network', match=fault):
+            require_same_keys(weights, network, 'a.pth')
+
+
+def test_only_nan_and_plus_infinity_are_not_finite():
+    values = dict(a=torch.nan, b=torch.inf, c=-torch.inf, d=1.0)
+    weights = {name: torch.tensor([1.0, value]) for name, value in values.items()}
+    assert not_finite({**weights, 'e': torch.ones(1, dtype=torch.int64)}) == ['a', 'b']

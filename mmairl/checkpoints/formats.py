@@ -1,0 +1,145 @@
+"""Recognize the checkpoints of many projects, and translate the names of their tensors.
+
+formats.yaml lists where each project stores the backbones of student and teacher, and how it names the tensors of a backbone.
+mmairl uses torchvision's names for ResNets and mmpretrain's for ViTs.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mmairl.io import Declared, read_yaml
+
+# A prefix that contains one of these words belongs to a teacher, which must not be mistaken for a student.
+TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
+# Tensors of a ResNet or ViT with these names do not influence features: heads, tokens of masked patches, and queues.
+IGNORED = re.compile(
+    r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
+    r'mask_token|masked_embed|pooler|queue\w*)(\.|$)'
+)
+# mmpretrain's TIMMBackbone adds this prefix to timm's names.
+TIMM_BACKBONE = 'timm_model.'
+
+
+class Format(Declared):
+    """Where the checkpoints of one project store their backbones.
+
+    Attributes:
+        name: Name of the format in messages.
+        student: Prefix of the keys of the student's backbone.
+        teacher: Prefix of the keys of the teacher's backbone, or None if the project has no teacher.
+    """
+
+    name: str
+    student: str
+    teacher: str | None = None
+
+
+class Layout(Declared):
+    """One way to name the tensors of a backbone. Comments in formats.yaml describe the fields."""
+
+    marks: list[str]
+    table: str = ''
+
+    def matches(self, keys: Collection[str], prefix: str = '') -> bool:
+        return all(prefix + mark in keys for mark in self.marks)
+
+
+class Known(Declared):
+    """The content of formats.yaml."""
+
+    formats: list[Format]
+    tables: dict[str, dict[str, str]]
+    layouts: list[Layout]
+
+
+KNOWN = read_yaml(Path(__file__).with_suffix('.yaml'), Known)
+
+
+def prefixes(keys: Collection[str], network: Collection[str] = ()) -> set[str]:
+    """Return each prefix that is followed by the keys of a known layout, or by the last key of a given network.
+
+    If there is no such prefix, return those prefixes of known formats that only backbones have.
+    """
+    last = list(network)[-1:]
+    given = {*last, *(key.removeprefix(TIMM_BACKBONE) for key in last)}
+    marks = {layout.marks[0] for layout in KNOWN.layouts}
+    found = set()
+    for end in marks | given:
+        before = {key.removesuffix(end) for key in keys if key.endswith(end)}
+        found |= {
+            prefix
+            for prefix in before
+            if (not prefix or prefix.endswith('.'))
+            and (end in given or any(layout.matches(keys, prefix) for layout in KNOWN.layouts))
+        }
+    pure = [prefix for form in KNOWN.formats for prefix in (form.student, form.teacher or '')]
+    return found or {
+        prefix
+        for prefix in pure
+        if prefix.endswith('backbone.') and any(key.startswith(prefix) for key in keys)
+    }
+
+
+def detect_format(found: Collection[str]) -> Format | None:
+    """Return the format of a checkpoint whose backbones have the prefixes `found`, or None if the format is unknown.
+
+    If several formats match, a format whose teacher is in the file is preferred, and next a format that has no teacher.
+    """
+
+    def rank(form: Format) -> int:
+        if form.teacher is None:
+            return 1
+        return 0 if form.teacher in found else 2
+
+    return min((form for form in KNOWN.formats if form.student in found), key=rank, default=None)
+
+
+def to_ours(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return a dictionary from the names of a backbone's tensors to mmairl's names. It is empty if the layout is unknown."""
+    layout = next((layout for layout in KNOWN.layouts if layout.matches(tensors)), None)
+    if layout is None:
+        return {}
+    return {
+        key: rename(key, layout.table, to_ours=True) if layout.table else key for key in tensors
+    }
+
+
+def rename(key: str, table: str, to_ours: bool = False) -> str:
+    """Translate mmairl's name of a tensor to another project's name, according to a table of formats.yaml.
+
+    With `to_ours`, translate the other project's name to mmairl's.
+
+    >>> rename('layer1.0.bn2.bias', 'detectron2')
+    'res2.0.conv2.norm.bias'
+    """
+    for ours, theirs in KNOWN.tables[table].items():
+        old, new = (theirs, ours) if to_ours else (ours, theirs)
+        anchor = '' if old.startswith('.') else '^'
+        pattern = anchor + re.escape(old).replace(r'\#', r'(\d+)')
+        template = new.replace('#', '{}')
+        key = re.sub(pattern, lambda match, new=template: new.format(*match.groups()), key)
+    return key
+
+
+def join_registers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Append a ViT's register tokens to its class token, because mmairl's network stores both in one parameter.
+
+    The position embeddings of the registers are zeros. The class token also gets zeros if the file has no position embedding
+    for it.
+    """
+    name = next((name for name in ('reg_token', 'register_tokens') if name in weights), '')
+    if not name or not {'cls_token', 'pos_embed'} <= weights.keys():
+        return weights
+    joined = dict(weights)
+    tokens = torch.cat([weights['cls_token'], joined.pop(name)], dim=1)
+    positions = weights['pos_embed']
+    # Patches form a square, so if the number of positions is not a square, the first position belongs to the class token.
+    has_class = int(math.isqrt(positions.shape[1]) ** 2 != positions.shape[1])
+    zeros = positions.new_zeros(1, tokens.shape[1] - has_class, positions.shape[2])
+    parts = [positions[:, :has_class], zeros, positions[:, has_class:]]
+    return joined | dict(cls_token=tokens, pos_embed=torch.cat(parts, dim=1))
