@@ -14,7 +14,7 @@ from study.canned import Record, entry, record, row
 from test_health_page import healthy, write_scalars
 
 from mmairl.report.health_page import write_health_page
-from mmairl.study.page import study_page
+from mmairl.study.page import write_results
 
 MARGIN = 20  # pixels around the picture of a printed page
 IMAGES = Path(__file__).parent / 'images'
@@ -82,7 +82,7 @@ def shot(
 
 def main() -> None:
     folder = Path(tempfile.mkdtemp())
-    study = study_page(ladder()).write(folder / 'study.html')
+    study = write_results(ladder(), folder)
     steps_of_run = [healthy(step, 0.9 * 0.8**step) for step in range(1, 12)]
     health = write_health_page(
         write_scalars(folder / 'run_high_lr', *steps_of_run), folder / 'health.html'

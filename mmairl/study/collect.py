@@ -62,10 +62,8 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
         notes=[*prepared.notes, *watched_tests(prepared)],
         fairness=dict(before=differences, after=compare_runs(trained)),
         assumptions=assumptions(prepared),
+        design=study.cross and study.cross.design.record,
     )
-    if study.cross:
-        design = study.cross.design
-        record['design'] = dict(factors=design.factors, rows=design.rows, words=design.words)
     add_statistics(record)
     write_json(prepared.out / 'study.json', record)
     return record
@@ -128,13 +126,13 @@ def add_statistics(record: Record) -> None:
     for metric in record['metrics']:
         key = metric['key']
         margin = margin_of(record, metric)
-        if 'design' in record:
+        if record['design']:
             effects, interactions = factor_effects(record, key, margin, level)
             record['interactions'][key] = list(map(asdict, interactions))
         else:
             effects = row_effects(record, key, margin, level)
         record['effects'][key] = list(map(asdict, effects))
-        if is_chain and 'design' not in record:
+        if is_chain and not record['design']:
             total = difference(record, key, pairs[-1][0], pairs[0][1], level)
             record['totals'][key] = asdict(total)
 

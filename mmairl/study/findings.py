@@ -1,6 +1,6 @@
 """The effects of a study on one score, each with the facts that a reader needs to interpret it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -115,6 +115,11 @@ class Finding:
         return 'collapsed runs: {} against {}'.format(*self.effect.collapsed)
 
     @property
+    def seeds(self) -> Sequence[float]:
+        """The effect for each seed; empty if a run collapsed."""
+        return () if self.collapses else self.effect.by_seed
+
+    @property
     def notes(self) -> list[str]:
         """Remarks that the page shows next to the verdict."""
         notes = []
@@ -200,7 +205,7 @@ class Findings:
     def all(self) -> list[Finding]:
         """The effects that the study tests: those of a design's factors, or the comparisons of rows."""
         effects = [Effect(**stored) for stored in self.study['effects'].get(self.key, ())]
-        if 'design' in self.study:
+        if self.study['design']:
             return [self._factor(effect, 'Main effects') for effect in effects]
         return [self._comparison(effect) for effect in effects]
 
@@ -267,6 +272,22 @@ class Findings:
         known = [one for one in self.undecided if one.estimate is not None]
         return max(known, key=lambda one: one.magnitude, default=None)
 
+    @property
+    def confounded(self) -> list[Finding]:
+        return [one for one in self.all if one.undeclared]
+
+    def involving(self, row: str) -> list[Finding]:
+        return [one for one in self.all if row in (one.name, one.effect.base)]
+
+    def unlike(self, other: 'Findings') -> list[Finding]:
+        """Return the findings on this score whose verdicts differ from those on the score of `other`."""
+        verdicts = {one.name: one.verdict for one in other.all}
+        return [one for one in self.all if one.verdict != verdicts.get(one.name)]
+
+    def shown_mean(self, row: str) -> str:
+        value = self.means.get(row)
+        return f'{row}: {ABSENT if value is None else format(value, f".{self.digits}f")}'
+
     def with_verdict(self, verdict: str) -> list[Finding]:
         return [one for one in self.all if one.verdict == verdict]
 
@@ -282,7 +303,7 @@ class Findings:
     def chain(self) -> list[Finding]:
         """The comparisons, if they form a chain, in which the base row of each row is the previous row; otherwise, []."""
         linked = all(step.effect.base == before.name for before, step in pairwise(self.all))
-        return self.all if linked and len(self.all) > 1 and 'design' not in self.study else []
+        return self.all if linked and len(self.all) > 1 and not self.study['design'] else []
 
     @property
     def total(self) -> Finding | None:
@@ -294,7 +315,7 @@ class Findings:
 
     @property
     def noun(self) -> str:
-        if 'design' in self.study:
+        if self.study['design']:
             return 'effect'
         return 'step' if self.chain else 'comparison'
 

@@ -10,44 +10,23 @@ from matplotlib.figure import Figure
 
 from mmairl.io import write_text
 from mmairl.report.figures import embedded, lines, save_figure
-from mmairl.report.page import Page
+from mmairl.report.page import write_page
 from mmairl.report.table import Table, counted, signed
 from mmairl.study.answer import (
-    STATES,
     answer,
-    coded,
     command,
     duration,
-    enumerated,
     next_steps,
     problems,
     progress,
     unfinished_runs,
 )
-from mmairl.study.effects import EffectsView, effects_figure, effects_table
+from mmairl.study.effects import MARKS, EffectsView, effects_figure
 from mmairl.study.findings import Findings, all_findings
 from mmairl.study.statistics.compare import scores_by_row
 from mmairl.study.statistics.power import detectable
 
 Record = Mapping[str, Any]
-MOST_KEYS = 12  # the fairness table lists at most this many changed keys of a row
-METHODS = (
-    'Each row is compared with its base row. If each seed gives both rows the same initial backbone and the same order of '
-    'images, the rows are paired by seed (paired t-test). Otherwise, they are independent samples with different variances.',
-    'The verdicts on one score are corrected together for multiple testing (Holm). The chance of one or more false differences '
-    'among the verdicts on the primary score is at most 5 %. Each of the other scores has its own error rate of 5 %, so its '
-    'verdicts are exploratory. Intervals are not corrected.',
-    'Two rows are equivalent if two one-sided tests show that their difference is smaller than the margin. The 95 % interval '
-    'may exceed the margin, because these tests correspond to a 90 % interval.',
-    'A run has collapsed if its features are constant or nearly constant. A run that is not better than a random network has '
-    'not necessarily collapsed. Collapsed runs never enter means. If a run collapsed, the means are not tested, and '
-    'Fisher’s exact test compares how many runs collapsed.',
-)
-DESIGN = (
-    'A main effect is the mean change of the score from a factor’s first level to its second level. An interaction is half '
-    'the difference between the effects of one factor at the two levels of another factor. Interactions are corrected as a '
-    'family of their own.'
-)
 
 
 def write_results(study: Record, out: str | Path) -> Path:
@@ -64,7 +43,7 @@ def write_results(study: Record, out: str | Path) -> Path:
     table = score_table(study)
     write_text(out / 'table.md', table.markdown())
     write_text(out / 'table.tex', table.latex())
-    return study_page(study).write(out / 'page.html')
+    return write_page(out / 'page.html', 'study.html', **page_values(study))
 
 
 def write_figures(study: Record, folder: str | Path) -> list[Path]:
@@ -94,69 +73,39 @@ def _file_name(title: str) -> str:
     return ''.join(sign if sign.isalnum() else '_' for sign in title)[:80]
 
 
-def study_page(study: Record) -> Page:
-    """Return the page of a study."""
-    page = Page(study['title'], lead=study['question'])
-    page.sections.append(_facts(study))
-    if listed := problems(study):
-        page.add('Problems', _paragraphs(listed), kind='problems')
-    page.add('Answer', _paragraphs(answer(study)), _steps(study), kind='answer')
-    for number, found in enumerate(all_findings(study)):
-        view = EffectsView(found)
-        text = 'exploratory verdicts' if number else ''
-        page.add(view.title, text, effects_table(view), folded=number > 0)
-    drawn = [embedded(figure, title) for title, figure in curves(study)]
-    if drawn:
-        page.add(
-            'Scores along ' + (study['x'] or 'x'), 'Means with the range of single seeds.', drawn
-        )
-    notes = ' '.join(f'{note}.' for note in study['notes'])
-    page.add('Scores', f'Mean ± standard deviation over seeds. {notes}', score_table(study).html())
-    page.add('Fairness', fairness_summary(study), _fairness(study), folded=True)
-    page.add('Runs', _runs_summary(study), _runs(study).html(), folded=True)
-    page.add('Methods', 'the tests, in four paragraphs', _methods(study), folded=True)
-    if study['assumptions']:
-        assumed = study['assumptions']
-        page.add(
-            'Assumptions', counted(len(assumed), 'assumption'), _assumptions(study), folded=True
-        )
-    return page
-
-
-def _paragraphs(texts: list[Markup]) -> Markup:
-    return Markup('</p><p>').join(texts)
-
-
-def _facts(study: Record) -> Markup:
-    finished, asked = progress(study)
-    seconds = [run['seconds'] for row in study['rows'] for run in row['runs'] if run.get('seconds')]
-    time = f', {duration(sum(seconds))} of training' if seconds else ''
-    commits = sorted(
-        {run['commit'] for row in study['rows'] for run in row['runs'] if run.get('commit')}
+def page_values(study: Record) -> dict[str, Any]:
+    """Return the values of `study.html`, the template of the page."""
+    return dict(
+        title=study['title'],
+        lead=study['question'],
+        study=study,
+        facts=_facts(study),
+        problems=problems(study),
+        answer=answer(study),
+        steps=next_steps(study),
+        views=[EffectsView(found) for found in all_findings(study)],
+        marks=MARKS,
+        curves=[embedded(figure, title) for title, figure in curves(study)],
+        scores=score_table(study).html(),
+        runs=_runs(study).html(),
+        runs_summary=_runs_summary(study),
+        command=command(study),
     )
-    name, text = study['scale'].values()
-    facts = {
+
+
+def _facts(study: Record) -> dict[str, str]:
+    """Return the facts that the page shows below its title."""
+    runs = [run for row in study['rows'] for run in row['runs']]
+    finished, asked = progress(study)
+    seconds = sum(run.get('seconds') or 0 for run in runs)
+    name, text = study['scale']['name'], study['scale']['text']
+    return {
         'Scale': f'{name}: {text}' if name else text,
-        'Runs': f'{finished} of {asked} finished, {counted(len(study["seeds"]), "seed")}{time}',
+        'Runs': f'{finished} of {asked} finished, {counted(len(study["seeds"]), "seed")}, {duration(seconds)} of training',
         'Fairness': fairness_summary(study),
-        'Code': ', '.join(commits),
+        'Code': ', '.join(sorted({run['commit'] for run in runs if run.get('commit')})),
         'Paper': study['paper'],
     }
-    spans = [Markup('<span><b>{}</b> {}</span>').format(*fact) for fact in facts.items() if fact[1]]
-    return Markup('<div class="meta">{}</div>').format(Markup(' ').join(spans))
-
-
-def _steps(study: Record) -> Markup:
-    rows = []
-    for step in next_steps(study):
-        code = (
-            Markup('<code class="command">{}</code>').format(step.command) if step.command else ''
-        )
-        row = '<tr><th scope="row">{}<small>{}</small></th><td>{}</td><td>{}</td></tr>'
-        rows.append(Markup(row).format(step.title, step.reason, step.cost, code))
-    head = '<th scope="col">Next step</th><th scope="col">cost</th><th scope="col">command</th>'
-    text = '<table class="next"><thead class="said"><tr>{}</tr></thead><tbody>{}</tbody></table>'
-    return Markup(text).format(Markup(head), Markup('').join(rows)) if rows else Markup('')
 
 
 def score_table(study: Record) -> Table:
@@ -232,34 +181,6 @@ def fairness_summary(study: Record) -> str:
     return ', '.join(parts)
 
 
-def _fairness(study: Record) -> Markup:
-    rows = []
-    for entry in study['fairness']['before']:
-        if entry['unknown']:
-            found: str = 'training settings unknown'
-        elif entry['blanket'] and len(entry['found']) > MOST_KEYS:
-            blanket = enumerated(map(coded, entry['blanket']))
-            found = Markup(
-                '{} differ. The row declares all of {}, so this check proves little.'
-            ).format(counted(len(entry['found']), 'key'), blanket)
-        else:
-            found = enumerated(map(coded, entry['found']), MOST_KEYS) if entry['found'] else '–'
-        rows.append([entry['row'], entry['on'], found, ', '.join(entry['undeclared']) or '–'])
-    table = Table(['row', 'compared with', 'changed keys', 'undeclared'], rows).html()
-    checks = []
-    for check in study['fairness']['after']:
-        values = dict.fromkeys(check['values'].values())
-        text = (
-            ', '.join(values)
-            if check['equal']
-            else '; '.join(f'{row}: {value}' for row, value in check['values'].items())
-        )
-        checks.append(
-            [check['check'], 'equal' if check['equal'] else 'different', text or 'not recorded']
-        )
-    return table + Table(['property of the finished runs', 'in all rows', 'value'], checks).html()
-
-
 def _runs_summary(study: Record) -> str:
     finished, asked = progress(study)
     first = next(all_findings(study), None)
@@ -287,7 +208,7 @@ def _runs(study: Record) -> Table:
     for row in study['rows']:
         for run in row['runs']:
             error = errors.get((row['name'], run['seed']), '')
-            state = 'collapsed' if run.get('collapsed') else STATES.get(run['state'], run['state'])
+            state = 'collapsed' if run.get('collapsed') else run['state']
             rows.append(
                 [
                     f'{row["name"]}, seed {run["seed"]}',
@@ -307,27 +228,3 @@ def _runs(study: Record) -> Table:
 
 def _number(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
-
-
-def _methods(study: Record) -> Markup:
-    texts = list(METHODS)
-    if 'design' in study:
-        texts.append(f'The design consists of {study["design"]["words"]}. {DESIGN}')
-    if study['interim_analyses'] > 1:
-        texts.append(
-            f'The study plans {study["interim_analyses"]} analyses. Each is tested at 5 %/{study["interim_analyses"]}, so the '
-            'error rate of 5 % covers all of them.'
-        )
-    texts.append(
-        'study.json contains every number. To draw the figures for a paper, run mmairl report study . --figures figures in '
-        f'this folder. To reproduce the study, run {command(study) or "the same comparison"}.'
-    )
-    return Markup('').join(Markup('<p>{}</p>').format(text) for text in texts)
-
-
-def _assumptions(study: Record) -> Markup:
-    items = []
-    for text, rows in study['assumptions'].items():
-        whose = 'all rows' if len(rows) == len(study['rows']) else ', '.join(rows)
-        items.append(Markup('<li>{} ({})</li>').format(text, whose))
-    return Markup('<ul>{}</ul>').format(Markup('').join(items))

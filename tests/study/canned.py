@@ -61,6 +61,7 @@ def record(rows: Sequence[Record], seeds: int = 3, **changes: Any) -> Record:
         notes=[],
         fairness=dict(before=[], after=[]),
         assumptions={},
+        design=None,
     )
     content |= changes
     add_statistics(content)

@@ -7,7 +7,7 @@ from study.canned import entry, record, row, run, steps
 
 from mmairl.study.answer import answer, next_steps, problems
 from mmairl.study.findings import Findings
-from mmairl.study.page import score_table, study_page, write_figures, write_results
+from mmairl.study.page import page_values, score_table, write_figures, write_results
 
 
 def text_of(parts):
@@ -42,7 +42,7 @@ def test_answer_of_an_open_study_names_the_largest_effect():
 def test_lower_scores_are_named_as_better():
     metric = dict(key='knn', label='RMSE', unit='m', lower_is_better=True)
     study = record(steps(30, 40), metrics=[metric])
-    assert '(lower is better)' in study_page(study).sections[2]
+    assert '(lower is better)' in page_values(study)['views'][0].title
 
 
 def test_confounded_row_has_no_verdict(tmp_path):

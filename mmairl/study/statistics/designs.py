@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, product
 from math import prod
+from typing import Any
 
 # An effect is named by its factors: one factor for a main effect, two factors for an interaction.
 Term = tuple[str, ...]
@@ -27,6 +28,11 @@ class Design:
 
     factors: Sequence[str]
     rows: Mapping[str, Sequence[int]]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The design as study.json stores it."""
+        return dict(factors=self.factors, rows=self.rows, words=self.words)
 
     @property
     def main(self) -> list[Term]:
