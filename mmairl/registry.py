@@ -88,7 +88,7 @@ TRANSFORMS = Registry(
 )
 OPTIMIZERS = Registry(parent.OPTIMIZERS, 'engine.optim')
 OPTIM_WRAPPERS = Registry(parent.OPTIM_WRAPPERS, 'engine.optim', 'engine.deepspeed')
-OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
+OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')
 STRATEGIES = Registry(parent.STRATEGIES, 'engine.zero', 'engine.deepspeed')
 PARAM_SCHEDULERS = Registry(parent.PARAM_SCHEDULERS, 'engine.optim')
 METRICS = Registry(parent.METRICS, 'evaluation.metrics', 'transfer.voc_metric')

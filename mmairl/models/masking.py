@@ -55,7 +55,7 @@ class BlockMasking(nn.Module):
                 f"model.masking: the backbone has no patches ('{type(backbone).__name__}'); set a ViT that returns its tokens",
                 code='no-patch-tokens',
             )
-        self.token = nn.Parameter(torch.zeros(projection.out_channels))
+        self.token = nn.Parameter(torch.zeros(1, projection.out_channels))
         projection.register_forward_hook(self._replace)
         self.weight = weight
         self.probability = probability
@@ -159,8 +159,8 @@ def patch_weights(masks: Tensor) -> Tensor:
     """Return the weight of each masked patch in the loss: 1 / (masked patches of its crop), divided by the number of crops.
 
     >>> patch_weights(torch.tensor([[[[True, True], [False, False]]], [[[True, False], [False, False]]]]))
-    tensor([0.2500, 0.2500, 0.5000])
+    tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
     """
     masks = masks.flatten(0, 1).flatten(1)
-    weights = masks / (masks.sum(dim=1, keepdim=True).clamp(min=1) * len(masks))
+    weights = masks.double() / (masks.sum(dim=1, keepdim=True).clamp(min=1) * len(masks))
     return weights[masks]

@@ -17,7 +17,7 @@ from mmairl.models.heads.base import ByView, unit
 from mmairl.models.heads.dino import koleo
 from mmairl.models.masking import patch_weights
 from mmairl.models.norm import passes, shuffle, unshuffle
-from mmairl.models.processes import gather, own_parts
+from mmairl.models.processes import own_parts
 from mmairl.registry import MODELS
 
 
@@ -66,7 +66,9 @@ def encode_masked(encoder: nn.Module, images: Tensor, masks: Tensor) -> Encoded:
         )
     # The masks are on the CPU, so the host does not wait for the device.
     image, patch = masks.flatten(1).nonzero(as_tuple=True)
-    masked = patches.flatten(2)[image.to(pooled.device), :, patch.to(pooled.device)]
+    masked = patches.flatten(2)[
+        image.to(pooled.device, non_blocking=True), :, patch.to(pooled.device, non_blocking=True)
+    ]
     if encoder.patch_projector is None:
         both = encoder.projector(torch.cat([pooled, masked]))
         projections, masked = both.split([len(pooled), len(masked)])
@@ -276,7 +278,7 @@ class Siamese(BaseModel):
             q, k = (torch.cat([side[view].patches for view in both]) for side in (outputs, targets))
             weights = patch_weights(torch.stack([masks[view] for view in both]))
             terms['patch_loss'] = (
-                self.head.patch_loss(q, k, weights.to(q.device)),
+                self.head.patch_loss(q, k, weights),
                 self.masking.weight,
             )
         if self.koleo:
@@ -307,18 +309,6 @@ class Siamese(BaseModel):
         """Choose one view of the last batch at random, and return its keys as unit vectors."""
         view = draw.choice(sorted(self.keys))
         return unit(self.keys[view])
-
-    def after_step(self, momentum: float | None, keys: Tensor | None) -> None:
-        """Update the teacher, then enqueue the keys of all processes.
-
-        Args:
-            momentum: The teacher's momentum, or None to leave the teacher unchanged.
-            keys: This process's keys as unit vectors, or None to leave the queue unchanged.
-        """
-        if momentum is not None:
-            self.teacher.follow(self, momentum)
-        if keys is not None:
-            self.queue.enqueue(gather(keys))
 
     def roles(self, count: int) -> tuple[Sequence[int], Sequence[int]]:
         """Return the indices of the views that are queries, and the indices of the views that are keys.

@@ -21,9 +21,13 @@ small, same, swav = (
 crop = dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0))
 mocov3_r50 = [[crop, *first], [crop, *second]]
 
-# DINO, SwAV and LeJEPA use two large crops and six or eight small crops.
+# These methods use two large crops and six to ten small crops.
 large, part = dict(crop, scale=(0.4, 1.0)), dict(crop, size=96, scale=(0.05, 0.4))
 dino_vit = [[large, *first], [large, *second], *[[part, *small]] * 8]
+large, part = dict(crop, scale=(0.25, 1.0)), dict(crop, size=96, scale=(0.05, 0.25))
+ibot = [[large, *first], [large, *second], *[[part, *small]] * 10]
+large, part = dict(crop, scale=(0.32, 1.0)), dict(crop, size=96, scale=(0.05, 0.32))
+dinov2 = [[large, *first], [large, *second], *[[part, *small]] * 8]
 large, part = dict(crop, scale=(0.14, 1.0)), dict(crop, size=96, scale=(0.05, 0.14))
 dino_r50 = [[large, *first], [large, *second], *[[part, *small]] * 6]
 swav_r50 = [*[[large, *swav]] * 2, *[[part, *swav]] * 6]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mmairl.engine.optim.lars import LARS
+from mmairl.engine.optim.parts import clipped_together
 from mmairl.errors import UserError
 from mmairl.registry import OPTIM_WRAPPERS
 
@@ -27,7 +28,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         optimizer: The optimizer.
         dtype: 'bfloat16', 'float16', or None for full precision.
         accumulative_counts: Iterations in an optimizer step. Default: 1.
-        clip_grad: Arguments of `clip_grad_norm_`, or None.
+        clip_grad: Arguments of `clip_grad_norm_`, or None. The additional key `per` states which gradients are clipped by
+            their common norm: 'all' (default), those of a 'part' of the model, or those of a 'tensor'.
 
     Attributes:
         stepped: Whether the last optimizer step was taken. With float16, a step whose gradients overflow is skipped.
@@ -56,7 +58,9 @@ class AutocastOptimWrapper(AmpOptimWrapper):
                 f"optim_wrapper.dtype: unknown type ('{dtype}'); set None or one of {', '.join(DTYPES)}",
                 code='unknown-dtype',
             )
-        OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad)
+        clip_grad = dict(clip_grad or {})
+        self.clip_per = clip_grad.pop('per', 'all')
+        OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad or None)
         self.device_type = optimizer.param_groups[0]['params'][0].device.type
         bfloat16_on_gpu = self.device_type == 'cuda' and dtype == 'bfloat16'
         if bfloat16_on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -78,13 +82,12 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     def _clip_grad(self) -> None:
         """Clip gradients like mmengine, but keep their norm on the device, because reading it would block each step."""
-        params = [
-            param
-            for group in self.optimizer.param_groups
-            for param in group['params']
-            if param.grad is not None
+        norms = [
+            self.clip_func(params, **self.clip_grad_kwargs)
+            for params in clipped_together(self.optimizer, self.clip_per)
         ]
-        self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
+        known = [norm for norm in norms if norm is not None]  # clip_grad_value_ returns None.
+        self.gradient_norm = torch.stack(known).norm() if known else None
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a state dict, and give each momentum buffer the memory layout of its weight, as fused steps require."""

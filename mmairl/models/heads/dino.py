@@ -137,10 +137,10 @@ class DINOHead(PrototypeHead):
         Args:
             q: The student's outputs for the masked patches of all crops in this process.
             k: The teacher's outputs for these patches, which it sees.
-            weights: The weight of each patch.
+            weights: The weight of each patch. May be on the CPU.
         """
         entropies = -(self.assign(k, self.patch_center) * self.log_probabilities(q)).sum(dim=1)
-        return (weights * entropies).sum()
+        return (weights.to(entropies, non_blocking=True) * entropies).sum()
 
     def assign(self, keys: Tensor, center: Center) -> Tensor:
         keys = keys.to(center.mean.dtype)
