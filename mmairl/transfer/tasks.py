@@ -1,4 +1,4 @@
-"""The transfer tasks of the papers whose tables are in configs/studies/_published, and tasks on synthetic scenes."""
+"""The transfer tasks of the papers, and tasks on synthetic scenes."""
 
 from collections import Counter
 from dataclasses import dataclass

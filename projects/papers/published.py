@@ -1,13 +1,13 @@
-"""Read the published numbers of the papers. They are in configs/studies/_published.
+"""Read the published numbers of the papers. They are in `tables`, one file for each paper.
 
 Pages show these numbers and mark them as published. Statistics never use them.
 """
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from mmairl.config import home
 from mmairl.errors import UserError
 from mmairl.io import read_yaml
 
@@ -19,7 +19,7 @@ DEFAULT_TABLES = ('revisit_airl.table1_ladder', 'revisit_airl.table2_optimizer_c
 @cache
 def tables() -> dict[str, dict]:
     """Return the published tables of each paper, by the name of the paper's file."""
-    folder = home() / 'configs' / 'studies' / '_published'
+    folder = Path(__file__).with_name('tables')
     return {path.stem: read_yaml(path, dict) for path in sorted(folder.glob('*.yaml'))}
 
 
@@ -40,7 +40,7 @@ def rows(name: str) -> dict[str, dict[str, float]]:
     for part in name.split('.'):
         if not isinstance(table, dict) or part not in table:
             raise UserError(
-                f"published table: the table does not exist ('{name}'); name a table in configs/studies/_published",
+                f"published table: the table does not exist ('{name}'); name a table in projects/papers/tables",
                 code='no-published-table',
             )
         table = table[part]
