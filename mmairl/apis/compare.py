@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
 
-from mmairl.checkpoints.read import read_backbone
-from mmairl.config import load_config, override, write_config
+from mmairl.apis.evaluate import labeled_config
+from mmairl.config import write_config
 from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.metrics import unpacked
@@ -27,9 +26,6 @@ from mmairl.study.scale import Scale
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.statistics.paired_images import compare_images
 from mmairl.study.study import Row, Source, Study
-
-# Training and test images are each read from the first of these folders that exists.
-FOLDERS = {'train': ('train',), 'test': ('test', 'val')}
 
 
 @dataclass(frozen=True)
@@ -74,8 +70,8 @@ def compare(
     Args:
         networks: A dictionary from the name of each recipe to a list of its checkpoints, one per seed. All other recipes
             are compared with the first recipe.
-        data: A folder with train/CLASS and test/CLASS (or val/CLASS), or a config with a section `evaluation`.
-        tasks: Names of evaluation protocols, as in `tools/evaluate.py`.
+        data: The labeled images, as in `mmairl.evaluate`.
+        tasks: Names of evaluation protocols, as in `mmairl evaluate`.
         out: Folder for features, results, study.json and page.html.
         config: A config that defines the network. Required if the checkpoints are neither ResNets nor ViTs.
         options: Config keys to override, as in `--cfg-options`.
@@ -104,7 +100,7 @@ def compare(
     configs = {}
     for name, paths in networks.items():
         row = external_row(name, paths, out / 'configs', base=rows[0] if rows else None)
-        configs[name] = config_of(row.files[0], data, config, options)
+        configs[name] = labeled_config(row.files[0], data, config, options)
         rows.append(row)
     question = 'Which recipe scores higher on the same tasks and the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
@@ -159,34 +155,3 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
         comparison = dict(against=base.name, factor=f'{name} in place of {base.name}')
     slug = Row(name, '').slug
     return Row(name, str(configs / f'{slug}.yaml'), source=Source(files=files), **comparison)
-
-
-def config_of(
-    checkpoint: str, data: str | Path, config: str | Path | None, options: Mapping[str, Any] | None
-) -> Config:
-    """Return a config that defines a checkpoint's network and the images to measure it on."""
-    if Path(data).is_dir():
-        cfg = load_config('mmairl::evaluation/folder_r50.py')
-        for part in FOLDERS:
-            cfg.evaluation[part].root = str(class_folder(Path(data), part))
-    else:
-        cfg = load_config(data)
-    if config is not None:
-        cfg.model = load_config(config).model
-    else:
-        backbone = read_backbone(checkpoint).network
-        cfg.model.backbone = {**(cfg.model.backbone if 'depth' in backbone else {}), **backbone}
-    override(cfg, options or {}, str(data))
-    return cfg
-
-
-def class_folder(data: Path, part: str) -> Path:
-    """Return the folder of the training or test images, which contains one folder per class."""
-    for name in FOLDERS[part]:
-        if (data / name).is_dir():
-            return (data / name).absolute()
-    raise UserError(
-        f"data: the folder has no subfolder {' or '.join(FOLDERS[part])} ('{data.absolute()}'); create it with one folder per "
-        'class, or set data to the path of an evaluation config',
-        code='no-class-folder',
-    )

@@ -99,17 +99,14 @@ def evaluate(
         seed=seed,
         **settings,
     )
-    result = protocols.evaluate(
-        cfg,
-        protocol,
-        init or checkpoint,
-        part,
-        protocols.settings_for(protocol, cfg, **chosen),
-        prefix=prefix,
-    )
+    setting = protocols.settings_for(protocol, cfg, **chosen)
+    result = protocols.evaluate(cfg, protocol, init or checkpoint, part, setting, prefix=prefix)
+    shown = [result]
+    if data and not init:  # on few images, only a comparison shows what the checkpoint has learned
+        shown.append(protocols.evaluate(cfg, protocol, 'random', part, setting))
     if is_main_process():
-        record = dict(protocol=protocol, config=config, checkpoint=checkpoint, part=part)
-        write_result(result, record, name, out)
+        record = dict(protocol=protocol, config=config or data, checkpoint=checkpoint, part=part)
+        write_result(shown, record, name, out)
     stop_processes()
 
 
@@ -117,13 +114,13 @@ def config_for(
     config: str, checkpoint: str | None, data: str | None, prefix: str | None, options: dict
 ) -> 'Config':
     """Return the config that defines the network and the images."""
-    from mmairl.apis.compare import config_of
+    from mmairl.apis.evaluate import labeled_config
     from mmairl.checkpoints.read import read_backbone
     from mmairl.checkpoints.released import is_hub
     from mmairl.config import load_config
 
     if data:
-        return config_of(checkpoint, data, None, options)
+        return labeled_config(checkpoint, data, options=options)
     cfg = load_config(config, options)
     if checkpoint and is_hub(checkpoint):
         backbone = read_backbone(checkpoint, prefix=prefix)
@@ -149,15 +146,15 @@ def default_out(
     return path.with_name(f'{path.stem}_{part}_{protocol}_{name}.json')
 
 
-def write_result(result: 'Result', record: dict[str, Any], name: str, out: Path) -> None:
-    """Print the scores, then write them to a file. They are printed first, because writing can fail."""
+def write_result(shown: list['Result'], record: dict[str, Any], name: str, out: Path) -> None:
+    """Print the scores, then write those of the first result to a file. They are printed first, because writing can fail."""
     import dataclasses
 
     from mmairl.io import write_json
     from mmairl.report.evaluation_page import results_table, write_evaluation_page
 
-    print(results_table([result]).text(f'in percent, {name}'))
-    write_json(out, {**record, **dataclasses.asdict(result)})
+    print(results_table(shown).text(f'in percent, {name}'))
+    write_json(out, {**record, **dataclasses.asdict(shown[0])})
     print(
         f'the scores are in {out}, and the page of this folder is {write_evaluation_page(out.parent)}'
     )

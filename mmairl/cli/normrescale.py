@@ -27,9 +27,9 @@ def normrescale(
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.checkpoints.normrescale import rescale_checkpoint
-    from mmairl.report.table import print_table
+    from mmairl.report.table import Table
 
     rows = rescale_checkpoint(lars, out, anchor, constant, part, anchor_part)
-    cells = [(row.name, [f'{row.norm:.4f}', row.why or f'{row.anchor:.4f}']) for row in rows]
-    print_table(('before', 'after'), cells, 'norms', head='tensor')
+    cells = [[row.name, row.norm, row.why or row.anchor] for row in rows]
+    print(Table(['tensor', 'before', 'after'], cells, digits=4).text('norms'))
     print(f'{out} holds {sum(not row.why for row in rows)} rescaled tensors')

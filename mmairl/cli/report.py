@@ -128,7 +128,7 @@ def image_map(
     workers: Count = 0,
     device: str | None = None,
     seed: Seed = 0,
-    out: Path = Path('work_dirs/map.html'),
+    out: Path | None = None,
 ) -> None:
     """Write a page with a map of images, on which similar images are near each other
 
@@ -142,11 +142,12 @@ def image_map(
         workers: load images in N processes (default: 0)
         device: compute on this device (default: the GPU if any)
         seed: set the seed of the map and of the groups (default: 0)
-        out: write this page
+        out: write this page (default: map.html next to the checkpoint)
     """
     from mmairl.io import output
     from mmairl.report.map_page import map_images
 
+    out = out or Path(checkpoint).with_name('map.html')
     output(out, checkpoint, config, *images)
     settings = dict(part=part, config=config, size=size, batch=batch, workers=workers)
     source = images[0] if len(images) == 1 else images

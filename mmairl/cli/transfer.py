@@ -33,7 +33,7 @@ def transfer(
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.engine.run import register
-    from mmairl.report.table import print_table, save_table
+    from mmairl.report.table import Table
     from mmairl.transfer.execute import Place, run_task, write_start
     from mmairl.transfer.tasks import TASKS, chosen, lacking, require_platform, task_config
 
@@ -65,7 +65,6 @@ def transfer(
     for name in present:
         measured |= run_task(name, start, depth, place)
     columns = [column for name in names for column in TASKS[name].scores]
-    rows = [(column, measured.get(column)) for column in columns]
-    cells = [(name, ['' if value is None else f'{value:.1f}']) for name, value in rows]
-    print_table(('measured',), cells, 'transfer, in percent')
-    print(save_table(('column', 'measured'), rows, place.work_dir / 'table'))
+    table = Table(['score, %', 'measured'], [[column, measured.get(column)] for column in columns])
+    print(table.text())
+    print(table.save(place.work_dir / 'table'))

@@ -85,9 +85,10 @@ def names_of(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
     return names
 
 
-LEFT_OUT = 'left out'
-MORE = ('seconds', LEFT_OUT)  # columns that are not scores
-Rows = dict[str, dict[str, Cell]]  # the scores of each row, by name, and which images were left out
+# These columns are not scores. They follow the scores.
+FACTS = ('chance', 'test images', 'image size', 'seconds', 'left out')
+INTERVAL = ', 95 % interval'
+Rows = dict[str, dict[str, Cell]]  # the scores and facts of each row, by name
 
 
 def results(records: Sequence[Record]) -> dict[str, Rows]:
@@ -116,33 +117,47 @@ def results(records: Sequence[Record]) -> dict[str, Rows]:
             first = settings.setdefault((title, name, score), measured_by)
             differs = differs or difference(first, measured_by)
         row = f'{name}, other {differs}' if differs else name
-        rows.setdefault(row, {}).update(record.scores | omitted(record.left_out))
+        rows.setdefault(row, {}).update(record.scores | facts_of(record))
     return found
 
 
+def facts_of(result: Result | Record) -> dict[str, Cell]:
+    """Return what a reader of the scores must know: interval, chance, number and size of test images, omitted images."""
+    details = result.details
+    facts: dict[str, Cell] = {}
+    if 'interval' in details:
+        low, high = details['interval']
+        facts[next(iter(result.scores)) + INTERVAL] = f'{low:.1f} to {high:.1f}'
+    if 'chance' in details:
+        facts['chance'] = details['chance']
+    if 'test_images' in details:
+        facts['test images'] = f'{details["test_images"]:,}'
+    if 'image_size' in details:
+        facts['image size'] = ' x '.join(map(str, details['image_size']))
+    if result.left_out:
+        facts['left out'] = ', '.join(f'{count} {name}' for name, count in result.left_out.items())
+    return facts
+
+
 def scores_table(rows: Rows) -> Table:
-    """Return a table of scores with a row for each network. The duration and the omitted images follow the scores."""
+    """Return a table of scores with a row for each network. Facts about the measurement follow the scores."""
     names = dict.fromkeys(name for known in rows.values() for name in known)
-    scores = [name for name in names if name not in MORE]
-    columns = [*scores, *(name for name in MORE if name in names)]
+    scores = [name for name in names if name not in FACTS and not name.endswith(INTERVAL)]
+    intervals = [name for name in names if name.endswith(INTERVAL)]
+    columns = [*scores, *intervals, *(name for name in FACTS if name in names)]
     cells = [[row, *(known.get(name) for name in columns)] for row, known in rows.items()]
-    return Table(
-        ['network', *columns], cells, scores=scores, bars=[*filter(higher_is_better, scores)]
-    )
+    bars = [*filter(higher_is_better, scores)]
+    return Table(['network', *columns], cells, scores=scores, bars=bars)
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    """Return a table of results, with the seconds of each measurement and the images that were left out."""
-    rows: dict[str, dict[str, Cell]] = {}
+    """Return a table of results, with the seconds of each measurement."""
+    rows: Rows = {}
     for result in results:
-        more = {'seconds': result.seconds, **omitted(result.left_out)}
-        rows[result.subject] = {**result.scores, **more}
+        row = rows.setdefault(result.subject, {'seconds': 0.0})
+        seconds = row['seconds'] + result.seconds
+        row.update(result.scores | facts_of(result), seconds=seconds)
     return scores_table(rows)
-
-
-def omitted(counts: Mapping[str, int]) -> dict[str, str]:
-    text = ', '.join(f'{count} {name}' for name, count in counts.items())
-    return {LEFT_OUT: text} if text else {}
 
 
 Plot = tuple[str, str]  # the names of the scores on the x axis and on the y axis
@@ -182,6 +197,8 @@ def _add_plot(page: Page, found: Mapping[str, Rows], x: str, y: str) -> None:
     for data, rows in found.items():
         for row, known in rows.items():
             for name, value in known.items():
+                if not isinstance(value, float):
+                    continue
                 key = name if tables[name] == 1 else f'{data}: {name}'
                 scores.setdefault(row, {})[key] = value
     points = {row: (own[x], own[y]) for row, own in scores.items() if x in own and y in own}

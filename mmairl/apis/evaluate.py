@@ -1,0 +1,133 @@
+"""Score a checkpoint on labeled images in folders, in Python."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from mmairl.config import load_config, override
+from mmairl.data.splits import HELD_OUT
+from mmairl.engine.run import register
+from mmairl.errors import UserError, cleared_frames
+from mmairl.evaluation import protocol as protocols
+from mmairl.evaluation.embed import embedding_network
+from mmairl.evaluation.protocol import Result
+from mmairl.report.evaluation_page import results_table
+from mmairl.report.table import Table
+
+TEST_FOLDERS = ('test', 'val')
+RANDOM = 'random'
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a checkpoint and of a random network. A notebook displays them as a table.
+
+    Args:
+        results: The result of each protocol for the checkpoint, by name.
+        baselines: The result of each protocol for a randomly initialized network, by name.
+    """
+
+    results: dict[str, Result]
+    baselines: dict[str, Result]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores of the checkpoint, by name."""
+        return {name: score for one in self.results.values() for name, score in one.scores.items()}
+
+    @property
+    def table(self) -> Table:
+        return results_table([*self.results.values(), *self.baselines.values()])
+
+    def __str__(self) -> str:
+        return self.table.text()
+
+    def _repr_html_(self) -> str:
+        return self.table.html()
+
+
+@cleared_frames()
+def evaluate(
+    checkpoint: str | Path,
+    data: str | Path,
+    protocols: Sequence[str] = ('knn', 'logreg'),
+    *,
+    part: str = 'student',
+    config: str | Path | None = None,
+    size: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Score a checkpoint on labeled images, and a randomly initialized network for comparison.
+
+    Images are prepared as in `mmairl.embed`.
+
+    Args:
+        checkpoint: A checkpoint in any format that mmairl reads.
+        data: A folder with train/CLASS and test/CLASS (or val/CLASS), a folder with CLASS, of whose images a fifth becomes
+            test images, or a config with a section `evaluation`.
+        protocols: Names of evaluation protocols, as in `mmairl evaluate`.
+        part: 'student' or 'teacher'.
+        config: A config that defines the network, if it is neither a ResNet nor a ViT.
+        size: Side of the central crop in pixels. Default: as the checkpoint states, or 224.
+        options: Config keys to override, as in `--cfg-options`.
+
+    Returns:
+        The scores.
+
+    Raises:
+        UserError: If a protocol is unknown, a class has fewer than two images, or the checkpoint does not fit.
+
+    Example:
+        >>> print(mmairl.evaluate('runs/a/epoch_100.pth', 'labels/'))  # doctest: +SKIP
+    """
+    register()
+    cfg = labeled_config(checkpoint, data, config, options, part, size)
+    found: dict[str, dict[str, Result]] = {}
+    for subject in (str(checkpoint), RANDOM):
+        found[subject] = {name: _measured(cfg, name, subject, part) for name in protocols}
+    return Evaluation(*found.values())
+
+
+def _measured(cfg: Config, protocol: str, subject: str, part: str) -> Result:
+    settings = protocols.settings_for(protocol, cfg, device=protocols.default_device())
+    return protocols.evaluate(cfg, protocol, subject, part, settings)
+
+
+def labeled_config(
+    checkpoint: str | Path,
+    data: str | Path,
+    config: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    part: str = 'student',
+    size: int | None = None,
+) -> Config:
+    """Return a config with the network of a checkpoint and labeled images, which are prepared as in `mmairl.embed`.
+
+    If `data` is a config, its images keep the size that it defines.
+    """
+    if not Path(data).exists() and Path(data).suffix not in ('.py', '.yaml', '.json'):
+        raise UserError(
+            f"data: no such folder ('{Path(data).absolute()}'); check the path", code='no-folder'
+        )
+    cfg, _, normal, views, channels = embedding_network(checkpoint, part, config, size=size)
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
+    if Path(data).is_dir():
+        shared = dict(type='ImageFolder', views=views, channels=channels)
+        cfg.evaluation = {**class_folders(Path(data), shared), 'batch_size': 64}
+    else:
+        cfg.evaluation = load_config(data).evaluation
+    override(cfg, options or {}, str(data))
+    return cfg
+
+
+def class_folders(folder: Path, shared: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the configs of the training and test images in a folder."""
+    for test in TEST_FOLDERS:
+        if (folder / test).is_dir():
+            names = dict(train='train', test=test)
+            return {part: {**shared, 'root': str(folder / name)} for part, name in names.items()}
+    whole = dict(type='Part', dataset={**shared, 'root': str(folder)}, fraction=HELD_OUT)
+    return {'train': {**whole, 'held': False}, 'test': {**whole, 'held': True}}
