@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmairl.config import load_config, override
 from mmairl.data.splits import HELD_OUT
 from mmairl.engine.run import register
-from mmairl.errors import UserError, cleared_frames
+from mmairl.errors import UserError
 from mmairl.evaluation import protocol as protocols
 from mmairl.evaluation.embed import embedding_network
 from mmairl.evaluation.protocol import Result
@@ -49,7 +49,6 @@ class Evaluation:
         return self.table.html()
 
 
-@cleared_frames()
 def evaluate(
     checkpoint: str | Path,
     data: str | Path,
