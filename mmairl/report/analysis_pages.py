@@ -1,7 +1,7 @@
 """Write the output of `mmairl analyze`: an HTML page, figures as SVG, PDF and PNG, and numbers as CSV."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -16,14 +16,20 @@ from mmairl.analysis.cka import network_cka, stage_cka
 from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, spectrum, uniformity
 from mmairl.analysis.measures import MEASURES, checkpoint_loss, embed_views, measure_network
 from mmairl.analysis.subjects import Images
-from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
+from mmairl.checkpoints.norms import (
+    LARS_GROWTH,
+    Norm,
+    looks_lars_trained,
+    typical_growth,
+    weight_norms,
+)
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, show_progress
 from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import rankme, spread
-from mmairl.report.figures import chart, heat_map, lines, norm_curves, save_figure
+from mmairl.report.figures import chart, heat_map, lines, save_figure
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbors
 from mmairl.report.table import Table
@@ -57,7 +63,7 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         'Layer by layer',
         'Without weight decay, norms grow with every step. In Huang et al. 2022, norms after training by LARS are about ten '
         'times as large as after SGD with weight decay, so the usual learning rates for fine-tuning are too low.',
-        _saved_chart(out / 'norms', **norm_curves(norms), x='convolution'),
+        _saved_chart(out / 'norms', **_norm_curves(norms), x='convolution'),
     )
     _add_table(
         page,
@@ -67,6 +73,24 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         Table(['network', 'growth', 'looks LARS-trained'], verdicts, digits=2),
     )
     return page.write(out / 'norms.html')
+
+
+def _norm_curves(norms: Mapping[str, Sequence[Norm]]) -> dict[str, Any]:
+    """Return the arguments of `lines` to draw the norms of convolutions by depth, with a line per network."""
+    series = {}
+    positive = []
+    for name, rows in norms.items():
+        values = [row.norm for row in rows]
+        series[name] = (range(len(values)), values)
+        positive += [value for value in values if value > 0]
+    deepest = max(norms.values(), key=len)
+    spans_decades = bool(positive) and max(positive) > 8 * min(positive)
+    return dict(
+        series=series,
+        title='norms of the 3x3 convolutions',
+        log='y' if spans_decades else '',
+        ticks=[row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest],
+    )
 
 
 def _saved_chart(stem: Path, series: Mapping[str, Any], title: str, **axes: Any) -> Markup:

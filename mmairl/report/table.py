@@ -5,7 +5,7 @@ import io
 import math
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -171,37 +171,3 @@ def counted(number: int, noun: str, plural: str = '') -> str:
 def escaped(text: str, signs: Mapping[str, str]) -> str:
     """Return a text with each character that is a key of `signs` replaced by its value."""
     return text.translate(str.maketrans(dict(signs)))
-
-
-Row = tuple[str, Sequence[str]]
-
-
-def print_table(
-    columns: Sequence[str], rows: Sequence[Row], title: str = '', head: str = ''
-) -> None:
-    print(Table([head, *columns], [[name, *cells] for name, cells in rows]).text(title))
-
-
-def html_table(
-    columns: Sequence[str], rows: Sequence[Row], head: str = 'name', **_: object
-) -> Markup:
-    return Table([head, *columns], [[name, *cells] for name, cells in rows]).html()
-
-
-def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:
-    return Table(header, list(rows)).save(stem)
-
-
-def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    return Table(columns, list(rows)).csv()
-
-
-def as_markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    return Table(columns, list(rows)).markdown()
-
-
-def as_latex(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    return Table(columns, list(rows)).latex()
-
-
-TABLE_FORMATS = {'tex': as_latex, 'md': as_markdown, 'csv': as_csv}

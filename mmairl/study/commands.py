@@ -15,7 +15,7 @@ from statistics import mean
 from msgspec.structs import replace as changed
 
 from mmairl.errors import UserError, closest
-from mmairl.report.table import print_table
+from mmairl.report.table import Table
 from mmairl.study.answer import duration
 from mmairl.study.collect import Record, collect
 from mmairl.study.cost import run_flops
@@ -107,7 +107,8 @@ def show_plan(prepared: Prepared) -> None:
         measured = duration(mean(seconds)) if seconds else ''
         rows.append((row.name, [row.factor, str(counts[row.name]), length, ratio, measured]))
     columns = ('changes', 'runs', 'length', 'compute', 'time of a run')
-    print_table(columns, rows, f'{study.title}: {prepared.scale[1]}', head='row')
+    table = Table(['row', *columns], [[name, *cells] for name, cells in rows])
+    print(table.text(f'{study.title}: {prepared.scale[1]}'))
     if study.cross:
         print(study.cross.design.words)
     if study.tune:

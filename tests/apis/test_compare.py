@@ -1,30 +1,124 @@
-"""`mmairl.compare` rejects invalid names before a file is written; tests/study/test_external.py runs comparisons."""
+"""`mmairl.evaluate` and `mmairl.compare` on labeled folders, with scores that equal those by hand."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
+from PIL import Image
 
 import mmairl
-from mmairl.apis.compare import config_of
-from mmairl.errors import UserError
+from mmairl.apis.evaluate import labeled_config
 from mmairl.registry import MODELS
 
-NARROW = dict(type='mmairl.ResNet', depth=18, stem_channels=4, base_channels=4)
+CLASSES = ('dark', 'light', 'other')
 
 
-@pytest.mark.parametrize('names, code', [(('a b', 'a-b'), ''), (('a', '😀'), 'bad-name')])
-def test_bad_name_is_an_error_before_a_file_is_written(names, code, tmp_path):
-    networks = {}
-    for seed, name in enumerate(names):
-        torch.manual_seed(seed)
-        path = tmp_path / f'{seed}.pth'
-        torch.save(MODELS.build(NARROW).state_dict(), path)
-        networks[name] = [path]
-    with pytest.raises(UserError) as caught:
-        mmairl.compare(networks, 'mmairl::demo/mocov2plus_shapes.py', ['knn'], tmp_path / 'out')
-    assert code in ('', caught.value.code) and not (tmp_path / 'out').exists()
+def checkpoint(folder: Path, seed: int, size: int = 32, channels: int = 3) -> Path:
+    """Write a narrow network that states how its images are prepared."""
+    torch.manual_seed(seed)
+    network = MODELS.build(
+        dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8, in_channels=channels)
+    )
+    crop = dict(type='RandomResizedCrop', size=size)
+    settings = {
+        'model.data_preprocessor.mean': str([0.4] * channels),
+        'model.data_preprocessor.std': str([0.3] * channels),
+        'train_dataloader.dataset.views': str([[crop], [crop]]),
+    }
+    if channels != 3:
+        settings['train_dataloader.dataset.channels'] = str(channels)
+    state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
+    path = folder / f'{seed}.pth'
+    torch.save(dict(state_dict=state, meta=dict(settings=settings)), path)
+    return path
 
 
-def test_options_override_the_network_of_a_config(tmp_path):
-    options = {'model.backbone.depth': 50}
-    config = 'mmairl::demo/mocov2plus_shapes.py'
-    assert config_of('a.pth', 'mmairl::evaluation/folder_r50.py', config, options).model.backbone.depth == 50
+@pytest.fixture
+def labels(tmp_path) -> Path:
+    return write_labels(tmp_path / 'labels')
+
+
+def write_labels(folder: Path, channels: int = 3) -> Path:
+    random = np.random.default_rng(0)
+    for part, count in (('train', 24), ('test', 15)):
+        for number in range(count):
+            name = CLASSES[number % 3]
+            path = folder / part / name / str(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            low = 60 * (number % 3)
+            pixels = random.integers(low, low + 130, (50, 40, channels), dtype=np.uint8)
+            if channels == 3:
+                Image.fromarray(pixels).save(f'{path}.png')
+            else:
+                np.save(f'{path}.npy', pixels)
+    return folder
+
+
+def knn_by_hand(path: Path, labels: Path, k: int = 20) -> float:
+    banks = {}
+    for part in ('train', 'test'):
+        x, names = mmairl.embed(path, labels / part)
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+        banks[part] = x, np.array([CLASSES.index(Path(name).parent.name) for name in names])
+    (x, y), (queries, truth) = banks['train'], banks['test']
+    cosines = queries @ x.T
+    right = 0
+    for row, label in zip(cosines, truth):
+        nearest = np.argsort(-row)[:k]
+        votes = np.bincount(y[nearest], np.exp(row[nearest] / 0.07), len(CLASSES))
+        right += votes.argmax() == label
+    return 100 * right / len(truth)
+
+
+@pytest.mark.parametrize('size, channels', [(32, 3), (64, 3), (224, 3), (32, 5)])
+def test_scores_equal_knn_by_hand(tmp_path, size, channels):
+    labels = write_labels(tmp_path / 'labels', channels)
+    path = checkpoint(tmp_path, 0, size, channels)
+    result = mmairl.evaluate(path, labels, ['knn']).results['knn']
+    assert result.scores['k-NN, k = 20'] == pytest.approx(knn_by_hand(path, labels))
+    assert result.details['image_size'] == [size, size] and result.details['test_images'] == 15
+
+
+def test_table_states_what_a_reader_must_know(tmp_path, labels):
+    found = mmairl.evaluate(checkpoint(tmp_path, 0), labels, ['knn', 'logreg'])
+    text = str(found)
+    for word in ('chance', 'test images', '32 x 32', '95 % interval', 'random'):
+        assert word in text
+    assert len(text.splitlines()) == 3 and found.scores.keys() >= {'k-NN, k = 20'}
+
+
+def test_folder_without_parts_is_split_by_class(tmp_path, labels):
+    cfg = labeled_config(checkpoint(tmp_path, 0), labels / 'train')
+    assert [cfg.evaluation[part].held for part in ('train', 'test')] == [False, True]
+    details = mmairl.evaluate(checkpoint(tmp_path, 0), labels / 'train', ['knn']).results['knn'].details
+    assert details['test_images'] == 5
+
+
+def test_compare_uses_the_same_images_and_gives_no_verdict_from_one_seed(tmp_path, labels):
+    one, other = checkpoint(tmp_path, 0), checkpoint(tmp_path, 1)
+    said = []
+    found = mmairl.compare({'a': [one], 'b': [other]}, labels, ['knn'], tmp_path / 'out', jobs=1, say=said.append)
+    means = {row['name']: row['runs'][0]['scores'] for row in found.record['rows'] if row['runs']}
+    assert next(iter(means['a'].values())) == pytest.approx(knn_by_hand(one, labels))
+    assert 'images are recognized only by b' in str(found) and 'above the random network' in str(found)
+
+
+def test_wrong_arguments_are_errors(tmp_path, labels):
+    path = checkpoint(tmp_path, 0)
+    (tmp_path / 'empty').mkdir()
+    one_class = tmp_path / 'one'
+    (one_class / 'train' / 'a').mkdir(parents=True)
+    (one_class / 'test' / 'a').mkdir(parents=True)
+    for part in ('train', 'test'):
+        for number in range(3):
+            Image.new('RGB', (9, 9), (number, 0, 0)).save(one_class / part / 'a' / f'{part}{number}.png')
+    for data, code in ((tmp_path / 'none', 'no-folder'), (tmp_path / 'empty', 'no-images'), (one_class, 'one-class')):
+        with raises_code(code):
+            mmairl.evaluate(path, data, ['knn'])
+    with raises_code('unknown-protocol'):
+        mmairl.evaluate(path, labels, ['kmn'])
+    for networks, code in (({'a': [path]}, 'too-few-networks'), ({'a': path, 'b': [path]}, 'no-checkpoint-list')):
+        with raises_code(code):
+            mmairl.compare(networks, labels, out=tmp_path / 'out')
