@@ -2,12 +2,10 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from mmengine.model import BaseModule
 from mmpretrain.models.backbones.resnet import Bottleneck
 from mmpretrain.models.backbones.resnet import ResNet as ResNetOfMMPretrain
 from mmpretrain.models.backbones.resnet_cifar import ResNet_CIFAR
@@ -175,85 +173,6 @@ def timm_backbone(
 
 def _keep_weights() -> None:
     pass
-
-
-@MODELS.register_module()
-class RotaryVisionTransformer(BaseModule):
-    """timm's DINOv3 ViT, which has rotary position embeddings.
-
-    If the side of an image is not a multiple of the patch size, the pixels beyond the last complete patch are cropped.
-
-    Args:
-        embed_dims: Width of the tokens.
-        num_layers: Number of blocks.
-        num_heads: Attention heads per block.
-        feedforward_channels: Hidden width of each block's MLP.
-        registers: Number of register tokens.
-        patch_size: Side of a patch in pixels.
-        in_channels: Channels of the images.
-        qkv_bias: Whether queries, keys and values have a bias.
-        gated: Whether the MLPs have gates (SwiGLU).
-        out_type: `'cls_token'` for the class token of the last layer, or `'featmap'` for a map of its patch features.
-
-    Raises:
-        UserError: If timm is not installed.
-    """
-
-    def __init__(
-        self,
-        embed_dims: int,
-        num_layers: int,
-        num_heads: int,
-        feedforward_channels: int,
-        registers: int = 4,
-        patch_size: int = 16,
-        in_channels: int = 3,
-        qkv_bias: bool = False,
-        gated: bool = False,
-        out_type: str = 'cls_token',
-        init_cfg: dict | None = None,
-    ) -> None:
-        super().__init__(init_cfg)
-        requirement = 'RotaryVisionTransformer requires the package timm'
-        with explained(requirement, 'pip install timm', (ImportError,), code='missing-timm'):
-            from timm.layers import LayerNorm
-            from timm.models.eva import Eva
-        self.out_type = out_type
-        self.patch = patch_size
-        self.vit = Eva(
-            img_size=14 * patch_size,
-            dynamic_img_size=True,
-            patch_size=patch_size,
-            in_chans=in_channels,
-            num_classes=0,
-            global_pool='token',
-            embed_dim=embed_dims,
-            depth=num_layers,
-            num_heads=num_heads,
-            qkv_bias=qkv_bias,
-            mlp_ratio=feedforward_channels / embed_dims,
-            swiglu_mlp=gated,
-            # With a value above 0, timm makes the gate a separate layer, as in DINOv3's weights.
-            swiglu_align_to=8 if gated else 0,
-            norm_layer=partial(LayerNorm, eps=1e-5),
-            init_values=1e-5,
-            use_abs_pos_emb=False,
-            use_rot_pos_emb=True,
-            rope_type='dinov3',
-            rope_temperature=100,
-            rope_rotate_half=True,
-            num_reg_tokens=registers,
-            use_fc_norm=False,
-        )
-
-    def forward(self, images: Tensor) -> tuple[Tensor]:
-        rows, columns = (side // self.patch for side in images.shape[2:])
-        whole = images[:, :, : rows * self.patch, : columns * self.patch]
-        tokens = self.vit.forward_features(whole)
-        if self.out_type == 'cls_token':
-            return (tokens[:, 0],)
-        patches = tokens[:, -rows * columns :]
-        return (patches.transpose(1, 2).unflatten(2, (rows, columns)),)
 
 
 def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:

@@ -1,6 +1,5 @@
 """The model of supervised training, fine-tuning and linear evaluation: a backbone with linear classifiers."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,7 +8,7 @@ from mmengine.model import BaseModel
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.backbones import pooled
+from mmairl.models.backbones import features
 from mmairl.models.layers import layer_outputs, pooled_blocks, pooled_layers
 from mmairl.registry import MODELS
 
@@ -36,8 +35,6 @@ class Classifier(BaseModel):
         layers: How many of the last layers of a ViT to use. Default: use the output of the backbone.
         pooling: Features to use if `layers` is set: 'cls' (the class tokens of the layers), 'mean' (the mean patch feature of
             the last layer) or 'both'.
-        blocks: For each head, one number per vector that `pooled_layers` concatenates: 1 if the head uses the vector,
-            otherwise 0. Default: all heads use all vectors.
 
     Raises:
         UserError: If the data have no labels.
@@ -52,7 +49,6 @@ class Classifier(BaseModel):
         frozen: bool = False,
         layers: int | None = None,
         pooling: Literal['cls', 'mean', 'both'] = 'cls',
-        blocks: Sequence[Sequence[int]] | None = None,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ) -> None:
@@ -69,12 +65,6 @@ class Classifier(BaseModel):
         self.fc = nn.Linear(in_channels, heads * classes)
         self.fc.weight.data.copy_(start.repeat(heads, 1))
         self.fc.bias.data.zero_()
-        mask = None
-        if blocks is not None:
-            seen = torch.tensor(blocks, dtype=torch.float32)
-            width = in_channels // seen.shape[1]
-            mask = seen.repeat_interleave(width, 1).repeat_interleave(classes, 0)
-        self.register_buffer('mask', mask, persistent=False)
 
     def train(self, mode: bool = True) -> 'Classifier':
         super().train(mode)
@@ -86,23 +76,22 @@ class Classifier(BaseModel):
         self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'
     ):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            features = self.features(inputs if isinstance(inputs, Tensor) else inputs[0])
+            pooled = self.pool(inputs if isinstance(inputs, Tensor) else inputs[0])
         if mode == 'tensor':
-            return features
+            return pooled
         if data_samples is None:
             raise UserError(
                 'Classifier: requires labels; use a data set with classes', code='no-labels'
             )
-        weight = self.fc.weight if self.mask is None else self.fc.weight * self.mask
-        scores = F.linear(features, weight, self.fc.bias).float().unflatten(1, (self.heads, -1))
+        scores = self.fc(pooled).float().unflatten(1, (self.heads, -1))
         labels = data_samples['label']
         if mode == 'predict':
             return [dict(scores=scores, label=labels)]
         return self.loss(scores, labels)
 
-    def features(self, images: Tensor) -> Tensor:
+    def pool(self, images: Tensor) -> Tensor:
         if self.layers is None:
-            return pooled(self.backbone(images))
+            return features(self.backbone, images).pooled
         return pooled_layers(
             layer_outputs(self.backbone, images, range(-self.layers, 0)), self.pooling
         )

@@ -36,7 +36,6 @@ def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) ->
     Raises:
         UserError: If a layer does not exist, if the network has no spatial features, or if images are smaller than a patch.
     """
-    backbone = getattr(backbone, 'vit', backbone)
     readers = {
         VisionTransformer: ('layers', _mmpretrain_outputs),
         ResNet: ('res_layers', _resnet_outputs),

@@ -199,6 +199,8 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
             part.hidden_channels = widths.hidden
         part.update(in_channels=in_channels, out_channels=out_channels)
         in_channels = out_channels
+    if cfg.model.get('patch_projector'):
+        cfg.model.patch_projector.update(copy.deepcopy(cfg.model.projector))
     head = cfg.model.get('head') or {}
     if head.get('channels'):
         head.channels = in_channels

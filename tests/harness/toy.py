@@ -97,12 +97,16 @@ def config(
     if any(name in cfg.model.backbone.type for name in ('VisionTransformer', 'MoCoV3ViT')):
         arch = dict(embed_dims=features, num_layers=1, num_heads=8, feedforward_channels=64)
         cfg.model.backbone.update(arch=arch, img_size=32, patch_size=8)
+    elif cfg.model.backbone.type == 'TimmBackbone':
+        cfg.model.backbone.update(embed_dim=features, depth=1, num_heads=8, img_size=32, patch_size=8)
     else:
         cfg.model.backbone.update(depth=18, stem_channels=width, base_channels=width)
     if cfg.model.type == 'Classifier':
         cfg.model.update(in_channels=features, classes=4)
     else:
         cfg.model.projector.update(in_channels=features, out_channels=16)
+    if cfg.model.get('patch_projector'):
+        cfg.model.patch_projector.update(in_channels=features, hidden_channels=64, out_channels=16)
     if cfg.model.get('projector', {}).get('hidden_channels'):
         cfg.model.projector.hidden_channels = 64
     if cfg.model.get('predictor'):

@@ -1,4 +1,4 @@
-"""Outputs of selected layers: the stages of a ResNet, and the blocks of VisionTransformer and RotaryVisionTransformer."""
+"""Outputs of selected layers: the stages of a ResNet, and the blocks of a ViT."""
 
 import pytest
 import torch
@@ -51,16 +51,6 @@ def test_final_norm_applies_to_every_layer_of_a_vit(vit):
         # The first three tokens are a class token and two registers.
         torch.testing.assert_close(cells, tokens[:, 3:])
         assert output.features.shape == (2, 32, 3, 5)
-
-
-def test_rotary_vit_has_the_same_last_layer():
-    network = MODELS.build(dict(type='RotaryVisionTransformer', patch_size=8, registers=2, out_type='featmap', **VIT))
-    network.eval()
-    images = torch.rand(2, 3, 24, 41)
-    first, last = layer_outputs(network, images, (0, 2))
-    torch.testing.assert_close(last.features, network(images)[0])
-    assert first.features.shape == (2, 32, 3, 5)
-    assert first.token.shape == (2, 32)
 
 
 def test_impossible_layers_and_images_are_errors(vit):

@@ -13,6 +13,7 @@ from mmengine.optim import build_optim_wrapper
 from torch import Tensor, nn
 
 from mmairl.config import load_config
+from mmairl.engine import run
 from mmairl.models.heads.base import sinkhorn
 from mmairl.models.heads.dino import DINOHead, koleo
 from mmairl.models.masking import BlockMasking, patch_weights
@@ -257,25 +258,18 @@ def test_step_equals_a_plain_loop(name):
     names = [key for key, weight in weights.items() if weight.requires_grad]
     student = [weights[key] for key in names]
     for key, one, other in zip(names, torch.autograd.grad(loss, student), torch.autograd.grad(expected, student)):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-8, msg=key)
+        # mmpretrain also computes the gradients of interpolated positions in float32.
+        close = 1e-7 if key == 'backbone.pos_embed' else 1e-10
+        torch.testing.assert_close(one, other, atol=close, rtol=close, msg=key)
 
 
 def test_each_step_adds_its_key():
     seen = []
     for name in STEPS:
-        model, cfg = build(name)
+        model, _ = build(name)
         results = model(crops(), mode='loss')
-        seen.append(
-            (
-                'patch_loss' in results,
-                model.patch_projector is not None,
-                model.head.targets,
-                'koleo' in results,
-                cfg.clip,
-            )
-            if 'clip' in cfg
-            else ('patch_loss' in results, model.patch_projector is not None, model.head.targets, 'koleo' in results)
-        )
+        own = model.patch_projector is not None
+        seen.append(('patch_loss' in results, own, model.head.targets, 'koleo' in results))
     assert seen == [
         (False, False, 'center', False),
         (True, False, 'center', False),
@@ -284,6 +278,19 @@ def test_each_step_adds_its_key():
         (True, True, 'sinkhorn', True),
         (True, True, 'sinkhorn', True),
     ]
+
+
+def test_resumed_run_draws_the_same_masks(toy_config, tmp_path):
+    def trained(folder: str, **options: object) -> dict[str, Tensor]:
+        cfg = toy_config('methods/dinov2_vit_s16_800e.py', steps=4, width=4, **options)
+        cfg.work_dir = str(tmp_path / folder)
+        state = run.train(cfg).model.state_dict()
+        return {key: value for key, value in state.items() if isinstance(value, Tensor)}
+
+    whole = trained('whole')
+    resumed = trained('resumed', resume=True, load_from=str(tmp_path / 'whole/iter_2.pth'))
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
 
 
 def test_learning_rates_fall_with_depth():

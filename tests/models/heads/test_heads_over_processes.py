@@ -15,3 +15,8 @@ def two(tmp_path_factory, run_processes):
 @pytest.mark.parametrize('name', script.HEADS)
 def test_two_processes_equal_the_whole_batch(two, name):
     torch.testing.assert_close(two[name], script.step(name), atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize('name', script.MASKED)
+def test_masked_patches_of_two_processes_equal_the_whole_batch(two, name):
+    torch.testing.assert_close(two[name], script.masked_step(name), atol=1e-10, rtol=1e-10)
