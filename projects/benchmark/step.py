@@ -1,8 +1,7 @@
 """Compare mmairl's training step (passes, loss, optimizer, teacher, queue, logging) with those of mmpretrain and lightly.
 
 All libraries have the same backbone, batch and number of passes. A check in float64 shows that they take the same BYOL step;
-the losses of mmpretrain and lightly omit a constant of 4. mmpretrain's MoCo has one direction, so a step of MoCo v2+ is
-compared with two steps of mmpretrain, the second with swapped views. lightly's loop is that of its BYOL benchmark.
+the losses of mmpretrain and lightly omit a constant of 4. lightly's loop is that of its BYOL benchmark.
 """
 
 import logging
@@ -31,7 +30,6 @@ from projects.benchmark.timing import Case
 Step = Callable[[], dict[str, Tensor]]
 # Number of steps for which the schedules of the teachers' momenta are defined. Only a few of these steps are taken.
 STEPS = 10_000
-SGD = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
 
 
 @contextmanager
@@ -55,19 +53,18 @@ class Size:
     batch: int
     features: int
     hidden: int
-    queue: int
 
     def __str__(self) -> str:
         return f'ResNet-{self.depth} {self.image}, batch {self.batch}'
 
 
-FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=4096, queue=65_536)
-ON_GPU = Size(depth=50, image=224, batch=256, features=2048, hidden=4096, queue=65_536)
-TINY = Size(depth=18, image=32, batch=4, features=512, hidden=64, queue=64)
+FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=4096)
+ON_GPU = Size(depth=50, image=224, batch=256, features=2048, hidden=4096)
+TINY = Size(depth=18, image=32, batch=4, features=512, hidden=64)
 
 
 def step(device: str, quick: bool) -> Iterator[Case]:
-    """Compare BYOL and MoCo v2+, plain and with `fast`, with mmpretrain's BYOL and MoCo and with lightly's BYOL."""
+    """Compare BYOL, plain and with `fast`, with mmpretrain's and lightly's BYOL."""
     check_one_step()
     size = TINY if quick else ON_GPU if device == 'cuda' else FULL
     batch = random_batch(size, device)
@@ -81,20 +78,11 @@ def step(device: str, quick: bool) -> Iterator[Case]:
         ways.append(('fast', fast, ', AMP bfloat16', dict(amp=True)))
     for peer_name, (make, take) in peers().items():
         for name, how, more, peers_how in ways:
-            model, peer = siamese(size, 'byol').to(device), make(size).to(device)
+            model, peer = siamese(size).to(device), make(size).to(device)
             copy_weights(model, peer)
             sides = our_step(model, batch, **how), take(peer, batch, **peers_how)
             name = f'BYOL step, {size}, {name}'
             yield Case(name, peer_name + more, *sides, same_loss, size.batch)
-    ours = our_step(siamese(size, 'mocov2plus').to(device), batch, 'SGD', **fast)
-    theirs = _both_ways(size, batch, device)
-    yield Case(
-        f'MoCo v2+ step, {size}, fast',
-        "two steps of mmpretrain's MoCo",
-        ours,
-        theirs,
-        images=size.batch,
-    )
 
 
 def peers() -> dict[str, tuple[Callable, Callable]]:
@@ -118,7 +106,7 @@ def check_one_step() -> None:
     In float32, an untrained ResNet-50 amplifies rounding errors to several percent of a layer's change.
     """
     for make, take in peers().values():
-        ours, theirs = siamese(TINY, 'byol').double(), make(TINY).double()
+        ours, theirs = siamese(TINY).double(), make(TINY).double()
         copy_weights(ours, theirs)
         batch = random_batch(TINY)
         same_step(our_step(ours, batch)(), take(theirs, batch)())
@@ -139,7 +127,7 @@ def same_loss(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 @quiet()
-def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
+def siamese(size: Size, norm_type: str = 'SyncBN') -> BaseModel:
     """Return mmairl's network. Its last layers have no bias, as in mmpretrain's necks."""
     norm, vector_norm = dict(type=norm_type), dict(type='BN1d' if norm_type == 'BN' else norm_type)
     neck = dict(
@@ -148,9 +136,6 @@ def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
         out_channels=256,
         norm_cfg=vector_norm,
         last_bias=False,
-    )
-    contrast = dict(
-        head=dict(type='ContrastiveHead'), queue=dict(type='KeyQueue', length=size.queue)
     )
     torch.manual_seed(0)
     model = MODELS.build(
@@ -162,7 +147,7 @@ def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
             projector=dict(in_channels=size.features, **neck),
             predictor=dict(in_channels=256, **neck),
             data_preprocessor=dict(type='ViewPreprocessor', mean=MEAN, std=STD),
-            **(contrast if method == 'mocov2plus' else dict(head=dict(type='RegressionHead'))),
+            head=dict(type='RegressionHead'),
         )
     )
     model.init_weights()
@@ -184,21 +169,6 @@ def mmpretrain_byol(size: Size) -> BaseModel:
     head = dict(type='mmpretrain.LatentPredictHead', predictor=predictor, loss=loss)
     neck = dict(in_channels=size.features, with_avg_pool=True, **neck)
     return _of_mmpretrain('BYOL', size, 'SyncBN', base_momentum=0.01, neck=neck, head=head)
-
-
-def mmpretrain_moco(size: Size) -> BaseModel:
-    """Return the network of mmpretrain's mocov2_resnet50 config."""
-    neck = dict(
-        type='mmpretrain.MoCoV2Neck',
-        in_channels=size.features,
-        hid_channels=size.features,
-        out_channels=128,
-    )
-    loss = dict(type='mmpretrain.CrossEntropyLoss')
-    head = dict(type='mmpretrain.ContrastiveHead', loss=loss, temperature=0.2)
-    return _of_mmpretrain(
-        'MoCo', size, 'BN', queue_len=size.queue, feat_dim=128, neck=neck, head=head
-    )
 
 
 @quiet()
@@ -256,16 +226,15 @@ def lars(batch: dict) -> dict:
 
 
 @quiet()
-def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> Step:
+def our_step(model: BaseModel, batch: dict, **fast) -> Step:
     """Return a step with mmairl's optimizer wrapper and the hooks that act in every step.
 
     `fast` has the items of a config's key `fast`.
     """
-    kind = SGD if optimizer == 'SGD' else dict(type='LARS', **lars(batch))
     cfg = ConfigDict(
         fast=fast,
         model=dict(data_preprocessor=dict(type='ViewPreprocessor')),
-        optim_wrapper=dict(type='AutocastOptimWrapper', optimizer=dict(kind)),
+        optim_wrapper=dict(type='AutocastOptimWrapper', optimizer=dict(type='LARS', **lars(batch))),
     )
     set_fast_keys(cfg)
     if cfg.model.data_preprocessor.get('channels_last'):
@@ -297,24 +266,6 @@ def their_step(
     return training_loop(
         model, build_optim_wrapper(model, config), batch, [PlatformRuntimeInfoHook()]
     )
-
-
-@quiet()
-def _both_ways(size: Size, batch: dict, device: str) -> Step:
-    """Return a function that takes two steps of mmpretrain's MoCo. As in MoCo v2+, each view is the query once."""
-    model = mmpretrain_moco(size).to(device)
-    config = dict(
-        type='mmengine.OptimWrapper', constructor='mmengine.DefaultOptimWrapperConstructor'
-    )
-    wrapper = build_optim_wrapper(model, dict(config, optimizer=SGD))
-    ways = [dict(batch, inputs=views) for views in (batch['inputs'], batch['inputs'][::-1])]
-    one, other = (training_loop(model, wrapper, way, [PlatformRuntimeInfoHook()]) for way in ways)
-
-    def both() -> dict[str, Tensor]:
-        one()
-        return other()
-
-    return both
 
 
 def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: list) -> Step:
