@@ -32,7 +32,7 @@ KNOWN = (
     'val_dataloader', 'test_dataloader', 'train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler',
     'auto_scale_lr', 'val_evaluator', 'test_evaluator', 'default_hooks', 'custom_hooks', 'launcher', 'env_cfg',
     'log_processor', 'log_level', 'visualizer', 'default_scope', 'randomness', 'experiment_name', 'custom_imports',
-    'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
+    'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes', 'preprocessing',
 )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_flat_keeps_lists_without_dictionaries():
         ('mine.txt', {}, 'unknown-config-type'),
         ('broken.py', {}, ''),
         (NAME, {'modle.depth': 1}, 'unknown-key'),
-        (NAME, {'test_view': 1}, 'config-variable'),
+        (NAME, {'mocov2_view': 1}, 'config-variable'),
         (NAME, {'param_scheduler.9.end': 1}, ''),
         ('misspelled.py', {}, 'unknown-key'),
     ],

@@ -28,6 +28,8 @@ train_dataloader = dict(
     collate_fn=dict(type='default_collate'),
     dataset=dict(type='Shapes', split='train', count=12000, size=48),
 )
+# Images are evaluated at their full size.
+preprocessing = dict(size=48, resize=48)
 evaluation = dict(
     _delete_=True,
     train=dict(type='Shapes', split='train', count=12000, size=48),

@@ -2,6 +2,6 @@
 # evaluation.train.root and evaluation.test.root, or link the folders to data/images.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet_view.py']
 evaluation = dict(
-    train=dict(type='ImageFolder', root='data/images/train', views=[{{_base_.test_view}}]),
-    test=dict(type='ImageFolder', root='data/images/val', views=[{{_base_.test_view}}]),
+    train=dict(type='ImageFolder', root='data/images/train'),
+    test=dict(type='ImageFolder', root='data/images/val'),
 )

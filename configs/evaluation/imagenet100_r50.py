@@ -5,11 +5,11 @@ evaluation = dict(
     train=dict(
         type='Subset',
         classes='data/imagenet/imagenet100.txt',
-        dataset=dict(type='ImageFolder', root='data/imagenet/train', views=[{{_base_.test_view}}]),
+        dataset=dict(type='ImageFolder', root='data/imagenet/train'),
     ),
     test=dict(
         type='Subset',
         classes='data/imagenet/imagenet100.txt',
-        dataset=dict(type='ImageFolder', root='data/imagenet/val', views=[{{_base_.test_view}}]),
+        dataset=dict(type='ImageFolder', root='data/imagenet/val'),
     ),
 )

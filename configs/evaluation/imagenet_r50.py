@@ -2,8 +2,8 @@
 # validation images are a part of the training set.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet_view.py']
 evaluation = dict(
-    train=dict(type='ImageFolder', root='data/imagenet/train', views=[{{_base_.test_view}}]),
-    test=dict(type='ImageFolder', root='data/imagenet/val', views=[{{_base_.test_view}}]),
+    train=dict(type='ImageFolder', root='data/imagenet/train'),
+    test=dict(type='ImageFolder', root='data/imagenet/val'),
     # BYOL selects learning rates on this many training images.
     held_out=10_009 / 1_281_167,
 )

@@ -1,7 +1,7 @@
 # Places205: 205 kinds of scenes, scored by top-1 accuracy on the official validation list. The validation images are a
 # part of the training set.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet_view.py']
-images = dict(type='PublicImages', views=[{{_base_.test_view}}])
+images = dict(type='PublicImages')
 source = dict(
     type='Places205',
     data_root='data/places205',

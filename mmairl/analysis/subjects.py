@@ -16,7 +16,7 @@ from mmairl.data.decode import to_unit
 from mmairl.data.preprocess import normalize
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.sets import with_views
+from mmairl.evaluation.sets import evaluation_data, with_views
 from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS, MODELS
 
@@ -57,7 +57,7 @@ class Images:
         self.batch_size = batch_size
         self.workers = workers
         self.device = device
-        self.dataset_config = cfg.evaluation[part]
+        self.dataset_config = evaluation_data(cfg)[part]
         self.dataset: Dataset = DATASETS.build(self.dataset_config)
         generator = torch.Generator().manual_seed(0)
         order = torch.randperm(len(self.dataset), generator=generator)

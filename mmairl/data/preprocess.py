@@ -44,12 +44,15 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(cfg.get('preprocessing') or {})
     size = own.get('size') or _crop_size(training.get('views')) or _crop_size(device.get('views'))
     size = size or SIZE
+    # The preprocessors of mmpretrain and mmengine normalize values from 0 to 255.
+    scale = 1 if str(device.get('type', 'ViewPreprocessor')).endswith('ViewPreprocessor') else 255
+    normal = {key: [value / scale for value in device.get(key, ())] for key in ('mean', 'std')}
     derived = dict(
         resize=size * 8 // 7,
         size=size,
         interpolation='bilinear',
-        mean=list(device.get('mean') or IMAGENET['mean']),
-        std=list(device.get('std') or IMAGENET['std']),
+        mean=normal['mean'] or IMAGENET['mean'],
+        std=normal['std'] or IMAGENET['std'],
         channels=training.get('channels'),
     )
     if unknown := sorted(own.keys() - derived.keys()):

@@ -34,6 +34,7 @@ REQUIRED = ('meta', 'state_dict', 'optimizer', 'message_hub')
 NOTE = 'last_checkpoint'
 # The config sections that affect the trained weights.
 SECTIONS = (
+    'preprocessing',
     'model',
     'train_dataloader',
     'total_batch_size',

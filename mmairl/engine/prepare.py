@@ -11,6 +11,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.registry import init_default_scope
 
+from mmairl.data.preprocess import preprocessing_of
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.checks import check_config
 from mmairl.engine.distributed import start_processes
@@ -48,6 +49,8 @@ def prepare(cfg: Config) -> None:
     share_batch(cfg, get_world_size())
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
+    # Checkpoints state how images are prepared, so that all commands prepare them in the same way.
+    cfg.preprocessing = preprocessing_of(cfg)
     # In deterministic mode, torch requires this variable for matrix products on a GPU.
     if cfg.get('randomness', {}).get('deterministic'):
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')

@@ -14,13 +14,14 @@ from mmairl.checkpoints.read import Backbone, read_backbone, warn_of_assumed_sta
 from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.decode import as_rgb
-from mmairl.data.preprocess import SIZE, view_of
+from mmairl.data.preprocess import view_of
 from mmairl.data.reading import read_file
 from mmairl.data.shards import SUFFIXES, Shards
 from mmairl.errors import UserError, explained
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
+from mmairl.evaluation.sets import prepared_config
 
 SingleImage = str | Path | Image.Image | np.ndarray | Tensor
 Images = SingleImage | Sequence[SingleImage]
@@ -105,15 +106,15 @@ def embedding_network(
     cfg = load_config(config) if config else None
     backbone = read_backbone(checkpoint, part, prefix, cfg and tensors_of_config(cfg))
     stated = backbone.input
-    normal = stated if cfg is None else cfg.model.data_preprocessor
     if cfg is None:
         cfg = Config(dict(model=dict(backbone=backbone.network)))
         if not stated.origin and not (mean and std):
             warn_of_assumed_statistics(backbone, 'mean= and std=')
-    size = size or stated.size or SIZE
-    steps = dict(resize=size * 8 // 7, size=size, interpolation=stated.interpolation)
-    channels = stated.channels or cfg.model.backbone.get('in_channels')
-    means = dict(mean=mean or normal.mean, std=std or normal.std)
+    steps = prepared_config(cfg, backbone).preprocessing
+    if size:
+        steps.update(size=size, resize=size * 8 // 7)
+    channels = steps.channels or cfg.model.backbone.get('in_channels')
+    means = dict(mean=mean or steps.mean, std=std or steps.std)
     return cfg, backbone, means, [view_of(steps)], channels
 
 

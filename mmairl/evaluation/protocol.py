@@ -22,7 +22,13 @@ from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import Readable, on_main_process
 from mmairl.evaluation.identity import identity_of, key_of
 from mmairl.evaluation.metrics import chance, interval
-from mmairl.evaluation.sets import described_sets, evaluation_sets, innermost, leaked_images
+from mmairl.evaluation.sets import (
+    described_sets,
+    evaluation_sets,
+    innermost,
+    leaked_images,
+    prepared_config,
+)
 from mmairl.hardware import cores
 from mmairl.io import read_json, write_json
 from mmairl.registry import PROTOCOLS
@@ -249,6 +255,7 @@ def evaluate(
     loaded = subject
     if not isinstance(subject, Backbone) and subject not in BASELINES:
         loaded = read_backbone(subject, part, prefix, tensors_of_config(cfg))
+    cfg = prepared_config(cfg, loaded)
     sets = evaluation_sets(cfg, protocol)
     identity = on_main_process(lambda: identity_of(cfg, settings, loaded, sets, asked))
     name = subject_name(subject, part)

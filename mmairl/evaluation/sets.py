@@ -8,8 +8,10 @@ import copy
 import hashlib
 import logging
 import os
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from mmengine.logging import print_log
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from mmairl.checkpoints.read import Backbone
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import require_channels
+from mmairl.data.preprocess import preprocessing_of, require_channels, view_of
 from mmairl.data.splits import HELD_OUT, groups_of, image_names, refuse_shared
 from mmairl.errors import UserError
 from mmairl.io import read_json, write_json
@@ -45,7 +49,53 @@ def evaluation_data(cfg: Config) -> ConfigDict:
             'evaluation = dict(train=..., test=...)',
             code='no-evaluation-data',
         )
-    return data
+    return prepared_config(cfg).evaluation
+
+
+def stated_preprocessing(backbone: Backbone) -> dict[str, Any]:
+    """Return how a checkpoint states that its images are prepared (`preprocessing_of`), or {}."""
+    start = 'preprocessing.'
+    stored = {
+        key.removeprefix(start): _value(text)
+        for key, text in backbone.settings.items()
+        if key.startswith(start)
+    }
+    images = backbone.input
+    names = ('size', 'interpolation', 'mean', 'std', 'channels')
+    return stored or {name: getattr(images, name) for name in names if images.origin}
+
+
+def _value(text: Any) -> Any:
+    """Return the value of a Python literal, and any other value unchanged."""
+    with suppress(ValueError, SyntaxError):
+        return literal_eval(text)
+    return text
+
+
+def prepared_config(cfg: Config, subject: Backbone | str = '') -> Config:
+    """Return a copy of a config whose images are prepared as the checkpoint or the config states.
+
+    The key `preprocessing` of the config overrides what the checkpoint states. Data sets keep their
+    own views, as the protocols of papers require. Data sets without files have images of one size,
+    and do not need views.
+    """
+    cfg = copy.deepcopy(cfg)
+    stated = stated_preprocessing(subject) if isinstance(subject, Backbone) else {}
+    cfg.preprocessing = stated | (cfg.get('preprocessing') or {})
+    cfg.preprocessing = steps = preprocessing_of(cfg)
+    if 'data_preprocessor' in cfg.model:
+        cfg.model.data_preprocessor.update(mean=steps['mean'], std=steps['std'])
+    for part in PARTS:
+        described = (cfg.get('evaluation') or {}).get(part)
+        if described and _has_files(innermost(described)['type']):
+            innermost(described).setdefault('views', [view_of(steps)])
+            innermost(described).setdefault('channels', steps['channels'])
+    return cfg
+
+
+def _has_files(kind: str | type) -> bool:
+    kind = DATASETS.get(kind) if isinstance(kind, str) else kind
+    return getattr(kind, 'encoded', ViewDataset.encoded) is not ViewDataset.encoded
 
 
 def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:

@@ -1,3 +1,2 @@
-# The view and batch size for evaluation on ImageNet.
-test_view = [dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]
+# The batch size for evaluation on ImageNet. Images are prepared as in the training of the checkpoint.
 evaluation = dict(batch_size=256)
