@@ -87,7 +87,7 @@ def test_all_routes_agree(tmp_path, size, channels):
     for config in (run, other):
         knn = settings_for('knn', config, ks=[1], cache=None, device='cpu')
         result = evaluate(config, 'knn', checkpoint, settings=knn)
-        assert list(result.scores.values())[0] == pytest.approx(by_hand)
+        assert next(iter(result.scores.values())) == pytest.approx(by_hand)
     validated = DATASETS.build(evaluation_data(run).test)
     assert torch.equal(validated[5]['inputs'][0], images[5])
     assert view_of(cfg.preprocessing) == view
