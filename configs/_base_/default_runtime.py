@@ -6,14 +6,13 @@ runner_type = 'mmairl.Runner'
 fast = dict(precision='tf32', channels_last=True, fused=True)
 
 default_hooks = dict(
-    runtime_info=dict(type='AsyncRuntimeInfoHook'),
+    runtime_info=dict(type='AsyncRuntimeInfoHook', interval=50),
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='ExactCheckpointHook', interval=10, max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     health=dict(type='HealthHook', interval=50),
-    non_finite=dict(type='NonFiniteHook', interval=50),
     preemption=dict(type='PreemptionHook'),
     momentum=dict(type='MomentumHook', base=0.99, schedule='cosine'),
     queue=dict(type='QueueHook'),

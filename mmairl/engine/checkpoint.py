@@ -1,4 +1,4 @@
-"""Create, write and find the checkpoints of a run, and choose the checkpoint from which a run starts.
+"""Write and find the checkpoints of a run, and choose the checkpoint from which a run starts.
 
 `hooks/saving.py` decides when a checkpoint is written and which older checkpoints are removed. `engine/resume.py` restores a
 run.
@@ -12,20 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import mmengine
-import torch
 from mmengine.config import Config
-from mmengine.dist import broadcast_object_list, get_world_size
-from mmengine.logging import print_log
-from mmengine.runner import CheckpointLoader, Runner
+from mmengine.dist import broadcast_object_list
+from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as platform
 
-import mmairl
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.pickles import write_checkpoint
-from mmairl.config import flat, python_text
+from mmairl.config import flat
 from mmairl.errors import UserError
-from mmairl.hardware import processor
 from mmairl.io import read_text, write_text
 
 # A resume requires these parts of a checkpoint.
@@ -47,39 +42,6 @@ SECTIONS = (
     'default_hooks.momentum',
     'strategy',
 )
-
-
-def describe_run(runner: Runner) -> dict[str, Any]:
-    """Return the description of a run for its checkpoints: config, seed, versions and machine.
-
-    These values of a checkpoint's `meta` do not change during a run.
-    """
-    origin = dict(
-        cfg=python_text(runner.cfg),
-        settings=settings(runner.cfg),
-        groups=runner.groups,
-        seed=runner.seed,
-        experiment_name=runner.experiment_name,
-        run=runner.start.run,
-        mmairl_version=mmairl.__version__,
-        mmengine_version=mmengine.__version__,
-        machine=describe_machine(),
-    )
-    metainfo = getattr(runner.train_dataloader.dataset, 'metainfo', None)
-    if metainfo is not None:
-        origin['dataset_meta'] = metainfo
-    return origin
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return the properties of the machine and the software on which the last bits of a run's results depend."""
-    return dict(
-        processor=processor(),
-        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else '',
-        torch=torch.__version__,
-        threads=torch.get_num_threads(),
-        processes=get_world_size(),
-    )
 
 
 def settings(cfg: Config) -> dict[str, str]:
@@ -113,20 +75,11 @@ class RunStart:
 
     Attributes:
         run: The id of the run, which stays the same when the run resumes.
-        path: The checkpoint to start from.
-        checkpoint: The content of that checkpoint. It is None after a call of `take`.
-        resume: Restore the whole run, not only the weights.
+        checkpoint: The content of the checkpoint to start from. `Runner.load_checkpoint` removes it, to free its memory.
     """
 
-    run: str | None = None
-    path: str | None = None
+    run: str = ''
     checkpoint: dict[str, Any] | None = None
-    resume: bool = False
-
-    def take(self, path: str | Path) -> dict[str, Any]:
-        """Return the content of the checkpoint at `path`, and keep no reference to it, so that its memory is freed early."""
-        checkpoint, self.checkpoint = self.checkpoint, None
-        return load_checkpoint(path) if checkpoint is None else checkpoint
 
 
 def choose_start(cfg: Config) -> RunStart:
@@ -152,20 +105,18 @@ def choose_start(cfg: Config) -> RunStart:
         cfg.load_from = newest or cfg.get('load_from')
     if newest is None:
         refuse_overwriting(cfg)
-    start = RunStart(
-        run=secrets.token_hex(8), path=cfg.get('load_from'), resume=bool(cfg.get('resume'))
-    )
-    if start.path:
-        start.checkpoint = load_checkpoint(start.path)
-    if start.resume:
+    start = RunStart(secrets.token_hex(8))
+    if cfg.get('load_from'):
+        start.checkpoint = load_checkpoint(cfg.load_from)
+    if cfg.get('resume'):
         missing = [part for part in REQUIRED if not isinstance(start.checkpoint.get(part), dict)]
         if missing:
             raise UserError(
-                f"{start.path}: not a training checkpoint, because it has no '{missing[0]}'; give a checkpoint that a training "
-                'run wrote',
+                f"{cfg.load_from}: not a training checkpoint, because it has no '{missing[0]}'; give a checkpoint that a "
+                'training run wrote',
                 code='not-a-training-checkpoint',
             )
-        start.run = start.checkpoint['meta'].get('run') or start.run
+        start.run = start.checkpoint['meta'].get('run', start.run)
     return start
 
 
@@ -182,8 +133,6 @@ def newest_checkpoint(cfg: Config) -> str | None:
     elif stored := [file for file in folder.glob('*.pth') if not file.name.startswith('best_')]:
         path = [str(max(stored, key=lambda file: file.stat().st_mtime_ns))]
     broadcast_object_list(path)
-    if path[0] is None:
-        print_log(f'{cfg.work_dir} has no checkpoint; starting at step 0', 'current')
     return path[0]
 
 

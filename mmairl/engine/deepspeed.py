@@ -9,7 +9,7 @@ are therefore correct. Checkpoints have the same format as without a strategy.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -21,7 +21,6 @@ from mmengine.device import get_device
 from mmengine.dist import get_rank, is_main_process
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
 from mmairl.engine.strategy import Strategy, initialize
@@ -163,21 +162,6 @@ class PartitionedOptimizer(Optimizer):
             part.update({key: value for key, value in settings if key != 'params'})
         self.engine.optimizer.refresh_fp32_params()
         self.engine.step()
-
-    def register_step_pre_hook(self, hook: Callable) -> RemovableHandle:
-        """Register a hook that is called before each step, when the parameters have their full gradients."""
-        return super().register_step_pre_hook(partial(self._with_gradients, hook))
-
-    def _with_gradients(self, hook: Callable, *args: Any) -> None:
-        from deepspeed.utils import safe_get_full_grad
-
-        self.zero_grad()
-        params = [param for _, params, _ in self.joined for param in params]
-        for param in params:
-            param.grad = safe_get_full_grad(param)
-        if clip := self.engine.gradient_clipping():
-            nn.utils.clip_grad_norm_(params, clip)
-        hook(*args)
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:

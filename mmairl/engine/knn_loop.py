@@ -52,6 +52,12 @@ class KNNValLoop(BaseLoop):
                 f"KNNValLoop.images: unknown choice ('{images}'); set 'held_out' or 'test'",
                 code='unknown-images',
             )
+        if runner.strategy:
+            raise UserError(
+                'val_cfg.type: KNNValLoop cannot copy a model that a strategy has split; remove val_cfg, or train without '
+                '--strategy',
+                code='not-with-strategy',
+            )
         self._runner = runner
         self.dataloader = []
         self.k = k

@@ -28,8 +28,7 @@ def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
     if hasattr(sampler, 'set_epoch'):
         sampler.set_epoch(epoch)
     if done:
-        message = f'{type(sampler).__name__} cannot start inside an epoch, so {done} batches are read again and dropped'
-        print_log(message, logger='current', level=logging.WARNING)
+        print_log(f'{done} batches are read again and dropped', 'current', logging.WARNING)
     return islice(delivered(dataloader), done, None)
 
 
@@ -41,23 +40,28 @@ def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
         epoch, done = epoch + 1, 0
 
 
+def finished(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, length: int) -> bool:
+    """Validate if a validation is due after `done` of `length` epochs or iterations, and return whether the run ends here.
+
+    A checkpoint is written before the validation, so a resumed run begins with the validation that is due.
+    """
+    loop._decide_current_val_interval()
+    due = done >= max(1, loop.val_begin) and (done % loop.val_interval == 0 or done == length)
+    if due and loop.runner.val_loop is not None:
+        loop.runner.val_loop.run()
+    return done == length or loop.stop_training
+
+
 class EpochLoop(EpochBasedTrainLoop):
     """mmengine's loop over epochs. It can start inside an epoch, and it begins with a validation that is due."""
 
     def run(self) -> nn.Module:
         self.runner.call_hook('before_train')
         self.runner.restore_randomness()
-        while True:
-            self._decide_current_val_interval()
-            last = self._epoch == self._max_epochs
-            # A checkpoint is written before the validation, so a resumed run repeats the validation.
-            between_epochs = self._iter == self._epoch * len(self.dataloader)
-            begun = self._epoch and self._epoch >= self.val_begin
-            due = begun and between_epochs and (last or self._epoch % self.val_interval == 0)
-            if due and self.runner.val_loop is not None:
-                self.runner.val_loop.run()
-            if last or self.stop_training:
-                break
+        length = len(self.dataloader)
+        while self._iter != self._epoch * length or not finished(
+            self, self._epoch, self._max_epochs
+        ):
             self.run_epoch()
         self.runner.call_hook('after_train')
         return self.runner.model
@@ -86,15 +90,7 @@ class IterLoop(IterBasedTrainLoop):
         self.runner.call_hook('before_train_epoch')
         self.runner.restore_randomness()
         remaining = endless(self.dataloader, self._iter)
-        while True:
-            self._decide_current_val_interval()
-            last = self._iter == self._max_iters
-            begun = self._iter and self._iter >= self.val_begin
-            due = begun and (last or self._iter % self.val_interval == 0)
-            if due and self.runner.val_loop is not None:
-                self.runner.val_loop.run()
-            if last or self.stop_training:
-                break
+        while not finished(self, self._iter, self._max_iters):
             self.runner.model.train()
             self.run_iter(next(remaining))
         self.runner.call_hook('after_train_epoch')

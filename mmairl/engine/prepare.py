@@ -1,6 +1,7 @@
 """Prepare a process and a config for a training run."""
 
 import fcntl
+import math
 import os
 import socket
 from pathlib import Path
@@ -47,6 +48,7 @@ def prepare(cfg: Config) -> None:
         strategy.complete(cfg)
     complete_optimizer(cfg.optim_wrapper)
     share_batch(cfg, get_world_size())
+    scale_learning_rate(cfg)
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
     # Checkpoints state how images are prepared, so that all commands prepare them in the same way.
@@ -62,10 +64,9 @@ def prepare(cfg: Config) -> None:
 def complete_optimizer(wrapper: ConfigDict) -> None:
     """Set the wrapper's type, and the keys of the optimizer for which the wrapper has a default."""
     wrapper.setdefault('type', 'AutocastOptimWrapper')
-    kind = OPTIM_WRAPPERS.get(wrapper.type) if isinstance(wrapper.type, str) else wrapper.type
-    defaults = getattr(kind, 'default_optimizer', {})
+    defaults = getattr(OPTIM_WRAPPERS.get(str(wrapper.type)), 'default_optimizer', {})
     given = wrapper.get('optimizer') or {}
-    if given.get('type', defaults.get('type')) == defaults.get('type'):
+    if defaults and given.get('type', defaults['type']) == defaults['type']:
         wrapper.optimizer = {**defaults, **given}
 
 
@@ -77,11 +78,9 @@ def share_batch(cfg: Config, processes: int) -> None:
     """
     total = cfg.get('total_batch_size')
     steps = cfg.optim_wrapper.get('accumulative_counts', 1)
-    if (cfg.get('auto_scale_lr') or {}).get('enable'):
-        # mmengine scales the learning rate by the images of an iteration instead of an optimizer step.
-        cfg.auto_scale_lr.base_batch_size /= steps
+    parts = processes * steps
     if cfg.train_dataloader.get('batch_size') is not None:
-        cfg.total_batch_size = cfg.train_dataloader.batch_size * processes * steps
+        cfg.total_batch_size = cfg.train_dataloader.batch_size * parts
         return
     if total is None:
         raise UserError(
@@ -89,28 +88,33 @@ def share_batch(cfg: Config, processes: int) -> None:
             'the batch size of one process',
             code='no-batch-size',
         )
-    if total < 1 or total % (processes * steps):
-        parts = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
+    if total < 1 or total % parts:
         raise UserError(
-            f"total_batch_size: '{total}' images cannot be divided equally among {parts}; change total_batch_size or the "
-            'number of processes',
+            f"total_batch_size: '{total}' images cannot be divided equally among {processes} processes x {steps} accumulated "
+            'steps; change total_batch_size or the number of processes',
             code='indivisible-batch',
         )
-    cfg.train_dataloader.batch_size = total // (processes * steps)
+    cfg.train_dataloader.batch_size = total // parts
+
+
+def scale_learning_rate(cfg: Config) -> None:
+    """Scale the learning rate with the total batch size. mmengine ignores gradient accumulation."""
+    scale = cfg.get('auto_scale_lr') or {}
+    if scale.get('enable'):
+        cfg.optim_wrapper.optimizer.lr *= cfg.total_batch_size / scale.base_batch_size
+        scale.enable = False
 
 
 def drop_unreachable_schedules(cfg: Config) -> None:
     """Drop schedules that start at or after the end of a shortened run, because mmengine rejects them."""
-    if not isinstance(cfg.get('param_scheduler'), list):
-        return
-    epochs = cfg.train_cfg.get('max_epochs')
-    iterations = cfg.train_cfg.get('max_iters')
-    reachable = []
-    for schedule in cfg.param_scheduler:
-        end = epochs if schedule.get('by_epoch', True) else iterations
-        if end is None or schedule.get('begin', 0) < end:
-            reachable.append(schedule)
-    cfg.param_scheduler = reachable
+    ends = {True: cfg.train_cfg.get('max_epochs'), False: cfg.train_cfg.get('max_iters')}
+    schedules = cfg.get('param_scheduler')
+    if isinstance(schedules, list):
+        cfg.param_scheduler = [
+            schedule
+            for schedule in schedules
+            if schedule.get('begin', 0) < (ends[schedule.get('by_epoch', True)] or math.inf)
+        ]
 
 
 def keep_workers(loader: ConfigDict) -> None:

@@ -2,47 +2,43 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
+import mmengine
 import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, get_world_size, is_main_process, master_only
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner as PlainRunner
-from mmengine.runner import checkpoint as platform
 from mmengine.runner.base_loop import BaseLoop
 from mmengine.utils import apply_to
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmairl.checkpoints.load import require_same_keys
+import mmairl
+from mmairl.checkpoints.load import load_checkpoint, require_same_keys
 from mmairl.config import python_text
 from mmairl.data.preprocess import float32_precision
 from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
-from mmairl.engine.checkpoint import (
-    NOTE,
-    RunStart,
-    choose_start,
-    describe_run,
-    write_snapshot,
-)
+from mmairl.engine.checkpoint import NOTE, RunStart, choose_start, settings, write_snapshot
 from mmairl.engine.checks import check_built_run
 from mmairl.engine.curves import CONFIG
 from mmairl.engine.hooks.monitor import HealthHook
-from mmairl.engine.hooks.non_finite import NonFiniteHook, require_finite
+from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook, require_finite
 from mmairl.engine.logging import keep_run
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.prepare import lock, prepare
-from mmairl.engine.resume import fresh_groups, patience, position, restore_randomness, restore_run
+from mmairl.engine.resume import fresh_groups, progress, restore_randomness, restore_run
 from mmairl.engine.speed import lay_out, make_fast
-from mmairl.engine.strategy import strategy_of
+from mmairl.engine.strategy import Strategy, strategy_of
 from mmairl.errors import building
-from mmairl.hardware import cores, unusable_gpu
+from mmairl.hardware import unusable_gpu
 from mmairl.io import explained_disk_errors, write_text
 from mmairl.models.processes import network_of
 from mmairl.randomness import random_state
@@ -52,7 +48,20 @@ from mmairl.signals import obey_parent_only
 # Each run of this process takes the next number, so that its name is unique.
 RUNS = count()
 # The beginnings of warnings that concern only mmengine's own code.
-OWN_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
+OWN_WARNINGS = (
+    'Dataset TrainingImages has no',
+    '"FileClient" will be',
+    '"HardDiskBackend" is the alias',
+)
+# mmengine registers these hooks unless the config sets them to None.
+PLATFORM_HOOKS = (
+    'runtime_info',
+    'timer',
+    'sampler_seed',
+    'logger',
+    'param_scheduler',
+    'checkpoint',
+)
 # Short runs are logged and checked at least this number of times.
 LOGGED = 20
 
@@ -64,12 +73,12 @@ class Runner(PlainRunner):
     The loop is `EpochLoop` or `IterLoop` unless the config sets another type. Each image has its own random seed in each
     epoch. Therefore, neither the number of data workers nor a resume changes the results of a run.
 
-    Call `from_cfg`. Its `runner_type='mmairl.Runner'` makes the training scripts of OpenMMLab's packages use this class.
+    Call `from_cfg`. With `runner_type='mmairl.Runner'`, the training scripts of OpenMMLab's packages use this class.
     """
 
     start = RunStart()
-    lock: IO[str] | None = None
-    random_states: tuple[dict, ...] = ()
+    held: IO[str] | None = None
+    random_states: Sequence[dict] = ()
 
     @classmethod
     def from_cfg(cls, cfg: Config) -> 'Runner':
@@ -91,22 +100,33 @@ class Runner(PlainRunner):
         keep_run(cfg, start.run)
         with building('the run'):
             runner = super().from_cfg(cfg)
+            runner.held = held
             runner.start = start
-            runner.lock = held
-            _ = runner.train_loop
-            runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
-        if runner.strategy:
-            runner.strategy.shard_optimizer(runner.optim_wrapper, runner.model)
+            runner.build()
+        check_built_run(runner)
         return runner
 
+    def build(self) -> None:
+        """Build the objects that mmengine builds in `train`, in the same order."""
+        _ = self.train_loop
+        self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
+        if self.strategy:
+            self.strategy.shard_optimizer(self.optim_wrapper, self.model)
+        # The schedules change the groups.
+        self.groups = fresh_groups(self.optim_wrapper.optimizer)
+        self.param_schedulers = self.build_param_scheduler(self.param_schedulers or [])
+        _ = self.val_loop
+        for hook in self.hooks:
+            if isinstance(hook, LoggerHook | HealthHook | AsyncRuntimeInfoHook):
+                hook.interval = min(hook.interval, max(1, self.max_iters // LOGGED))
+
     @cached_property
-    def strategy(self):
+    def strategy(self) -> Strategy | None:
         return strategy_of(self.cfg)
 
     def build_logger(self, *args: Any, **kwargs: Any) -> logging.Logger:
         """Build the logger. Unless the log level is DEBUG, the terminal shows only warnings and the line of progress."""
         logger = super().build_logger(*args, **kwargs)
-        # mmengine warns about its own file client, and users cannot act on the warning.
         logger.addFilter(lambda record: not record.getMessage().startswith(OWN_WARNINGS))
         terminal = logger.handlers[0]
         if terminal.level > logging.DEBUG:
@@ -115,17 +135,22 @@ class Runner(PlainRunner):
 
     @master_only
     def _log_env(self, env_cfg: dict) -> None:
-        """Write the config to the folder of the log, from which pages read it. The log describes only this start."""
+        """Write the config to the folder of the log, from which pages read it."""
         text = json.dumps(self.cfg.to_dict(), indent=1, default=str)
         write_text(Path(self.log_dir) / CONFIG, text)
 
     @master_only
     def dump_config(self) -> None:
         """Write the config to the work dir like mmengine, unless the run was started from that file."""
-        source = Path(self.cfg.filename or f'{self.timestamp}.py')
+        source = Path(self.cfg.filename or 'config.py')
         path = Path(self.work_dir) / source.name
         if path.resolve() != source.resolve():
             write_text(path, python_text(self.cfg))
+
+    def register_default_hooks(self, hooks: dict[str, Any] | None = None) -> None:
+        """Register the default hooks, except those that are None. mmengine accepts None only for its own hooks."""
+        chosen = {key: hook for key, hook in (hooks or {}).items() if hook or key in PLATFORM_HOOKS}
+        super().register_default_hooks(chosen)
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
@@ -150,20 +175,25 @@ class Runner(PlainRunner):
             super()._init_model_weights()
         lay_out(self.model, self.cfg.get('fast'))
 
+    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        if isinstance(loop, BaseLoop) or 'type' in loop:
+            return super().build_train_loop(loop)
+        options = dict(loop)
+        kind = EpochLoop if options.pop('by_epoch') else IterLoop
+        return kind(self, self._build_train_dataloader(), **options)
+
     def _build_train_dataloader(self) -> DataLoader:
-        if isinstance(self._train_dataloader, DataLoader):
-            return self._train_dataloader
-        dataset = self._train_dataloader['dataset']
+        options = dict(self._train_dataloader)
+        dataset = options['dataset']
         if isinstance(dataset, dict):
             dataset = DATASETS.build(dataset)
         if hasattr(dataset, 'full_init'):
             dataset.full_init()
-        dataset = TrainingImages(dataset, workers=bool(self._train_dataloader.get('num_workers')))
-        diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
-        options = {**self._train_dataloader, 'dataset': dataset}
+        options['dataset'] = TrainingImages(dataset, workers=bool(options.get('num_workers')))
         if not torch.cuda.is_available():
             # Without a GPU, torch would warn about pinned memory twice per epoch.
             options['pin_memory'] = False
+        diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
         loader = self.build_dataloader(options, self.seed, diff_rank_seed)
         # Without its own generator, the loader would draw from torch's global generator whenever workers start, and so change
         # later random numbers of the run.
@@ -172,42 +202,13 @@ class Runner(PlainRunner):
         require_a_batch(loader)
         return safe(loader)
 
-    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        if isinstance(loop, BaseLoop) or 'type' in loop:
-            return super().build_train_loop(loop)
-        options = dict(loop)
-        kind = EpochLoop if options.pop('by_epoch') else IterLoop
-        return kind(self, self._build_train_dataloader(), **options)
-
-    def build_param_scheduler(self, scheduler: Any) -> Any:
-        with building('param_scheduler'):
-            return super().build_param_scheduler(scheduler)
-
-    def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        super().scale_lr(optim_wrapper, auto_scale_lr)
-        # The schedules, which are built next, change the groups.
-        self.groups = fresh_groups(optim_wrapper.optimizer)
-
-    def load_or_resume(self) -> None:
-        """Check the run, which is completely built now, and load its checkpoint."""
-        check_built_run(self)
-        for hook in self.hooks:
-            if isinstance(hook, LoggerHook | HealthHook | NonFiniteHook):
-                hook.interval = min(hook.interval, max(1, self.max_iters // LOGGED))
-        self.log_summary()
-        super().load_or_resume()
-
     def train(self) -> nn.Module:
         precision = (self.cfg.get('fast') or {}).get('precision')
+        disk = explained_disk_errors(self.work_dir)
+        self.print_summary()
         try:
-            with (
-                explained_disk_errors(self.work_dir),
-                explained_deaths(),
-                float32_precision(precision),
-            ):
+            with disk, explained_deaths(), float32_precision(precision):
                 model = super().train()
-                self.log_unreadable()
-                return model
         except BaseException:
             # `after_run` restores signal handlers and finishes writing checkpoints.
             for hook in self.hooks:
@@ -216,8 +217,10 @@ class Runner(PlainRunner):
                     hook.after_run(self)
             raise
         finally:
-            if self.lock:
-                self.lock.close()
+            if self.held:
+                self.held.close()
+        self.log_unreadable()
+        return model
 
     def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
         """Load the weights of a checkpoint.
@@ -225,11 +228,13 @@ class Runner(PlainRunner):
         Raises:
             UserError: If names or shapes of tensors differ between the checkpoint and the model.
         """
-        checkpoint = self.start.take(filename)
+        checkpoint = self.start.checkpoint or load_checkpoint(filename)
+        self.start.checkpoint = None
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
         weights = checkpoint.get('state_dict', checkpoint)
-        require_same_keys(weights, network_of(self).state_dict(), filename)
-        platform.load_state_dict(network_of(self), weights, strict=False, logger='current')
+        network = network_of(self)
+        require_same_keys(weights, network.state_dict(), filename)
+        network.load_state_dict(weights)
         self._has_loaded = True
         self.logger.info(f'loaded {filename}')
         return checkpoint
@@ -241,7 +246,7 @@ class Runner(PlainRunner):
         self.random_states = checkpoint.get('random_states', ())
         if is_main_process():
             # From now on, this checkpoint counts as the newest, even if later checkpoints of the run exist.
-            write_text(Path(self.work_dir) / NOTE, str(Path(filename).expanduser().absolute()))
+            write_text(Path(self.work_dir) / NOTE, str(Path(filename).absolute()))
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
 
     def restore_randomness(self) -> None:
@@ -249,90 +254,73 @@ class Runner(PlainRunner):
         if self.iter:
             restore_randomness(self, self.random_states)
 
-    def snapshot(
-        self, meta: dict[str, int], save_optimizer: bool = True, save_param_scheduler: bool = True
-    ) -> dict[str, Any] | None:
+    def snapshot(self, meta: dict[str, int], save_optimizer: bool = True) -> dict[str, Any] | None:
         """Copy the content of a checkpoint to host memory, so that training can continue while it is written.
 
         All processes must call this method together, because each may hold a part of the model. The first process returns
         the content of the checkpoint; the other processes return None.
         """
-        model = network_of(self)
-        require_finite(
-            self, 'model', [part for part in model.state_dict().values() if torch.is_tensor(part)]
-        )
-        weights = self.strategy.weights(model) if self.strategy else model.state_dict()
-        checkpoint: dict[str, Any] = dict(state_dict=weights)
+        network = network_of(self)
+        state = network.state_dict()
+        require_finite(self, 'model', [*filter(torch.is_tensor, state.values())])
+        if self.strategy:
+            state = self.strategy.weights(network)
+        content: dict[str, Any] = dict(state_dict=state)
         if save_optimizer:
-            checkpoint['optimizer'] = self.optim_wrapper.state_dict()
-            checkpoint['random_states'] = all_gather_object(random_state())
+            content['optimizer'] = self.optim_wrapper.state_dict()
+            content['random_states'] = all_gather_object(random_state())
         if not is_main_process():
             return None
-        checkpoint.update(
-            meta={**self._origin, **meta},
-            message_hub=self.message_hub.state_dict(),
-            place=position(self.train_dataloader),
-            patience=patience(self),
+        content.update(progress(self), meta={**self._origin, **meta})
+        self.call_hook('before_save_checkpoint', checkpoint=content)
+        return apply_to(
+            content, torch.is_tensor, lambda tensor: tensor.detach().to('cpu', copy=True)
         )
-        if save_param_scheduler and self.param_schedulers is not None:
-            states = [schedule.state_dict() for schedule in self.param_schedulers]
-            checkpoint['param_schedulers'] = states
-        self.call_hook('before_save_checkpoint', checkpoint=checkpoint)
-        metadata = getattr(checkpoint['state_dict'], '_metadata', None)
-        checkpoint = apply_to(
-            checkpoint, torch.is_tensor, lambda tensor: tensor.detach().to('cpu', copy=True)
-        )
-        checkpoint['state_dict']._metadata = metadata
-        return checkpoint
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
         """The description of the run in its checkpoints, cached because formatting the config takes longer than a step."""
-        return describe_run(self)
+        return dict(
+            cfg=python_text(self.cfg),
+            settings=settings(self.cfg),
+            groups=self.groups,
+            seed=self.seed,
+            experiment_name=self.experiment_name,
+            run=self.start.run,
+            mmairl_version=mmairl.__version__,
+            mmengine_version=mmengine.__version__,
+            dataset_meta=getattr(self.train_dataloader.dataset, 'metainfo', {}),
+        )
 
     def save_checkpoint(
         self,
         out_dir: str,
         filename: str,
-        file_client_args: dict | None = None,
+        *_: Any,
+        meta: dict[str, int],
         save_optimizer: bool = True,
-        save_param_scheduler: bool = True,
-        meta: dict[str, int] | None = None,
-        by_epoch: bool = True,
-        backend_args: dict | None = None,
+        **__: Any,
     ) -> None:
         """Write a checkpoint when a hook of mmengine requests one. All processes must call this method together."""
-        progress = dict(epoch=self.epoch + bool(by_epoch), iter=self.iter + (not by_epoch))
-        progress.update(meta or {})
-        checkpoint = self.snapshot(progress, save_optimizer, save_param_scheduler)
+        checkpoint = self.snapshot(meta, save_optimizer)
         if checkpoint is not None:
             write_snapshot(checkpoint, Path(out_dir) / filename)
 
-    def log_summary(self) -> None:
-        """Print the device, the batch layout and the folder of the run, and log them."""
-        loader = self.train_dataloader
+    @master_only
+    def print_summary(self) -> None:
+        """Print the device, the batch size and the folder of the run."""
         device = next(self.model.parameters()).device.type
         unusable = unusable_gpu()
-        processes = get_world_size()
-        steps = self.optim_wrapper._accumulative_counts
-        line = (
-            f'{processes} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, '
-            f'{loader.num_workers} data workers on {cores()} cores; '
-            f'total batch {self.cfg.total_batch_size} = {loader.batch_size} images x {processes} processes '
-            f'x {steps} accumulated steps; log and config in {self.log_dir}'
+        note = f', though there is a GPU ({unusable})' if unusable else ''
+        print(
+            f'{get_world_size()} x {device}{note}; total batch {self.cfg.total_batch_size}; log and config in {self.log_dir}',
+            flush=True,
         )
-        self.logger.info(line)
-        if is_main_process():
-            print(line, flush=True)
 
+    @master_only
     def log_unreadable(self) -> None:
-        """Log the unreadable images that any process has skipped."""
+        """Log the unreadable images that this process has skipped."""
         dataset = self.train_dataloader.dataset
-        if not isinstance(dataset, TrainingImages):
-            return
-        met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
-        if len(met) and is_main_process():
-            listed = '\n  '.join(['', *dataset.names_with_reasons(met)])
-            self.logger.warning(
-                f'{len(met)} unreadable images were skipped; fix or remove them:{listed}'
-            )
+        if isinstance(dataset, TrainingImages) and len(met := dataset.met()):
+            names = '\n  '.join(['', *dataset.names_with_reasons(met)])
+            self.logger.warning(f'{len(met)} unreadable images were skipped; fix them:{names}')

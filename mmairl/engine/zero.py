@@ -15,9 +15,7 @@ LARS, clipping and the health curves use norms of full tensors, for which square
 is one file with full tensors, so it can be read with any number of processes, with or without a strategy.
 """
 
-import copy
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +27,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
-    MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
 )
@@ -38,7 +35,6 @@ from torch.optim import Optimizer
 
 from mmairl.engine.strategy import Strategy, initialize
 from mmairl.models.backbones import blocks
-from mmairl.models.norm import norms_of
 from mmairl.models.processes import norms
 from mmairl.registry import STRATEGIES
 
@@ -50,7 +46,6 @@ class ZeroStrategy(Strategy):
     Args:
         stage: 1, 2 or 3.
         offload: Whether the shards are kept in CPU memory and the optimizer runs on the CPU. Default: False.
-        bfloat16: Whether weights are gathered in bfloat16, while shards stay in float32. Default: False.
 
     Raises:
         UserError: If the stage is unknown.
@@ -61,10 +56,6 @@ class ZeroStrategy(Strategy):
 
     stages = (1, 2, 3)
 
-    def __init__(self, stage: int, offload: bool = False, bfloat16: bool = False) -> None:
-        super().__init__(stage, offload)
-        self.half = torch.bfloat16 if bfloat16 else None
-
     def shard(self, model: nn.Module) -> nn.Module:
         """Initialize the model, shard it in place and return it. Its parameters keep their names."""
         device = torch.device(get_device())
@@ -72,26 +63,16 @@ class ZeroStrategy(Strategy):
         # another device. With stage 3, they are initialized on the CPU, because the GPU may be too small for the full model.
         initialize(model, 'cpu' if self.stage == 3 else device)
         sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
-        for side in sides:
-            empty = without_storage(side.backbone)
-            side.backbone.__deepcopy__ = partial(plain_copy, side.backbone, empty)
         offload = CPUOffloadPolicy(pin_memory=device.type == 'cuda')
         settings = dict(
             mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
             offload_policy=offload if self.offload else OffloadPolicy(),
             reshard_after_forward=self.stage == 3,
         )
-        reduce_dtype = torch.float32 if self.half else None
-        policy = MixedPrecisionPolicy(param_dtype=self.half, reduce_dtype=reduce_dtype)
-        # Batch norm requires weights of the same type as its running statistics, so its weights are gathered in float32.
-        for layer in norms_of(model) if self.half else ():
-            fully_shard(
-                layer, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False), **settings
-            )
         for side in sides:
             for block in blocks(side.backbone):
-                fully_shard(block, mp_policy=policy, **settings)
-        fully_shard(model, mp_policy=policy, **settings)
+                fully_shard(block, **settings)
+        fully_shard(model, **settings)
         model.data_preprocessor.to(device)
         model.register_load_state_dict_pre_hook(shard_weights)
         return model
@@ -170,25 +151,3 @@ def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
             if isinstance(value, Tensor) and value.shape == part.shape:
                 sharded[number][key] = shard_like(value, part)
     return {**state, 'state': sharded}
-
-
-def without_storage(module: nn.Module) -> nn.Module:
-    """Return a copy of a module whose parameters are on torch's meta device, where they take no memory."""
-    memo = {
-        id(p): nn.Parameter(p.detach().to('meta'), p.requires_grad) for p in module.parameters()
-    }
-    return copy.deepcopy(module, memo)
-
-
-@torch.no_grad()
-def plain_copy(module: nn.Module, empty: nn.Module, memo: dict) -> nn.Module:
-    """Return a deep copy of a part of a sharded model. The copy is a plain module with full weights in every process."""
-    plain = copy.deepcopy(empty, memo)
-    weights = module.state_dict()
-    for name, value in weights.items():
-        if isinstance(value, DTensor):
-            weights[name] = full(value)
-    plain.load_state_dict(weights, assign=True)
-    for target, source in zip(plain.buffers(), module.buffers()):
-        target.data = source.detach().clone()
-    return plain

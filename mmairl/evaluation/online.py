@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 
 from mmairl.data.preprocess import require_channels
 from mmairl.data.splits import Groups, groups_of, image_names, split_by_class
-from mmairl.engine.hooks.progress import record
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, stored
 from mmairl.evaluation.knn import knn_right
@@ -267,7 +266,7 @@ class OnlineProbeHook(SelectionHook):
         labels = labels.to(features.device, non_blocking=True)
         progress = runner.iter / runner.max_iters
         accuracy = self._step(features, labels.clamp(min=UNKNOWN), progress)
-        record(runner.message_hub, 'train/probe_accuracy', accuracy)
+        outputs['probe_accuracy'] = accuracy
 
     @torch.no_grad()
     def _measure(self, features: Tensor, labels: Tensor) -> None:

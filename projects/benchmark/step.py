@@ -18,8 +18,7 @@ from mmengine.model import BaseModel, is_model_wrapper
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import Tensor
 
-from mmairl.engine.hooks.after_step import MomentumHook
-from mmairl.engine.hooks.non_finite import NonFiniteHook
+from mmairl.engine.hooks.after_step import MomentumHook, QueueHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.speed import make_fast, set_fast_keys
 from mmairl.registry import MODELS
@@ -242,7 +241,7 @@ def our_step(model: BaseModel, batch: dict, **fast) -> Step:
     make_fast(model, fast)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     return training_loop(
-        model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook()]
+        model, wrapper, batch, [AsyncRuntimeInfoHook(), MomentumHook(), QueueHook()]
     )
 
 

@@ -8,6 +8,8 @@ import torch
 from mmengine.logging import HistoryBuffer
 from torch import Tensor
 
+from mmairl.checkpoints.load import load_checkpoint
+
 COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place')
 
 
@@ -25,7 +27,7 @@ def differing(expected: Any, actual: Any, name: str) -> list[str]:
 
 def different_runs(one: Path, other: Path) -> list[str]:
     """List where two training checkpoints differ: in weights, in state that affects later steps, or in logged losses."""
-    one, other = (torch.load(path, weights_only=False) for path in (one, other))
+    one, other = map(load_checkpoint, (one, other))
     names = [f'meta.{key}' for key in ('iter', 'epoch') if one['meta'][key] != other['meta'][key]]
     for part in COMPARED:
         names += differing(one.get(part), other.get(part), part)

@@ -1,18 +1,19 @@
 """Log values of training steps without waiting for the device, and show a line of progress."""
 
+import shutil
+import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
-import numpy as np
 import torch
-from mmengine.dist import is_main_process
+from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook, RuntimeInfoHook
-from mmengine.logging import HistoryBuffer, MessageHub
 from mmengine.runner import Runner
-from rich.console import Console
 from torch import Tensor
 
+from mmairl.errors import Diverged
+from mmairl.models.processes import own_parts
 from mmairl.registry import HOOKS
 
 # A history keeps this number of values, in memory and in checkpoints. mmengine's histories keep a million.
@@ -28,70 +29,74 @@ SHOWN = {
 SECONDS = 30
 
 
-class DeviceHistory(HistoryBuffer):
-    """A HistoryBuffer of mmengine whose tensors stay on the device until the history is read.
-
-    mmengine reads each value immediately, so that the CPU waits for the device in every step. A copy or a pickle of this object
-    is a plain HistoryBuffer.
-    """
-
-    def __init__(self, values: Any = (), counts: Any = ()) -> None:
-        self.waiting: list[Tensor] = []
-        super().__init__(list(values), list(counts), KEPT)
-
-    def update(self, value: float | Tensor, count: int = 1) -> None:
-        if not isinstance(value, Tensor):
-            super().update(value, count)
-            return
-        self.waiting.append(value.detach())
-        if len(self.waiting) == KEPT:
-            self.current()
-
-    @property
-    def _log_history(self) -> np.ndarray:
-        waiting, self.waiting = self.waiting, []
-        for value in torch.stack(waiting).tolist() if waiting else ():
-            super().update(value)
-        return self.values
-
-    @_log_history.setter
-    def _log_history(self, values: np.ndarray) -> None:
-        self.values = values
-
-    def __reduce__(self) -> tuple:
-        return HistoryBuffer, (*self.data, KEPT)
-
-
-def record(hub: MessageHub, name: str, value: float | Tensor) -> None:
-    """Log a value like mmengine's `update_scalar`, but do not wait for the device."""
-    history = hub.log_scalars.get(name)
-    if not isinstance(history, DeviceHistory):
-        hub._set_resumed_keys(name, True)
-        hub.log_scalars[name] = history = DeviceHistory(*(history.data if history else ()))
-    history.update(value)
-
-
 @HOOKS.register_module()
 class AsyncRuntimeInfoHook(RuntimeInfoHook):
-    """mmengine's RuntimeInfoHook, except that losses are not copied to the CPU at every step."""
+    """mmengine's RuntimeInfoHook, except that losses are read from the device only every `interval` steps.
 
-    def after_train_iter(self, runner: Runner, outputs: dict | None = None, **_: object) -> None:
-        for name, value in (outputs or {}).items():
-            record(runner.message_hub, f'train/{name}', value)
+    The hook also logs values that other hooks add to `outputs` in `after_train_iter`.
+
+    Args:
+        interval: Steps between two reads. Default: 50.
+
+    Raises:
+        Diverged: In all processes, if the loss is NaN or infinite in one of them.
+    """
+
+    # The hook runs after the hooks that add values, and before mmengine's LoggerHook.
+    priority = 'BELOW_NORMAL'
+
+    def __init__(self, interval: int = 50) -> None:
+        self.interval = interval
+        self.waiting: dict[str, list[Tensor]] = {}
+
+    def after_train_iter(self, runner: Runner, outputs: dict, **_: object) -> None:
         norm = getattr(runner.optim_wrapper, 'gradient_norm', None)
-        if norm is not None and runner.optim_wrapper.should_update():
-            record(runner.message_hub, 'train/grad_norm', norm)
-        for history in runner.message_hub.log_scalars.values():
+        if norm is not None:
+            outputs['grad_norm'] = norm
+        for name, value in outputs.items():
+            self.waiting.setdefault(name, []).append(torch.as_tensor(value).detach())
+        done = runner.iter + 1
+        if done % self.interval == 0 or done == runner.max_iters:
+            require_finite(runner, 'loss', self.waiting['loss'])
+            self.read(runner)
+
+    def read(self, runner: Runner) -> None:
+        """Copy the values since the last read from the device to the message hub."""
+        hub = runner.message_hub
+        for name, values in self.waiting.items():
+            for value in torch.stack(values).tolist():
+                hub.update_scalar(f'train/{name}', value)
+        self.waiting.clear()
+        for history in hub.log_scalars.values():
             # An update copies the history, which takes a millisecond for a million values.
             history.max_length = KEPT
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self.read(runner)
+        checkpoint['message_hub'] = runner.message_hub.state_dict()
+
+
+def require_finite(runner: Runner, what: str, values: Sequence[Tensor]) -> None:
+    """Raise in all processes if a value is not finite in one of them. All processes must call this function together."""
+    finite = torch.stack([part.detach().isfinite().all() for part in own_parts(values)])
+    flag = finite.all().float()
+    all_reduce(flag, 'min')
+    if flag:
+        return
+    last = runner.message_hub.get_info('last_ckpt', None)
+    advice = f'continue from the last good checkpoint (--resume {last})' if last else 'start again'
+    raise Diverged(
+        f'training: the {what} is not finite at iteration {runner.iter + 1}; {advice} with a lower learning rate '
+        '(--work-dir NEW --cfg-options optim_wrapper.optimizer.lr=...)',
+        code='diverged',
+    )
 
 
 @HOOKS.register_module()
 class ProgressHook(Hook):
     """Show the progress of a run: loss, instance accuracy, learning rate, teacher momentum and remaining time.
 
-    Terminals and notebooks show one line that is updated every second. A file gets a line every 30 seconds. Values are read
-    only at these times, because the CPU waits for the device when it reads them.
+    A terminal shows one line that is updated every second. A file gets a line every 30 seconds.
     """
 
     priority = 'VERY_LOW'
@@ -99,25 +104,22 @@ class ProgressHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self.first = runner.iter
         self.started = self.shown = time.monotonic()
-        self.console = Console()
-        self.live = self.console.is_terminal or self.console.is_jupyter
 
     def after_train_iter(self, runner: Runner, **_: object) -> None:
         now = time.monotonic()
         done = runner.iter + 1
-        last = done == runner.max_iters
-        waits = now - self.shown < (1 if self.live else SECONDS)
-        if not is_main_process() or (waits and not last):
+        total = runner.max_iters
+        live = sys.stdout.isatty()
+        due = now - self.shown > (1 if live else SECONDS) or done == total
+        if not due or not is_main_process():
             return
         self.shown = now
-        seconds = (now - self.started) * (runner.max_iters - done) / (done - self.first)
+        seconds = (now - self.started) * (total - done) / (done - self.first)
         left = timedelta(seconds=round(seconds))
-        line = f'{done / runner.max_iters:4.0%}  {current_values(runner)}  {left} left'
-        if self.live:
-            width = self.console.width - 1
-            print(f'\r{line[:width]:{width}}', end='\n' if last else '', flush=True)
-        else:
-            print(f'training {line}', flush=True)
+        line = f'training {done / total:4.0%}  {current_values(runner)}  {left} left'
+        width = shutil.get_terminal_size().columns - 1
+        shown = f'\r{line[:width]:{width}}' if live else line
+        print(shown, end='' if live and done < total else '\n', flush=True)
 
 
 def current_values(runner: Runner) -> str:

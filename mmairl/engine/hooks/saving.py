@@ -67,7 +67,7 @@ class ExactCheckpointHook(CheckpointHook):
         path = Path(self.out_dir) / name
         kept = [*(other for other in self.kept if other != name), name]
         runner.message_hub.update_info('kept_checkpoints', kept)
-        checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
+        checkpoint = runner.snapshot(meta, self.save_optimizer)
         self.last_ckpt = str(path)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         keep = self.max_keep_ckpts if self.max_keep_ckpts > 0 else len(kept)

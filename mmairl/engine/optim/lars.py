@@ -12,6 +12,7 @@ use local = 1 and wd = 0.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import compress
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIMIZERS
 
 NUMBERS = ('lr', 'momentum', 'weight_decay', 'eta')
-SETTINGS = (*NUMBERS, 'inside', 'adapt', 'decay')
 
 
 @OPTIMIZERS.register_module()
@@ -83,12 +83,17 @@ class LARS(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group in any form that torch accepts, and divide it as the class describes."""
         super().add_param_group(param_group)
-        whole = self.param_groups.pop()
-        require_no_negative(whole)
-        if 'adapt' in whole:
-            self.param_groups.append(whole)
+        group = self.param_groups.pop()
+        for name in NUMBERS:
+            if not group[name] >= 0:  # This form of the condition also rejects NaN.
+                raise UserError(
+                    f"LARS: {name} must be at least 0 ('{group[name]}'); correct optim_wrapper.optimizer.{name}",
+                    code='bad-number',
+                )
+        if 'adapt' in group:
+            self.param_groups.append(group)
         else:
-            self.param_groups += split(whole, self.trust, self.exclude)
+            self.param_groups += split(group, self.trust, self.exclude)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -100,27 +105,14 @@ class LARS(Optimizer):
         for group in self.param_groups:
             params = [param for param in group['params'] if param.grad is not None]
             if params:
+                for param in params:
+                    if not self.state[param]:
+                        self.state[param]['momentum_buffer'] = torch.zeros_like(param)
                 grads = [param.grad for param in params]
                 require_dense('LARS', grads)
-                buffers = [self._momentum_buffer(param) for param in params]
-                multi_tensor_lars(
-                    params, grads, buffers, **{name: group[name] for name in SETTINGS}
-                )
+                buffers = [self.state[param]['momentum_buffer'] for param in params]
+                multi_tensor_lars(params, grads, buffers, group)
         return loss
-
-    def _momentum_buffer(self, param: Tensor) -> Tensor:
-        if not self.state[param]:
-            self.state[param]['momentum_buffer'] = torch.zeros_like(param)
-        return self.state[param]['momentum_buffer']
-
-
-def require_no_negative(group: dict[str, Any]) -> None:
-    for name in NUMBERS:
-        if not group[name] >= 0:  # This form of the condition also rejects NaN.
-            raise UserError(
-                f"LARS: {name} must be at least 0 ('{group[name]}'); correct optim_wrapper.optimizer.{name}",
-                code=f'bad-{name.replace("_", "-")}',
-            )
 
 
 def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, Any]]:
@@ -129,47 +121,33 @@ def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, A
     Frozen parameters are left out.
     """
     parts = []
+    params = group['params']
     for is_weight in (True, False):
-        trained = [place for place, param in enumerate(group['params']) if param.requires_grad]
-        places = [place for place in trained if (group['params'][place].ndim > 1) == is_weight]
-        if not places:
-            continue
-        decay = is_weight or not exclude
-        part = {**group, 'adapt': trust and decay, 'decay': decay}
-        for key in group.keys() & {'params', 'param_names'}:
-            part[key] = [group[key][place] for place in places]
-        parts.append(part)
+        chosen = [param.requires_grad and (param.ndim > 1) == is_weight for param in params]
+        if any(chosen):
+            decay = is_weight or not exclude
+            part = {**group, 'adapt': trust and decay, 'decay': decay}
+            for key in group.keys() & {'params', 'param_names'}:
+                part[key] = list(compress(group[key], chosen))
+            parts.append(part)
     return parts
 
 
 def multi_tensor_lars(
-    params: list[Tensor],
-    grads: list[Tensor],
-    buffers: list[Tensor],
-    *,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    eta: float,
-    adapt: bool,
-    decay: bool,
-    inside: bool = True,
+    params: list[Tensor], grads: list[Tensor], buffers: list[Tensor], group: dict[str, Any]
 ) -> None:
-    """Update all tensors at once, in place. Their norms stay on the device."""
-    inner, outer = (lr, 1) if inside else (1, lr)
-    w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
-    params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
-    torch._foreach_mul_(buffers, momentum)
-    if decay:
-        grads = torch._foreach_add(grads, params, alpha=weight_decay)
-    if adapt:
-        local = local_rate(w, g, weight_decay, eta)
+    """Update all tensors of a group at once, in place. Their norms stay on the device."""
+    lr, decay = group['lr'], group['weight_decay']
+    inner, outer = (lr, 1) if group['inside'] else (1, lr)
+    if group['adapt']:
+        w, g = norms([*params, *grads]).chunk(2)
+        local = torch.where((w > 0) & (g > 0), group['eta'] * w / (g + decay * w), 1.0)
+    params, grads, buffers = map(own_parts, (params, grads, buffers))
+    torch._foreach_mul_(buffers, group['momentum'])
+    if group['decay']:
+        grads = torch._foreach_add(grads, params, alpha=decay)
+    if group['adapt']:
         torch._foreach_addcmul_(buffers, grads, (inner * local).unbind())
     else:
         torch._foreach_add_(buffers, grads, alpha=inner)
     torch._foreach_sub_(params, buffers, alpha=outer)
-
-
-def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
-    """Return ``eta |w| / (|g| + wd |w|)`` for each tensor, or 1 if one of its norms is 0."""
-    return torch.where((w > 0) & (g > 0), eta * w / (g + weight_decay * w), 1.0)
