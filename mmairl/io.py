@@ -176,13 +176,16 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
         place = place.strip('`').lstrip('$').lstrip('.')
         unknown = message.partition('unknown field `')[2].rstrip('`')
         fields = {
-            name for declared in Declared.__subclasses__() for name in declared.__struct_fields__
+            name
+            for declared in Declared.__subclasses__()
+            for name in declared.__struct_encode_fields__
         }
         # If a `__post_init__` raised a UserError, msgspec states it as the cause. The code of the UserError is more specific
         # than 'wrong-content'.
         code = getattr(error.__cause__, 'code', '') or 'wrong-content'
         raise UserError(
-            f'{path}: {place and place + ": "}{message}{closest(unknown, fields)}', code=code
+            f'{path}: {place and place + ": "}{message}{closest(unknown, fields - {unknown})}',
+            code=code,
         ) from error
 
 

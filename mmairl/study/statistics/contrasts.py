@@ -14,7 +14,7 @@ exclude it. If a run collapsed, the means are not tested. Instead, Fisher's exac
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, variance
+from statistics import fmean, variance
 
 # scipy imports `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
 import scipy
@@ -138,16 +138,16 @@ def contrast(
     if not count:
         return replace(effect, verdict=COLLAPSED if effect.collapse_p is not None else NOT_MEASURED)
     first, *others = samples
-    shift = sum(map(mean, others))
+    shift = sum(map(fmean, others))
     effect = replace(
         effect,
-        estimate=mean(first) + shift,
+        estimate=fmean(first) + shift,
         by_seed=tuple(value + shift for value in first),
         freedom=count - 1.0,
     )
     if count == 1:
         return replace(effect, verdict=COLLAPSED if effect.collapse_p is not None else ONE_SEED)
-    error = math.sqrt(sum(variance(sample) / len(sample) for sample in samples))
+    error = math.sqrt(sum(variance(sample, fmean(sample)) / len(sample) for sample in samples))
     return with_error(effect, error, level)
 
 

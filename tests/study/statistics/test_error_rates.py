@@ -78,7 +78,7 @@ def tuned_scores(draw, trials: int, sharp: float, best: float) -> float:
 @pytest.mark.slow
 def test_error_rates_stay_at_or_below_the_nominal_level():
     rates = {}
-    for seeds, paired in product((3, 5), (True, False)):
+    for seeds, paired in ((3, True), (3, False), (5, False)):
         for name, spreads in SPREADS.items():
             found = [chain(table, paired) for table in tables(spreads, seeds, paired)]
             rates['difference', name, seeds, paired] = rate(found, DIFFERENCES)

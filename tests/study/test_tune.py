@@ -1,0 +1,102 @@
+"""Tuning: equal budgets and points for all rows, trials on held-out images, and the choice of the best trial."""
+
+import json
+
+import pytest
+from harness.errors import raises_code
+from mmengine.config import Config
+from msgspec.structs import replace
+from study.small_studies import LARS, SGD, prepared
+
+from mmairl.study import trials
+from mmairl.study.runs import lay_out, plan_runs
+from mmairl.study.tune import FIRST_SEED, Range, Tune, best_trial, trial_counts, trial_options
+
+RATE = 'optim_wrapper.optimizer.lr'
+TUNE = Tune(budget=3, keys={RATE: Range(times=('1/8', 8))}, searches=2)
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, 'run_flops', lambda cfg: 1.0)
+    return prepared(SGD, LARS, out=tmp_path, seeds=(0, 1), tune=TUNE)
+
+
+def finish(run, score):
+    lay_out_file = run.folder / 'trained.json'
+    lay_out_file.parent.mkdir(parents=True, exist_ok=True)
+    lay_out_file.write_text(json.dumps(dict(fingerprint={}, checkpoint='x.pth')))
+    (run.folder / 'knn.json').write_text(json.dumps(dict(scores={'k-NN': score})))
+
+
+def test_rows_have_equal_budgets_in_flops():
+    assert trial_counts(6, dict(cheap=1.0, dear=2.5)) == dict(cheap=6, dear=2)
+    assert trial_counts(6, dict(known=1.0, unknown=None)) == dict(known=6, unknown=6)
+
+
+def test_all_rows_follow_the_same_points():
+    one, two = (Config(dict(optim_wrapper=dict(optimizer=dict(lr=lr)))) for lr in (0.1, 3.0))
+    options, others = (trial_options(TUNE, cfg, 0, 5) for cfg in (one, two))
+    assert options[0] == {} == others[0]
+    factors = [[trial[RATE] / lr for trial in tried[1:]] for tried, lr in ((options, 0.1), (others, 3.0))]
+    assert factors[0] == pytest.approx(factors[1])
+    assert all(1 / 8 <= factor <= 8 for factor in factors[0])
+    assert trial_options(TUNE, one, 1, 5) != options
+
+
+def test_momentum_is_scaled_by_its_complement():
+    values = Range(times=('1/4', 4), complement=True)
+    assert values.at(0.5, 0.996) == pytest.approx(0.996)
+    assert values.at(1, 0.99) == pytest.approx(0.96)
+
+
+def test_factors_of_text_are_an_error():
+    cfg = Config(dict(optim_wrapper=dict(optimizer=dict(lr='auto'))))
+    with raises_code('range-does-not-fit'):
+        trial_options(TUNE, cfg, 0, 3)
+
+
+def test_best_trial_has_the_best_score():
+    assert best_trial({0: 1.0, 1: 3.0, 2: 3.0}) == 1
+    assert best_trial({0: None, 1: -5.0}) == 1
+    assert best_trial({0: 1.0, 1: 3.0}, higher_is_better=False) == 0
+    with raises_code('no-finished-trial'):
+        best_trial({0: None})
+
+
+def test_trials_never_see_test_images(study):
+    search = trials.trial_study(study, 1)
+    assert [row.name for row in search.study.rows][:3] == [f'SGD, trial {n}' for n in range(3)]
+    for cfg in search.configs.values():
+        own = study.configs['SGD'].evaluation
+        assert cfg.evaluation.test.dataset == own.train and cfg.evaluation.test.held
+        assert cfg.evaluation.train.dataset == own.train and not cfg.evaluation.train.held
+    assert {run.seed for run in plan_runs(search)} == {FIRST_SEED + 1}
+
+
+def test_each_search_chooses_its_own_options(study):
+    for search, best in ((0, 1), (1, 2)):
+        for run in plan_runs(trials.trial_study(study, search)):
+            finish(run, 90.0 if run.row.name.endswith(f'trial {best}') else 10.0)
+    chosen = trials.with_chosen_options(study)
+    points = [trial_options(TUNE, study.configs['SGD'], search, 3) for search in (0, 1)]
+    assert chosen.tuned['SGD'] == {0: points[0][1], 1: points[1][2]}
+    first, *_ = plan_runs(chosen)
+    assert first.cfg.optim_wrapper.optimizer.lr == points[0][1][RATE] and first.seed == 0
+
+
+def test_open_search_is_left_out_and_failed_trial_loses(study):
+    runs = plan_runs(trials.trial_study(study, 0))
+    for run in runs[:-1]:
+        finish(run, 50.0)
+    assert trials.with_chosen_options(study).study.seeds == ()
+    runs[-1].folder.mkdir(parents=True)
+    (runs[-1].folder / 'failed.txt').write_text('error: diverged')
+    assert trials.with_chosen_options(study).study.seeds == (0,)
+
+
+def test_tuned_keys_need_no_declaration(tmp_path):
+    row = replace(SGD, name='b', against='SGD', options={RATE: 0.7})
+    with raises_code('undeclared-difference'):
+        prepared(SGD, row, out=tmp_path)
+    assert lay_out(prepared(SGD, row, out=tmp_path, tune=TUNE))
