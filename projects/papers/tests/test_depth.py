@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mmairl.transfer.depth import NYUAugmentation, UpProjection, UpProjectionHead, reverse_huber
+from projects.papers.depth import NYUAugmentation, UpProjection, UpProjectionHead, reverse_huber
 
 BN = dict(type='BN')
 
