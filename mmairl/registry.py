@@ -64,8 +64,6 @@ MODELS = Registry(
     'models.heads',
     'data.preprocess',
     'apis.given_network',
-    'transfer.c4_head',
-    'transfer.depth',
 )
 MODEL_WRAPPERS = Registry(parent.MODEL_WRAPPERS, 'engine.distributed')
 LOOPS = Registry(parent.LOOPS, 'engine.knn_loop')
@@ -84,14 +82,14 @@ DATASETS = Registry(
 )
 DATA_SAMPLERS = Registry(parent.DATA_SAMPLERS, 'data.sampler')
 TRANSFORMS = Registry(
-    parent.TRANSFORMS, 'data.foreign_transforms', 'data.transforms', 'transfer.depth'
+    parent.TRANSFORMS, 'data.foreign_transforms', 'data.transforms'
 )
 OPTIMIZERS = Registry(parent.OPTIMIZERS, 'engine.optim')
 OPTIM_WRAPPERS = Registry(parent.OPTIM_WRAPPERS, 'engine.optim', 'engine.deepspeed')
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')
 STRATEGIES = Registry(parent.STRATEGIES, 'engine.zero', 'engine.deepspeed')
 PARAM_SCHEDULERS = Registry(parent.PARAM_SCHEDULERS, 'engine.optim')
-METRICS = Registry(parent.METRICS, 'evaluation.metrics', 'transfer.voc_metric')
+METRICS = Registry(parent.METRICS, 'evaluation.metrics')
 VISBACKENDS = Registry(parent.VISBACKENDS, 'engine.logging')
 WEIGHT_INITIALIZERS = Registry(
     parent.WEIGHT_INITIALIZERS, 'checkpoints.init', 'checkpoints.normrescale'

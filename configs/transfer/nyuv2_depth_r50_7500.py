@@ -6,6 +6,10 @@ _base_ = [
     '_base_/segmentation.py',
 ]
 
+custom_imports = dict(
+    imports=['mmairl.registry', 'mmairl.transfer.mmcv_ops', 'projects.papers.depth'],
+    allow_failed_imports=False,
+)
 keys = (
     'img_path',
     'depth_map_path',

@@ -64,14 +64,6 @@ val_dataloader = dict(
     ),
 )
 val_evaluator = dict(type='CocoMetric', ann_file='data/scenes/annotations/test.json', metric='bbox')
-held_out = [
-    {
-        'val_dataloader.dataset.ann_file': f'annotations/{half}.json',
-        'val_dataloader.dataset.data_prefix.img': f'{half}/',
-        'val_evaluator.ann_file': f'data/scenes/annotations/{half}.json',
-    }
-    for half in ('half_0', 'half_1')
-]
 
 custom_imports = {{_base_.scenes_imports}}
 total_batch_size = {{_base_.scenes_batch}}

@@ -67,10 +67,6 @@ val_dataloader = dict(
     ),
 )
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
-held_out = [
-    {'val_dataloader.dataset.data_prefix': dict(img_path=half, seg_map_path=f'masks/{half}')}
-    for half in ('half_0', 'half_1')
-]
 
 custom_imports = {{_base_.scenes_imports}}
 total_batch_size = {{_base_.scenes_batch}}

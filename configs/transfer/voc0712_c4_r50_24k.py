@@ -20,7 +20,13 @@ default_hooks = dict(
     checkpoint=dict(type='mmairl.ExactCheckpointHook', interval=3000, max_keep_ckpts=2),
 )
 
-val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')
+# VOC2007's 11-point AP at COCO's IoU thresholds, as in detectron2.
+val_evaluator = dict(
+    _delete_=True,
+    type='VOCMetric',
+    eval_mode='11points',
+    iou_thrs=[0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95],
+)
 test_evaluator = val_evaluator
 visualizer = {{_base_.scalars_and_images}}
 assumptions = dict(

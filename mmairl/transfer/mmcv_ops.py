@@ -1,8 +1,9 @@
 """Replacement of mmcv's compiled ops by torchvision's RoIAlign and NMS, so that mmdet and mmseg run with mmcv-lite.
 
-mmcv-lite contains the Python code of `mmcv.ops`, but not the compiled module `mmcv._ext`, which takes 20 minutes to build.
-`TorchvisionOps` is a substitute for this module. It has the ops that a ResNet detector requires. Any other op raises an error
-when it is called. The substitute is not used if mmcv's own ops are installed and support the machine.
+A config of mmdet or mmseg uses the replacement by `custom_imports=dict(imports='mmairl.transfer.mmcv_ops')`, because importing
+this module replaces the ops if mmcv's own ops are missing or do not support the machine. mmcv-lite contains the Python code of
+`mmcv.ops`, but not the compiled module `mmcv._ext`, which takes 20 minutes to build. `TorchvisionOps` is a substitute for this
+module. It has the ops that a ResNet detector requires. Any other op raises an error when it is called.
 """
 
 import sys
@@ -129,3 +130,6 @@ def _roi_align(
         )
     size = (aligned_height, aligned_width)
     return torchvision.ops.roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned)
+
+
+use_torchvision_ops()

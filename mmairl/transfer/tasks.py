@@ -1,6 +1,7 @@
-"""The transfer tasks of the papers, and tasks on synthetic scenes."""
+"""The transfer tasks of the papers, and tasks on synthetic scenes. tasks.yaml lists those that mmdet and mmseg run."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,24 +40,23 @@ class Task:
         """Return the factor that converts a score in the task's output to the unit of this column."""
         return 1 if column in self.plain else self.factor
 
+    def measured(self, scores: Mapping[str, float]) -> bool:
+        """Return whether all scores of the task are in a dictionary."""
+        return set(self.scores.values()) <= scores.keys()
+
 
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
 
 
 def _protocols() -> dict[str, Task]:
     """Return a task on ImageNet for each evaluation protocol that has columns in the tables of the ECCV 2022 paper."""
-    tasks = {}
-    for name in PROTOCOLS.names():
-        columns = dict(protocol_class(name).columns)
-        if columns:
-            tasks[name] = Task(
-                'evaluation/imagenet_r50',
-                columns,
-                data=('data/imagenet/train', 'data/imagenet/val'),
-                protocol=name,
-                factor=1,
-            )
-    return tasks
+    data = ('data/imagenet/train', 'data/imagenet/val')
+    columns = {name: dict(protocol_class(name).columns) for name in PROTOCOLS.names()}
+    return {
+        name: Task('evaluation/imagenet_r50', scores, data, (), protocol=name, factor=1)
+        for name, scores in columns.items()
+        if scores
+    }
 
 
 TASKS = _protocols() | read_yaml(Path(__file__).with_name('tasks.yaml'), dict[str, Task])
@@ -70,7 +70,7 @@ def lacking(task: Task, root: Path) -> list[Path]:
 def task_config(name: str, depth: int) -> Path:
     """Return the path of the config of a task for a ResNet of this depth. Raise if the task has no config for this depth."""
     task = TASKS[name]
-    if task.depths and depth not in task.depths and not task.protocol:
+    if task.depths and depth not in task.depths:
         known = ', '.join(f'ResNet-{known}' for known in task.depths)
         raise UserError(
             f"--tasks: {name} has no config for this depth ('ResNet-{depth}'), only for {known}; leave {name} out",
@@ -86,15 +86,13 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     trained, so protocols that freeze the network are left out by default, and requesting them is an error.
     """
     names = (requested or DEFAULT).split(',')
-    for name in names:
-        if name not in TASKS:
-            raise UserError(
-                f"--tasks: unknown task ('{name}'); expected one of {', '.join(TASKS)}",
-                code='unknown-task',
-            )
+    if unknown := [name for name in names if name not in TASKS]:
+        raise UserError(
+            f"--tasks: unknown task ('{unknown[0]}'); expected one of {', '.join(TASKS)}",
+            code='unknown-task',
+        )
     columns = Counter(column for name in names for column in TASKS[name].scores)
-    repeated = [column for column, count in columns.items() if count > 1]
-    if repeated:
+    if repeated := [column for column, count in columns.items() if count > 1]:
         raise UserError(
             f"--tasks: two tasks fill the same column of the results table ('{repeated[0]}'); leave one of them out",
             code='repeated-column',
@@ -102,8 +100,8 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     frozen = [name for name in names if TASKS[name].protocol] if rescaled else []
     if frozen and requested:
         raise UserError(
-            f'--tasks: {", ".join(frozen)} would freeze the network, but NormRescale has made its batch statistics outdated; '
-            f'leave out {", ".join(frozen)}',
+            f"--tasks: these protocols freeze the network, whose batch statistics NormRescale has made outdated ('{frozen}'); "
+            'leave them out',
             code='rescaled-frozen',
         )
     return [name for name in names if name not in frozen]
@@ -111,10 +109,9 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
 
 def require_platform(tasks: list[str]) -> None:
     """Raise if a task requires mmdet or mmseg and the package cannot be imported."""
-    for name in tasks:
-        task = TASKS[name]
+    for task in map(TASKS.get, tasks):
         if task.protocol is None:
-            message = f'{name}: requires {task.platform}, which cannot be imported'
-            remedy = 'run requirements/install.sh full'
+            message = f'{task.config}: requires {task.platform}, which cannot be imported'
+            remedy = "pip install 'mmairl[openmmlab,transfer]'"
             with explained(message, remedy, code='no-package'):
                 __import__(task.platform)  # this also checks that the version of mmcv is supported

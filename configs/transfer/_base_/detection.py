@@ -1,10 +1,9 @@
 # Settings that all detection configs share: mmairl's components for mmdet, SyncBN, ImageNet's RGB statistics, batch 16.
 custom_imports = dict(
     imports=[
-        'mmairl.engine.hooks.saving',
+        'mmairl.registry',
+        'mmairl.transfer.mmcv_ops',
         'mmairl.transfer.c4_head',
-        'mmairl.engine.hooks.precise_bn',
-        'mmairl.transfer.voc_metric',
     ],
     allow_failed_imports=False,
 )

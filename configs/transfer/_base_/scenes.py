@@ -3,9 +3,8 @@
 # study that tunes the learning rate uses 300 more scenes: one half selects the rate, and the other half scores it.
 scenes_imports = dict(
     imports=[
-        'mmairl.transfer',
-        'mmairl.engine.hooks.saving',
-        'mmairl.engine.hooks.precise_bn',
+        'mmairl.registry',
+        'mmairl.transfer.mmcv_ops',
         'projects.papers.scenes',
     ],
     allow_failed_imports=False,

@@ -1,10 +1,6 @@
 # Settings that all segmentation configs share: mmairl's components for mmseg, SyncBN, batch 16, and a plain ResNet.
 custom_imports = dict(
-    imports=[
-        'mmairl.engine.hooks.saving',
-        'mmairl.transfer.depth',
-        'mmairl.engine.hooks.precise_bn',
-    ],
+    imports=['mmairl.registry', 'mmairl.transfer.mmcv_ops'],
     allow_failed_imports=False,
 )
 custom_hooks = [dict(type='mmairl.PreciseBNHook', batches=200)]

@@ -26,7 +26,12 @@ def test_up_projection_equals_an_independent_assembly():
         return F.batch_norm(y, layer.running_mean, layer.running_var, layer.weight, layer.bias)
 
     first, norm1, _, second, norm2 = block.branch
-    left = bn(F.conv2d(F.relu(bn(F.conv2d(big, first.weight, padding=2), norm1)), second.weight, padding=1), norm2)
+    left = bn(
+        F.conv2d(
+            F.relu(bn(F.conv2d(big, first.weight, padding=2), norm1)), second.weight, padding=1
+        ),
+        norm2,
+    )
     right = bn(F.conv2d(big, block.shortcut[0].weight, padding=2), block.shortcut[1])
     torch.testing.assert_close(block(x), F.relu(left + right))
     head = UpProjectionHead(32, (16, 8, 8, 4), norm_cfg=BN)
@@ -51,7 +56,9 @@ def test_reverse_huber_equals_its_formula():
 def test_views_keep_image_and_depth_together():
     np.random.seed(0)
     y, x = np.mgrid[:240, :320]
-    image = np.stack([x * 255 // 319, y * 255 // 239, np.full_like(x, 128)], axis=2).astype(np.uint8)
+    image = np.stack([x * 255 // 319, y * 255 // 239, np.full_like(x, 128)], axis=2).astype(
+        np.uint8
+    )
     depth = x.astype(np.float32) + 1
     flips = greys = 0
     for _ in range(40):
