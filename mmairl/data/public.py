@@ -127,8 +127,7 @@ class TorchvisionArrays(ViewDataset):
             arrays = getattr(datasets, name)(root, download=download, **chosen)
         images = torch.from_numpy(np.asarray(arrays.data))
         self.images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
-        labels = arrays.targets if hasattr(arrays, 'targets') else arrays.labels
-        self.labels = torch.as_tensor(labels, dtype=torch.int64)
+        self.labels = torch.as_tensor(getattr(arrays, 'targets', None) or arrays.labels).long()
         numbers = range(int(self.labels.max()) + 1)
         self.classes = list(map(str, getattr(arrays, 'classes', numbers)))
 

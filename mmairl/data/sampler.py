@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sized
 
 import numpy as np
-import torch
 from mmengine.dist import get_dist_info, sync_random_seed
 from torch.utils.data import Sampler
 
@@ -22,8 +21,8 @@ class ResumableSampler(Sampler):
     is wrapped in TrainingImages, the sampler also yields a seed for the views of each image. This seed depends only on the
     seed, the epoch and the position in the epoch.
 
-    mmengine's DefaultSampler uses `seed + epoch` as the seed of a permutation, so two runs with neighboring seeds have most
-    orders in common. This sampler hashes the two numbers instead.
+    mmengine's DefaultSampler uses `seed + epoch` as the seed of a permutation, so two runs with
+    neighboring seeds have most orders in common. NumPy hashes the two numbers instead.
 
     Args:
         dataset: The data set.
@@ -56,35 +55,22 @@ class ResumableSampler(Sampler):
         """Return the indices of the images in the order of the current epoch."""
         if not self.shuffle:
             return np.arange(len(self.dataset))
-        generator = torch.Generator().manual_seed(seed_of(self.seed, self.epoch))
-        return torch.randperm(len(self.dataset), generator=generator).numpy()
+        return np.random.default_rng([self.seed, self.epoch]).permutation(len(self.dataset))
+
+    def seeds(self) -> np.ndarray:
+        """Return a seed for the views at each position of the current epoch."""
+        random = np.random.default_rng([self.seed, self.epoch, 1])
+        return random.integers(2**32, size=self.total)
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
         positions = np.arange(self.start + self.rank, self.total, self.world_size)
         order = self.order()
-        with_seeds = isinstance(self.dataset, TrainingImages)
+        seeds = self.seeds() if isinstance(self.dataset, TrainingImages) else None
         # A list of all positions would take a gigabyte for the largest data sets.
         for block in np.split(positions, range(BLOCK, len(positions), BLOCK)):
-            indices = order[block % len(self.dataset)].tolist()
-            yield from zip(indices, self.seeds_of(block).tolist()) if with_seeds else indices
-
-    def seeds_of(self, positions: np.ndarray) -> np.ndarray:
-        """Return a 32-bit seed for the views at each position.
-
-        The seed is a hash of (seed, epoch, position), so that images at neighboring positions do not have similar views.
-        """
-        run = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xD1B54A32D192ED03) % 2**64
-        bits = positions.astype(np.uint64) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(run)
-        # This is the last step of the random generator splitmix64.
-        bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-        return (bits ^ bits >> np.uint64(31)) % np.uint64(2**32)
+            indices = order[block % len(order)].tolist()
+            yield from indices if seeds is None else zip(indices, seeds[block].tolist())
 
     def __len__(self) -> int:
-        """Return the number of images of this process in a full epoch. mmengine computes schedules from it."""
+        """Return the number of images of this process in a full epoch, for schedules."""
         return self.total // self.world_size
-
-
-def seed_of(seed: int, epoch: int) -> int:
-    """Return the seed of an epoch's order. It is a hash, so that runs with different seeds have no order in common."""
-    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
