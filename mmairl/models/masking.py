@@ -94,7 +94,7 @@ class BlockMasking(nn.Module):
     def draw(self, views: int, images: int, rows: int, columns: int) -> Tensor:
         """Return the masks of the next batch on the CPU, with shape (views, images, rows, columns)."""
         if self.seed < 0:
-            seed = torch.tensor(torch.initial_seed() % 2**63)
+            seed = torch.tensor(torch.initial_seed() % 2**63, device='cpu')
             broadcast(seed)
             self.seed = seed.item()
         crops = views * images * get_world_size()
