@@ -1,10 +1,9 @@
 """Barlow Twins: the loss draws the cross-correlation matrix of two views' projections toward the identity."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmairl.models.heads.base import PairwiseHead, widened
+from mmairl.models.heads.base import PairwiseHead, full_precision, widened
 from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
 
@@ -34,8 +33,7 @@ class BarlowTwinsHead(PairwiseHead):
         self.scale = scale
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        # Half precision is too coarse for correlations.
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q):
             q = standardized(q)
             k = standardized(k)
             correlation = q.T @ k / len(q)

@@ -1,5 +1,6 @@
 """Base classes of heads."""
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 
 import torch
@@ -19,6 +20,13 @@ def widened(x: Tensor) -> Tensor:
 def unit(embeddings: Tensor) -> Tensor:
     """Normalize the rows to length 1, in float32 or wider."""
     return F.normalize(widened(embeddings), dim=1)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager:
+    """Return a context without autocast, for computations in which half precision is too coarse."""
+    kind = x.device.type
+    available = torch.amp.is_autocast_available(kind)  # not on meta tensors
+    return torch.autocast(kind, enabled=False) if available else nullcontext()
 
 
 class Head(nn.Module):

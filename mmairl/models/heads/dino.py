@@ -12,7 +12,14 @@ from mmengine.dist import all_reduce, get_world_size
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight, sinkhorn, unit
+from mmairl.models.heads.base import (
+    ByView,
+    PrototypeHead,
+    full_precision,
+    prototype_weight,
+    sinkhorn,
+    unit,
+)
 from mmairl.models.necks import MLPNeck
 from mmairl.registry import MODELS
 
@@ -162,7 +169,7 @@ def koleo(features: Tensor) -> Tensor:
             f"model.koleo: requires two images or more per process ('{len(features)}'); raise total_batch_size",
             code='batch-of-one',
         )
-    with torch.autocast(features.device.type, enabled=False):
+    with full_precision(features):
         x = unit(features)
         with torch.no_grad():
             nearest = (x @ x.T).fill_diagonal_(-1).argmax(dim=1)

@@ -8,7 +8,7 @@ from mmengine.dist import broadcast, get_world_size
 from torch import Tensor
 from torch.distributed.nn.functional import all_reduce
 
-from mmairl.models.heads.base import ByView, Head, widened
+from mmairl.models.heads.base import ByView, Head, full_precision, widened
 from mmairl.registry import MODELS
 
 
@@ -72,7 +72,7 @@ class LeJEPAHead(Head):
 
     def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         first = next(iter(q.values()))
-        with torch.autocast(first.device.type, enabled=False):
+        with full_precision(first):
             z = widened(torch.stack(list(q.values())))
             center = torch.stack(list(k.values())).to(z.dtype).mean(dim=0)
             invariance = (z - center).square().mean()

@@ -5,7 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight, sinkhorn, unit
+from mmairl.models.heads.base import (
+    ByView,
+    PrototypeHead,
+    full_precision,
+    prototype_weight,
+    sinkhorn,
+    unit,
+)
 from mmairl.registry import MODELS
 
 
@@ -57,7 +64,7 @@ class SwAVHead(PrototypeHead):
                 'the number of dimensions that the projector returns',
                 code='head-width',
             )
-        with torch.autocast(first.device.type, enabled=False):
+        with full_precision(first):
             if self.training:
                 self.normalize_prototypes()
             weight = self.prototypes.weight

@@ -1,10 +1,9 @@
 """VICReg: a variance term prevents collapse, without a teacher, a predictor or negatives."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmairl.models.heads.base import PairwiseHead, widened
+from mmairl.models.heads.base import PairwiseHead, full_precision, widened
 from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
 
@@ -43,8 +42,7 @@ class VICRegHead(PairwiseHead):
         }
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        # Half precision is too coarse for covariances.
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q):
             q = gather_with_gradient(widened(q))
             k = gather_with_gradient(widened(k))
             terms = {
