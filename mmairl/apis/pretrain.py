@@ -39,7 +39,6 @@ def pretrain(
     seed: int | None = None,
     resume: bool = False,
     log: str | Sequence[str] = (),
-    stop: str = '',
     options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Pre-train a network on all images below a folder, in this process and on one device.
@@ -71,8 +70,6 @@ def pretrain(
         seed: Random seed. Runs with the same seed are bit-identical on a CPU.
         resume: Whether to resume from the newest checkpoint in `out`.
         log: Experiment trackers that also receive the training curves: 'wandb', 'mlflow', or a list of both.
-        stop: No longer supported. To choose a checkpoint without labels, run
-            `python -m projects.label_free.choose checkpoints` after the training.
         options: Config keys to override, as in `--cfg-options`, such as {'model.head.temperature': 0.1}.
 
     Returns:
@@ -85,64 +82,61 @@ def pretrain(
         >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
         PosixPath('/home/user/runs/a/epoch_100.pth')
     """
-    _check_arguments(data, stop)
-    request = dict(
-        epochs=epochs,
-        size=size,
-        batch=batch,
-        workers=workers,
-        channels=channels,
-        weights=weights,
-        network=network,
-        views=views,
-    )
-    options = dict(options or {})
-    if views is not None and not isinstance(views, str):
-        options['train_dataloader.dataset.views'] = list(map(as_configs, views))
-        request['views'] = None
-    cfg = _config(method, data, seed, options, request)
-    cfg.work_dir = str(out)
-    cfg.resume = resume
-    log_to(cfg, log)
-    if not torch.cuda.is_available():
-        warnings.warn(NO_GPU, stacklevel=3)
-    train(cfg)
-    return Path(read_text(Path(out) / 'last_checkpoint').strip())
-
-
-def _check_arguments(data: str | Path, stop: str) -> None:
-    if stop:
-        raise UserError(
-            f"stop: pretrain no longer chooses a checkpoint ('{stop}'); leave out `stop`; to choose a "
-            'checkpoint after training, run `python -m projects.label_free.choose checkpoints`',
-            code='label-free-moved',
-        )
     if not Path(data).is_dir():
         raise UserError(
             f"data: no such folder ('{Path(data).resolve()}'); check the path", code='no-folder'
         )
+    request = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels)
+    request |= dict(weights=weights, network=network, views=views)
+    options = dict(options or {})
+    if views is not None and not isinstance(views, str):
+        options['train_dataloader.dataset.views'] = list(map(as_configs, views))
+        request['views'] = None
+    cfg = _config(method, data, {'randomness.seed': seed, **options}, request)
+    cfg.work_dir = str(out)
+    cfg.resume = resume
+    log_to(cfg, log)
+    if not torch.cuda.is_available():
+        warnings.warn(NO_GPU, stacklevel=2)
+    train(cfg)
+    checkpoint = read_text(Path(out) / 'last_checkpoint').strip()
+    print(f'checkpoint: {checkpoint}')
+    print(f'next: features, names = mmairl.embed({checkpoint!r}, {str(data)!r})')
+    print(
+        f'next: mmairl.map_images({checkpoint!r}, {str(data)!r}, {str(Path(out) / "map.html")!r})'
+    )
+    return Path(checkpoint)
 
 
 def _config(
-    method: str,
-    data: str | Path,
-    seed: int | None,
-    options: Mapping[str, Any],
-    request: Mapping[str, Any],
+    method: str, data: str | Path, options: Mapping[str, Any], request: Mapping[str, Any]
 ) -> Config:
     """Return the config of the run. If images are used as stored, set their measured mean and standard deviation."""
     channels = request['channels']
     dataset = UnlabelledFolder(data, channels=channels)
     # In a notebook, persistent workers would outlive the run.
-    overrides = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **options}
-    cfg = config_for(method, len(dataset), data, overrides, **request)
+    options = {'train_dataloader.persistent_workers': False, **options}
+    cfg = config_for(method, len(dataset), data, options, **request)
     if channels is not None:
         measured = channel_statistics(dataset, cfg.train_dataloader.num_workers, SAMPLED)
-        normalization = {
-            'model.data_preprocessor.mean': measured.mean,
-            'model.data_preprocessor.std': measured.std,
-        }
-        cfg.merge_from_dict({**normalization, **overrides})
-    if Console().is_jupyter and 'log_level' not in overrides:
+        statistics = dict(mean=measured.mean, std=measured.std)
+        prefix = 'model.data_preprocessor'
+        cfg.merge_from_dict({f'{prefix}.{key}': value for key, value in statistics.items()})
+        cfg.merge_from_dict(options)
+    if Console().is_jupyter and 'log_level' not in options:
         cfg.log_level = 'WARNING'
+    # Logs and tables show the name of the config, so it states the method, the network and the data.
+    parts = (method, network_name(cfg, request['network']), Path(data).resolve().name)
+    object.__setattr__(cfg, '_filename', f'{"_".join(parts)}.py')
     return cfg
+
+
+def network_name(cfg: Config, network: nn.Module | None) -> str:
+    """Return a short name of the network, such as resnet18.
+
+    >>> network_name(Config(dict(model=dict(backbone=dict(type='mmpretrain.ResNet', depth=18)))), None)
+    'resnet18'
+    """
+    backbone = cfg.model.backbone
+    kind = type(network).__name__ if network is not None else backbone.type.split('.')[-1]
+    return f'{kind}{backbone.get("depth", "")}'.lower()

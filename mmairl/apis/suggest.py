@@ -354,6 +354,8 @@ def _schedule(request: Request, base: Config, batch: int) -> Choice:
     settings = {
         'train_cfg.max_epochs': epochs,
         'default_hooks.checkpoint.interval': max(1, epochs // 10),
+        # Short runs log their health more often.
+        'default_hooks.health.interval': max(1, min(50, steps // 20)),
     }
     schedules = base.to_dict().get('param_scheduler') or []
     if len(schedules) > 1:
@@ -405,9 +407,9 @@ def _data(request: Request, base: Config) -> Choice:
     workers = request.workers
     if workers is None:
         workers = max(1, min(MOST_WORKERS, cores() // request.gpus))
-    return Choice(
-        {'train_dataloader.num_workers': workers, 'train_dataloader.dataset': dataset}, texts
-    )
+    settings = {'train_dataloader.num_workers': workers, 'train_dataloader.dataset': dataset}
+    # The images have no labels, so the run cannot be evaluated on them.
+    return Choice({**settings, 'evaluation': None}, texts)
 
 
 def _rescale_crops(view: Sequence[dict], factor: float) -> list[dict]:
