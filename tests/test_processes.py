@@ -38,7 +38,7 @@ def one(tmp_path_factory, double):
 
 @pytest.mark.parametrize('case', [case for case in script.CASES if case != 'spoilt'])
 def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
-    """Compare SyncBN, gradients, teacher, queue, probe, k-NN and health in float64."""
+    """Compare SyncBN, gradients, teacher, queue and health in float64."""
     expected, outcome = one('mocov2plus' if case in WAYS else case), two[0][case]
     assert outcome['wrapped'] and not expected['wrapped']
     for key, value in expected['weights'].items():
@@ -48,7 +48,6 @@ def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
             value, other = (rows[rows[:, 0].argsort()] for rows in (value, other))
         assert_close(other, value, atol=1e-9, rtol=1e-7, msg=lambda text, key=key: f'{key}: {text}')
     if case == 'mocov2plus':
-        assert_close(outcome['probe'], expected['probe'], atol=1e-10, rtol=1e-10)
         assert len(expected['scalars']) > 20
         assert_close(outcome['scalars'], expected['scalars'], rtol=1e-6, atol=1e-9)
 

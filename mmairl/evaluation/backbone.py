@@ -21,10 +21,6 @@ from mmairl.checkpoints.read import Backbone, read_backbone, warn
 from mmairl.models.norm import measure_statistics, norms_of
 from mmairl.registry import MODELS
 
-# This text describes the features that are scored by default. Studies record it, because the choice of features affects
-# scores.
-FEATURES = "the student's, pooled after the backbone"
-
 
 def load_backbone(
     cfg: Config,

@@ -29,7 +29,6 @@ class DenseDataset(Dataset):
             the depth in meters (0 marks pixels of unknown depth).
     """
 
-    label_kind = 'dense'
     classes: list[str]
 
     def __init__(self, target: Literal['classes', 'depth'] = 'classes') -> None:

@@ -1,9 +1,8 @@
 """Base class of linear probes that predict a value per pixel from the patches of a frozen backbone."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import ceil
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.dense_images import IGNORED
-from mmairl.evaluation.features import Extraction, extraction, on_main_process, show_progress
+from mmairl.evaluation.features import extraction, on_main_process, show_progress
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.models.layers import joined_map, layer_outputs
 
@@ -34,14 +33,15 @@ class DenseProtocol(Protocol):
     """Base class of linear probes for dense tasks. Subclasses define the loss and the scores.
 
     The backbone is frozen. Batch norm and a linear layer predict the target of each patch from its
-    features. The head is trained on random crops and flips, as in DINOv2. Test images are covered by
-    overlapping windows, whose predictions are averaged.
+    features. The head is trained on random crops and flips, as in DINOv2, and tested on whole
+    images.
 
     Args:
         layers: Layers whose feature maps are concatenated: stages of a ResNet or blocks of a ViT.
             Negative numbers count from the end.
         size: Length in pixels to which the shorter side of each image is resized.
-        crop: Side of the crops and windows. Default: 512.
+        crop: Side of the random crops. The sides of test images are rounded to a multiple of 14 or
+            16 if it is such a multiple.
         epochs: Number of passes over the training images.
         batch: Training images per step.
         lr: Initial learning rate of AdamW, which decreases to 0 along a half cosine.
@@ -69,6 +69,10 @@ class DenseProtocol(Protocol):
     def width(self, classes: Sequence[str]) -> int:
         """Return how many outputs per patch the head has."""
 
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Return predictions for patches, which are then resized to pixels."""
+        return outputs
+
     @abstractmethod
     def loss(self, predicted: Tensor, target: Tensor) -> Tensor:
         """Return the loss of predictions (B, C, H, W) for targets (B, H, W)."""
@@ -81,55 +85,51 @@ class DenseProtocol(Protocol):
     def summarize(self, statistics: Tensor, classes: Sequence[str]) -> tuple[Scores, dict]:
         """Return the scores and details from the added statistics."""
 
-    def predict(self, outputs: Tensor) -> Tensor:
-        """Return predictions for patches, which are then resized to pixels."""
-        return outputs
-
     def prepared(self, target: Tensor) -> Tensor:
         """Return a target in which pixels that do not count are `unknown`."""
         return target
 
-    def input_size(self, cfg: Config) -> int:
-        return self.crop
-
-    def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
-        return images and images * self.epochs
-
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
-        if self.crop > self.size or subject == 'pixels':
+        if subject == 'pixels':
             raise UserError(
-                f"{self.name}: crop must not exceed size ('{self.crop}, {self.size}'), and raw pixels "
-                'have no patches; set a smaller crop, or use --init random',
-                code='bad-probe',
+                f'{self.name}: raw pixels have no patches; use --init random', code='no-patches'
             )
-        backbone = load_backbone(cfg, None if subject == 'random' else subject)
+        backbone = load_backbone(cfg, None if subject == 'random' else subject).to(self.device)
         how = extraction(cfg, self.device, self.workers)
-        train, test = sets['train'][1], sets['test'][1]
+
+        @torch.no_grad()
+        def maps(images: Tensor) -> Tensor:
+            x = normalize(images.to(self.device), how.mean, how.std)
+            with how.autocast():
+                return joined_map(layer_outputs(backbone, x, self.layers)).float()
 
         def probe() -> tuple[Scores, dict]:
-            features = PatchMaps(backbone.to(self.device), how, self.layers)
-            head = self.trained_head(train, features)
-            return self.summarize(self._test(head, test, features), test.classes)
+            head = self.trained_head(sets['train'][1], maps)
+            return self.test(head, sets['test'][1], maps)
 
         scores, details = on_main_process(probe)
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
-        return named, {**details, 'image_size': [self.crop] * 2}, {}
+        return named, {**details, 'image_size': [self.size] * 2}, {}
 
-    def trained_head(self, train: Dataset, features: 'PatchMaps') -> nn.Module:
-        blank = torch.zeros(1, len(features.how.mean), self.crop, self.crop, dtype=torch.uint8)
-        channels = features(blank).shape[1]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            linear = nn.Conv2d(channels, self.width(train.classes), 1)
-            head = nn.Sequential(nn.BatchNorm2d(channels), linear).to(self.device)
+    def trained_head(self, train: Dataset, maps: Any) -> nn.Module:
+        """Train batch norm and a linear layer on random crops."""
         steps = self.epochs * ceil(len(train) / self.batch)
-        optimizer = torch.optim.AdamW(head.parameters(), lr=self.lr, weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        head: nn.Module | None = None
         for images, targets in show_progress(self._crops(train), f'{self.name} head', steps):
-            outputs = resized(self.predict(head(features(images))), targets.shape[1:])
-            loss = self.loss(outputs, self.prepared(targets.to(self.device)))
+            x = maps(images)
+            if head is None:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(self.seed)
+                    linear = nn.Conv2d(x.shape[1], self.width(train.classes), 1)
+                head = nn.Sequential(nn.BatchNorm2d(x.shape[1]), linear).to(self.device)
+                optimizer = torch.optim.AdamW(
+                    head.parameters(), lr=self.lr, weight_decay=self.weight_decay
+                )
+                schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+            predicted = resized(self.predict(head(x)), targets.shape[1:])
+            loss = self.loss(predicted, self.prepared(targets.to(self.device)))
             if not loss.isfinite():
                 raise Diverged(f'{self.name}: the loss is not finite; reduce lr', code='no-loss')
             optimizer.zero_grad()
@@ -138,7 +138,7 @@ class DenseProtocol(Protocol):
             schedule.step()
         return head.eval()
 
-    def _crops(self, train: Dataset):
+    def _crops(self, train: Dataset) -> Iterator[list[Tensor]]:
         """Yield batches of random crops, which depend only on the seed, the epoch and the image."""
         for epoch in range(self.epochs):
             order = np.random.default_rng((self.seed, epoch)).permutation(len(train)).tolist()
@@ -147,45 +147,16 @@ class DenseProtocol(Protocol):
             yield from delivered(safe(loader))
 
     @torch.inference_mode()
-    def _test(self, head: nn.Module, test: Dataset, features: 'PatchMaps') -> Tensor:
+    def test(self, head: nn.Module, test: Dataset, maps: Any) -> tuple[Scores, dict]:
         total: Tensor | float = 0.0
         loader = DataLoader(test, batch_size=None, num_workers=self.workers)
         for item in show_progress(delivered(safe(loader)), self.name, len(test)):
-            image = shorter_side(item['inputs'][0], self.size)
-            target = self.prepared(item['data_samples']['target'])
-            windows = windows_of(image.shape[1:], self.crop)
-            parts = torch.stack([image[:, rows, columns] for rows, columns in windows])
-            maps = resized(self.predict(head(features(parts))), (self.crop, self.crop))
-            outputs = maps.new_zeros(maps.shape[1], *image.shape[1:])
-            count = maps.new_zeros(image.shape[1:])
-            for (rows, columns), of_window in zip(windows, maps):
-                outputs[:, rows, columns] += of_window
-                count[rows, columns] += 1
-            [outputs] = resized((outputs / count)[None], target.shape)
-            total += self.measure(outputs, target.to(self.device), test.classes).cpu()
-        return total
-
-
-@dataclass
-class PatchMaps:
-    """Compute feature maps from batches of uint8 images, and concatenate those of several layers."""
-
-    backbone: nn.Module
-    how: Extraction
-    layers: Sequence[int]
-
-    @torch.no_grad()
-    def __call__(self, images: Tensor) -> Tensor:
-        x = normalize(images.to(self.how.device), self.how.mean, self.how.std)
-        with self.how.autocast():
-            maps = joined_map(layer_outputs(self.backbone, x, self.layers)).float()
-        if not maps.isfinite().all():
-            raise Diverged(
-                'the features are NaN or infinite, because the pre-training diverged; use an '
-                'earlier checkpoint',
-                code='features-not-finite',
-            )
-        return maps
+            target = self.prepared(item['data_samples']['target']).to(self.device)
+            step = next((step for step in (16, 14) if self.crop % step == 0), 1)
+            image = shorter_side(item['inputs'][0], self.size, step)
+            [predicted] = resized(self.predict(head(maps(image[None]))), target.shape)
+            total += self.measure(predicted, target, test.classes).cpu()
+        return self.summarize(total, test.classes)
 
 
 class RandomCrops(Dataset):
@@ -216,20 +187,12 @@ class RandomCrops(Dataset):
         return (image.flip(2), target.flip(1)) if random.random() < 0.5 else (image, target)
 
 
-def shorter_side(image: Tensor, size: float) -> Tensor:
-    """Resize an image so that its shorter side has this length."""
-    factor = size / min(image.shape[1:])
-    return T.resize(image, [round(factor * side) for side in image.shape[1:]], antialias=True)
+def shorter_side(image: Tensor, size: float, step: int = 1) -> Tensor:
+    """Resize an image so that its shorter side has this length, and round both sides to `step`."""
+    factor = size / min(image.shape[1:]) / step
+    sides = [step * round(factor * side) for side in image.shape[1:]]
+    return T.resize(image, sides, antialias=True)
 
 
 def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(maps, tuple(size), mode='bilinear', align_corners=False)
-
-
-def windows_of(sides: Sequence[int], crop: int) -> list[tuple[slice, slice]]:
-    """Return windows that cover an image, at distances of two thirds of their side, as in mmseg."""
-    by_side = []
-    for length in sides:
-        starts = [*range(0, length - crop, max(1, 2 * crop // 3)), length - crop]
-        by_side.append([slice(start, start + crop) for start in starts])
-    return list(product(*by_side))

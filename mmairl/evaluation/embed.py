@@ -74,9 +74,8 @@ def embed(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size
     )
     dataset = dataset_of(images, views, channels)
-    with explained('embed', 'correct batch, workers or device', code='bad-number'):
-        device = torch.device(device or default_device())
-        how = Extraction(**normal, batch_size=batch, device=device, workers=workers)
+    device = device or default_device()
+    how = Extraction(**normal, batch_size=batch, device=device, workers=workers)
     x, _, readable = map(torch.cat, zip(*how.batches(load_backbone(cfg, backbone), dataset)))
     names = [dataset.name(index) for index in range(len(dataset))]
     lost = [name for name, is_readable in zip(names, readable.tolist()) if not is_readable]

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from mmengine import Config
@@ -51,11 +51,8 @@ class Split:
 class FeatureProtocol(Protocol):
     """Base class of protocols on frozen features. Subclasses implement `score`.
 
-    Class attributes:
-        everywhere: Whether all processes call `score`. If False, only the main process does.
+    The processes of a run share the extraction of features. The main process scores them.
     """
-
-    everywhere: ClassVar[bool] = False
 
     @abstractmethod
     def score(self, split: Split) -> tuple[Scores, dict]:
@@ -72,10 +69,7 @@ class FeatureProtocol(Protocol):
         features = self._features(cfg, subject, sets, identity)
         datasets = {name: dataset for name, (_, dataset) in sets.items()}
         split = self._split(cfg, features, datasets)
-        if self.everywhere:
-            scores, details = self.score(split)
-        else:
-            scores, details = on_main_process(lambda: self.score(split))
+        scores, details = on_main_process(lambda: self.score(split))
         predicted = details.pop('predicted', None)
         test = features['test']
         if predicted is not None:

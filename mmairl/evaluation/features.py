@@ -118,32 +118,20 @@ class Extraction:
         require_channels(dataset, self.mean, backbone)
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
-        waiting: list[tuple] = []
-        for number, (images, *labels) in enumerate(self.images(dataset)):
+        for number, (images, y, readable) in enumerate(self.images(dataset)):
             if number == 0 and backbone is not None:
                 compute = partial(self.pooled, backbone)
                 require_features(compute, images[:PROBED], type(backbone).__name__)
             x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
-            x = x.float().to('cpu', non_blocking=True)
-            copied = torch.cuda.current_stream().record_event() if images.is_cuda else None
-            waiting.append((x, copied, *labels))
-            # A GPU computes the next batch while the CPU handles this one.
-            if len(waiting) > images.is_cuda:
-                yield self._finished(*waiting.pop(0))
-        yield from (self._finished(*batch) for batch in waiting)
-
-    @staticmethod
-    def _finished(x: Tensor, copied: torch.cuda.Event | None, y: Tensor, readable: Tensor) -> Batch:
-        if copied is not None:
-            copied.synchronize()
-        if not x.isfinite().all():
-            raise Diverged(
-                'the features are NaN or infinite, because the pre-training diverged; use an '
-                'earlier checkpoint',
-                code='features-not-finite',
-            )
-        x[~readable] = torch.nan
-        return x, y, readable
+            x = x.cpu()
+            if not x.isfinite().all():
+                raise Diverged(
+                    'the features are NaN or infinite, because the pre-training diverged; use an '
+                    'earlier checkpoint',
+                    code='features-not-finite',
+                )
+            x[~readable] = torch.nan
+            yield x, y, readable
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """Return one feature vector per image, pooled in float32."""

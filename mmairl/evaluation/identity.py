@@ -7,7 +7,6 @@ part of it: paths, worker count, device.
 """
 
 import hashlib
-import os
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -22,11 +21,9 @@ from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.config import flat
-from mmairl.errors import UserError
 from mmairl.evaluation.features import precision_of
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, with_views
 from mmairl.evaluation.sources import feature_source, key_of, outside_sources
-from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS
 
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmpretrain', 'scikit-learn', 'pillow')
@@ -163,52 +160,3 @@ def difference(
     words = [f'{name} ({old.get(name, "absent")} vs. {new.get(name, "absent")})' for name in names]
     more = f' and {len(words) - 2} more' if len(words) > 2 else ''
     return ' and '.join(words[:2]) + more
-
-
-# The names below serve callers that are being rewritten.
-SOURCES = 'sources'
-ABSENT = 'not on this machine'
-UNKNOWN = 'unknown: '
-
-
-def is_absent(described: Mapping[str, Any]) -> bool:
-    return False
-
-
-def is_verified(identity: Mapping[str, Any]) -> bool:
-    return True
-
-
-def code_identity() -> dict[str, str]:
-    return versions()
-
-
-def claim(
-    folder: Path, identity: Mapping[str, Any], results: Collection[str] = ('scores.json',)
-) -> None:
-    """Reserve a folder for one result by writing its identity there."""
-    path = folder / 'identity.json'
-    if path.is_file():
-        if differs := difference(read_json(path), identity):
-            raise UserError(
-                f'{folder}: contains another result, which differs in {differs}; use another folder '
-                '(--work-dir), or remove this folder',
-                code='other-result',
-            )
-        return
-    for name in results:
-        if (folder / name).exists():
-            raise UserError(
-                f'{folder}: {name} exists without {path.name}; use another folder (--work-dir), or '
-                'remove this folder',
-                code='unknown-result',
-            )
-    write_json(path, identity)
-
-
-def files_identity(paths: Collection[str], root: str | Path) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        size = os.path.getsize(path) if os.path.exists(path) else -1
-        digest.update(f'{os.path.relpath(path, root)} {size}\n'.encode())
-    return digest.hexdigest()[:16]

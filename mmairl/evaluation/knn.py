@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from mmengine import Config
-from mmengine.dist import all_reduce, get_rank, get_world_size
 from torch import Tensor
 
 from mmairl.checkpoints.read import Backbone
@@ -42,7 +41,6 @@ class KNN(FeatureProtocol):
 
     labels: ClassVar = ('single',)
     metric: ClassVar = 'top-1'
-    everywhere: ClassVar = True
     columns: ClassVar = {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'}
 
     def neighbors(self, cfg: Config) -> list[int]:
@@ -89,19 +87,16 @@ def knn_predictions(
 ) -> dict[int, Tensor]:
     """Return, for each k, the predicted class of each test image.
 
-    Each process handles a share of the test images. If k is larger than the number of training
-    images, all of them vote.
+    If k is larger than the number of training images, all of them vote.
     """
-    share = slice(get_rank(), None, get_world_size())
-    similarity, position = nearest(test.x[share], train.x, max(ks), device)
+    similarity, position = nearest(test.x, train.x, max(ks), device)
     labels = train.y[position]
     classes = int(train.y.max()) + 1
-    predicted = torch.zeros(len(ks), len(test.y), dtype=torch.int64)
-    for row, k in enumerate(ks):
+    predicted = {}
+    for k in ks:
         votes = vote(similarity[:, :k], labels[:, :k], classes, temperature)
-        predicted[row, share] = votes.argmax(1)
-    all_reduce(predicted)
-    return dict(zip(ks, predicted))
+        predicted[k] = votes.argmax(1)
+    return predicted
 
 
 @torch.inference_mode()

@@ -29,7 +29,6 @@ class LinearEvaluation(TrainingProtocol):
     recipe_name: ClassVar = 'linear_sgd_100e'
     lars_recipe_name: ClassVar = 'linear_lars_80e'
     columns: ClassVar = {'in1k': 'linear, top-1'}
-    published: ClassVar = {'in1k': '', 'top1': '', 'top5': 'top-5'}
 
     def sweeps(self, cfg: Config) -> bool:
         return bool(cfg.get('evaluation', {}).get('sweep') if self.sweep is None else self.sweep)

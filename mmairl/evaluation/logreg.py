@@ -7,8 +7,8 @@ which stops far from the minimum if the regularization is very strong or very we
 have several classes, scikit-learn fits one classifier per class.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from logging import WARNING
 from typing import Any, ClassVar
 
@@ -31,8 +31,6 @@ from mmairl.registry import PROTOCOLS
 EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-ROWS = 65536  # number of images whose features are converted to float64 at a time
-WIDEST = 8192  # above this number of features and images, principal axes would take minutes
 TOLERANCE = 1e-4  # largest last step of a converged fit, relative to the largest weight
 FORCING = 0.01  # relative residual at which a linear system counts as solved
 STEPS = 100  # largest number of Newton steps
@@ -73,8 +71,7 @@ class LogisticRegressionProtocol(FeatureProtocol):
         details = asdict(fitted)
         found = details.pop('scores')
         scores = {f'logistic regression, {name}': score for name, score in found.items()}
-        features = 'standardised' if self.standardise else 'as they are'
-        return scores, dict(features=features, **details)
+        return scores, dict(standardise=self.standardise, **details)
 
 
 @dataclass(frozen=True)
@@ -119,56 +116,43 @@ def logistic_regression(
     """
     several = train.y.ndim == 2
     classes = 0 if several else int(max(part.y.max() for part in (train, val, test))) + 1
+    if standardise:
+        deviation = train.x.std(dim=0)
+        # Rounding gives constant dimensions a small standard deviation. They become 0.
+        deviation[deviation <= 1e-6 * train.x.abs().amax(dim=0)] = torch.inf
+        train, val, test = (
+            replace(part, x=(part.x - train.x.mean(dim=0)) / deviation)
+            for part in (train, val, test)
+        )
 
-    def fits(x: Tensor, y: Tensor, chosen: Sequence[float]) -> Iterator[tuple[float, Callable]]:
-        """Yield each strength whose fit converged, with the function that scores features."""
-        prepare = _standardiser(x) if standardise else Tensor.float
+    def fits(x: Tensor, y: Tensor, chosen: Sequence[float]) -> Iterator[tuple[float, Tensor]]:
         if several:
-            found = _fits_per_class(prepare(x), y, chosen)
-        else:
-            found = _newton_fits(prepare(x).to(device), y.to(device), classes, chosen)
-        for strength, weight in found:
-            yield strength, lambda part, weight=weight: scores(prepare(part).to(device), weight)
+            return per_class_fits(x, y, chosen)
+        return newton_fits(x.float().to(device), y.to(device), classes, chosen)
 
     held_out: dict[float, float] = {}
-    for strength, score in fits(train.x, train.y, sorted(strengths, reverse=True)):
-        held_out[strength] = next(iter(scores_of(metric, score(val.x).cpu(), val.y).values()))
-    if not held_out:
-        raise UserError(
-            f'logreg: no fit converged at any of {len(strengths)} regularization strengths; set '
-            'standardise=True (--standardise) if the features are very large or very small',
-            code='no-strength-solved',
-        )
-    highest = max(held_out.values())
+    for strength, weight in fits(train.x, train.y, sorted(strengths, reverse=True)):
+        on_val = scores_of(metric, class_scores(val.x, weight), val.y)
+        held_out[strength] = next(iter(on_val.values()))
     # On small validation sets, several strengths share the best score. The middle one is chosen,
     # because it is far from both overfitting and underfitting.
+    highest = max(held_out.values(), default=0.0)
     tied = [strength for strength, score in held_out.items() if score == highest]
-    best = tied[len(tied) // 2]
-    x, y = torch.cat([train.x, val.x]), torch.cat([train.y, val.y])
-    found = list(fits(x, y, [best]))
-    if not found:
+    best = tied[len(tied) // 2 : len(tied) // 2 + 1]
+    final = list(fits(torch.cat([train.x, val.x]), torch.cat([train.y, val.y]), best))
+    if not final:
         raise UserError(
-            f'logreg: the final fit at strength {best:.1e} did not converge; set standardise=True',
+            f'logreg: the fits at {len(strengths)} regularization strengths did not converge; set '
+            'standardise=True (--settings standardise=True)',
             code='no-strength-solved',
         )
-    on_test = found[0][1](test.x).cpu()
+    [(strength, weight)] = final
+    on_test = class_scores(test.x, weight)
     predicted = None if several else on_test.argmax(1)
-    return LogisticRegression(scores_of(metric, on_test, test.y), best, held_out, predicted)
+    return LogisticRegression(scores_of(metric, on_test, test.y), strength, held_out, predicted)
 
 
-def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function that scales each dimension to mean 0 and standard deviation 1.
-
-    Constant dimensions become 0. The limit is relative, because rounding gives them a small
-    standard deviation.
-    """
-    mean = x.mean(dim=0)
-    std = x.std(dim=0)
-    std = std.where(std > 1e-6 * x.abs().amax(dim=0), 1)
-    return lambda values: (values - mean).div_(std)
-
-
-def _fits_per_class(
+def per_class_fits(
     x: Tensor, y: Tensor, strengths: Sequence[float]
 ) -> Iterator[tuple[float, Tensor]]:
     """Fit one binary classifier per class by scikit-learn. Labels of -1 do not count."""
@@ -189,9 +173,10 @@ def _fits_per_class(
         yield strength, weights
 
 
-def _newton_fits(
+def newton_fits(
     x: Tensor, y: Tensor, classes: int, strengths: Sequence[float]
 ) -> Iterator[tuple[float, Tensor]]:
+    """Yield each strength whose fit converged, with the weights on the CPU."""
     objective = Objective(x, y, classes)
     start = previous = None
     for strength in strengths:
@@ -200,7 +185,7 @@ def _newton_fits(
         start = weight if previous is None else 2 * weight - previous
         previous = weight
         if solved:
-            yield strength, objective.plain(weight)
+            yield strength, objective.plain(weight).cpu()
         else:
             text = f'logistic regression at strength {strength:.1e} did not converge'
             print_log(text, logger='current', level=WARNING)
@@ -215,45 +200,38 @@ class Objective:
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
-        target = F.one_hot(y, classes).bool()
+        target = F.one_hot(y, classes).double()
         self.known = target.any(0)
         self.target = target[:, self.known]
-        self.mean = sum(block.double().sum(0) for block in x.split(ROWS)) / len(x)
-        self.axes = _principal_axes(x, self.mean) if min(x.shape) <= WIDEST else None
-        size = x.shape[1] if self.axes is None else self.axes.shape[1]
-        # Blocks are written in place, because joining them would need twice the memory.
-        self.x = torch.ones(len(x), size + 1, device=x.device)
-        for rows, block in zip(self.x.split(ROWS), _centered(x, self.mean)):
-            rows[:, :-1] = block if self.axes is None else block @ self.axes
+        self.mean = x.double().mean(0)
+        centered = x.double() - self.mean
+        if len(x) < x.shape[1]:
+            self.axes = torch.linalg.svd(centered, full_matrices=False).Vh.T
+        else:
+            self.axes = torch.linalg.eigh(centered.T @ centered).eigenvectors
+        self.x = F.pad((centered @ self.axes).float(), (0, 1), value=1.0)
 
     def gradient(self, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
         """Return the gradient in float64, and the class probabilities of each image."""
-        total = _penalty(weight, strength)
-        probabilities = []
-        for x, target in zip(self.x.split(ROWS), self.target.split(ROWS)):
-            p = (x.double() @ weight.T).softmax(dim=1)
-            total += (p - target.double()).T @ x.double() / len(self.x)
-            probabilities.append(p)
-        return total, torch.cat(probabilities)
+        x = self.x.double()
+        p = (x @ weight.T).softmax(dim=1)
+        return penalty(weight, strength) + (p - self.target).T @ x / len(x), p
 
     def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
         """Return the product of the Hessian and a direction, with matrix products in float32."""
-        total = _penalty(direction, strength)
-        for x, q in zip(self.x.split(ROWS), p.split(ROWS)):
-            change = q * (x @ direction.T.float())
-            change = change - q * change.sum(1, True)
-            total += change.T.float() @ x / len(self.x)
-        return total
+        change = p * (self.x @ direction.T.float())
+        change = change - p * change.sum(1, True)
+        return penalty(direction, strength) + change.T.float() @ self.x / len(self.x)
 
     def curvature(self, p: Tensor, strength: float) -> Tensor:
         """Return the diagonal of the Hessian, at least `strength`.
 
         If all probabilities are 0 or 1, the curvature of the bias is 0.
         """
-        total = _penalty(p.new_ones(p.shape[1], self.x.shape[1]), strength)
-        for x, q in zip(self.x.split(ROWS), p.split(ROWS)):
-            total += (q * (1 - q)).T.float() @ x.square() / len(self.x)
-        return total.clamp_min(strength)
+        diagonal = (p * (1 - p)).T.float() @ self.x.square() / len(self.x)
+        return (diagonal.double() + penalty(torch.ones_like(diagonal), strength)).clamp_min(
+            strength
+        )
 
     def minimize(self, strength: float, start: Tensor | None = None) -> tuple[Tensor, bool]:
         """Run Newton's method from `start` (default: zero). Return the weights, and success."""
@@ -276,10 +254,10 @@ class Objective:
             stuck = after.norm() >= gradient.norm()
             weight = weight + length * step
             gradient = after
-            small = _small(step[:, :-1], weight[:, :-1], 0) and _small(
-                step[:, -1], weight[:, -1], 1
-            )
-            if length == 1 and small:
+            largest = weight[:, :-1].abs().max()
+            small = step[:, :-1].abs().max() <= TOLERANCE * largest
+            bias = weight[:, -1].abs().max().clamp_min(1)
+            if length == 1 and small and step[:, -1].abs().max() <= TOLERANCE * bias:
                 balance = BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9)
                 solved = bool(gradient.norm() <= balance)
                 if solved or stuck:
@@ -312,7 +290,7 @@ class Objective:
 
     def plain(self, weight: Tensor) -> Tensor:
         """Return the weights for the original features, (classes, D + 1). The last is the bias."""
-        inner = weight[:, :-1] if self.axes is None else weight[:, :-1] @ self.axes.T
+        inner = weight[:, :-1] @ self.axes.T
         bias = weight[:, -1] - inner @ self.mean
         plain = weight.new_zeros(len(self.known), len(self.mean) + 1)
         plain[:, -1] = -NEVER
@@ -320,31 +298,10 @@ class Objective:
         return plain
 
 
-def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
-    """Return the principal axes of the features as columns, at most as many as images."""
-    if len(x) < x.shape[1]:
-        return torch.linalg.svd(x.double() - mean, full_matrices=False).Vh.T
-    covariance = sum(block.T @ block for block in _centered(x, mean))
-    return torch.linalg.eigh(covariance).eigenvectors
-
-
-def _centered(x: Tensor, mean: Tensor) -> Iterator[Tensor]:
-    for block in x.split(ROWS):
-        yield block.double() - mean
-
-
-def _penalty(weight: Tensor, strength: float) -> Tensor:
+def penalty(weight: Tensor, strength: float) -> Tensor:
     """Return the gradient of the L2 penalty: strength times the weights, and 0 for the bias."""
     return F.pad(strength * weight[:, :-1], (0, 1))
 
 
-def _small(step: Tensor, weight: Tensor, least: float) -> bool:
-    """Return whether a step is small relative to the largest weight, or to `least`."""
-    return bool(step.abs().max() <= TOLERANCE * weight.abs().max().clamp_min(least))
-
-
-def scores(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the class scores of the features `x` in float64."""
-    weight = weight.to(x.device)
-    blocks = [F.linear(block.double(), weight[:, :-1], weight[:, -1]) for block in x.split(ROWS)]
-    return torch.cat(blocks)
+def class_scores(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x.double(), weight[:, :-1], weight[:, -1])

@@ -17,18 +17,12 @@ from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError, closest, explained
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import Readable, on_main_process
 from mmairl.evaluation.identity import identity_of, key_of
 from mmairl.evaluation.metrics import chance, interval
-from mmairl.evaluation.sets import (
-    described_sets,
-    evaluation_sets,
-    innermost,
-    leaked_images,
-    prepared_config,
-)
+from mmairl.evaluation.sets import evaluation_sets, leaked_images, prepared_config
 from mmairl.hardware import cores
 from mmairl.io import read_json, write_json
 from mmairl.registry import PROTOCOLS
@@ -87,8 +81,6 @@ class Protocol:
         trains: Whether the protocol trains a network by a recipe.
         columns: Dictionary from the ImageNet columns in the tables of the ECCV 2022 paper (see
             README.md) to the names of the protocol's scores.
-        published: Dictionary from the names of published ImageNet scores to the names of the
-            protocol's scores that a study shows next to them. '' means the main score.
         unit: Unit of the scores.
 
     Args:
@@ -113,7 +105,6 @@ class Protocol:
     null_rows: ClassVar[tuple[str, ...]] = tuple(BASELINES)
     trains: ClassVar[bool] = False
     columns: ClassVar[Mapping[str, str]] = {}
-    published: ClassVar[Mapping[str, str]] = {}
     unit: ClassVar[str] = '%'
 
     @property
@@ -132,30 +123,9 @@ class Protocol:
             if not own.metadata.get('neutral')
         }
 
-    def chooses(self, cfg: Config, trials: bool = False) -> bool:
-        """Return whether hyperparameters are chosen on the images of `sets.held_out`.
-
-        `trials` is True if a study tunes hyperparameters in several trials.
-        """
+    def chooses(self, cfg: Config) -> bool:
+        """Return whether hyperparameters are chosen on the images of `sets.held_out`."""
         return self.validation == 'choose'
-
-    def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
-        """Return how many training images pass through the network in total, if this is known.
-
-        The plan of a study estimates the duration from this number.
-
-        Args:
-            cfg: The config to evaluate.
-            images: Number of images in the training set.
-            trials: Number of trials, if a study tunes hyperparameters.
-        """
-        return images
-
-    def input_size(self, cfg: Config) -> int | None:
-        """Return the side of the images that the network receives, if the config states it."""
-        views = innermost(described_sets(cfg, self.name)['test']).get('views') or [[]]
-        sizes = [step['size'] for step in views[0] if 'size' in step]
-        return sizes[-1] if sizes else None
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
@@ -201,16 +171,11 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
     if cfg:
         chosen.update(cfg.get('evaluation', {}).get('settings', {}).get(protocol, {}))
     chosen.update((name, value) for name, value in options.items() if value is not None)
-    settings = [own.name for own in fields(kind)]
-    for name in chosen:
-        if name not in settings:
-            own = settings[len(fields(Protocol)) :]
-            raise UserError(
-                f"{protocol}: unknown setting ('{name}'); the settings of this protocol are: "
-                f'{", ".join(own) or "none"}',
-                code='unknown-setting',
-            )
-    return kind(**chosen)
+    known = ', '.join(own.name for own in fields(kind))
+    with explained(
+        f'{protocol}: unknown setting', f'use {known}', (TypeError,), code='unknown-setting'
+    ):
+        return kind(**chosen)
 
 
 def evaluate(
@@ -276,17 +241,13 @@ def evaluate(
 
 def facts(settings: Protocol, scores: Scores, test: Dataset) -> dict[str, Any]:
     """Return what a reader of a score must know: image size, test images, chance and interval."""
-    found: dict[str, Any] = dict(test_images=len(test))
-    found['image_size'] = list(Readable(test)[0]['inputs'][0].shape[-2:])
-    main = next(iter(scores))
-    labels = getattr(test, 'labels', None)
-    if settings.metric == 'none' or labels is None or settings.unit != '%':
-        return found
+    image = Readable(test)[0]['inputs'][0]
+    found: dict[str, Any] = dict(test_images=len(test), image_size=list(image.shape[-2:]))
     metric = test.metric if settings.metric == 'dataset' else settings.metric
-    if labels.ndim == 2 or metric in ('top-1', 'mean per class'):
-        found['chance'] = chance(metric, labels)
-    if labels.ndim == 1 and metric in ('top-1', 'mean per class'):
-        found['interval'] = list(interval(scores[main], len(test)))
+    if metric in ('top-1', 'mean per class', '11-point mAP'):
+        found['chance'] = chance(metric, test.labels)
+    if metric in ('top-1', 'mean per class'):
+        found['interval'] = list(interval(next(iter(scores.values())), len(test)))
     return found
 
 

@@ -118,67 +118,57 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     """Build the protocol's data sets and return each with its config.
 
     Raises:
-        UserError: If a data set is empty or unlabeled, if there is only one class or a class has
-            only one training image, if two data sets have different classes, or if two parts share
-            a group.
+        UserError: If a data set is empty, unlabeled or of another kind, if there is only one class,
+            if a class has only one training image, if two data sets have different classes, or if
+            two parts share a group.
     """
     described = described_sets(cfg, protocol)
     sets = {name: (dataset, DATASETS.build(dataset)) for name, dataset in described.items()}
-    train = sets['train'][1]
+    classes = sets['train'][1].classes
     for name, (_, dataset) in sets.items():
-        require_labeled_images(dataset, PROTOCOLS.get(protocol).labels, name)
         require_channels(dataset, cfg.model.data_preprocessor.mean)
-        if list(map(str, dataset.classes)) != list(map(str, train.classes)):
-            odd = sorted(set(map(str, dataset.classes)) ^ set(map(str, train.classes)))
+        fault = label_fault(dataset, PROTOCOLS.get(protocol).labels, name == 'train')
+        if list(dataset.classes) != list(classes):
+            odd = sorted(set(dataset.classes) ^ set(classes)) or ['their order']
+            fault = f'differs from the training images in {odd[0]}', 'other-classes'
+        if fault:
+            problem, code = fault
             raise UserError(
-                f'evaluation: the classes of the {PARTS[name]} images and of the training images '
-                f'differ in {repr(odd[0]) if odd else "their order"}; use folders with the same '
-                'classes',
-                code='other-classes',
+                f'evaluation.{name}: {type(dataset).__name__} {problem}; check its folder',
+                code=code,
             )
     if cfg.evaluation.get('groups') is not None:
         _refuse_shared_groups(cfg.evaluation)
     return sets
 
 
-def require_labeled_images(
-    dataset: Dataset, kinds: Sequence[str] = ('single', 'multi'), part: str = 'test'
-) -> None:
-    """Raise if a data set is empty, or if its labels are missing or of another kind."""
-    name = f'evaluation.{part}: {type(dataset).__name__}'
+def label_fault(dataset: Dataset, kinds: Sequence[str], is_train: bool) -> tuple[str, str] | None:
+    """Return why the labels of a data set cannot be used, and the code of the error, or None."""
     if not len(dataset):
-        raise UserError(f'{name} is empty; check its folder', code='no-images')
+        return 'is empty', 'no-images'
     kind = label_kind(dataset)
     if kind not in kinds:
-        others = [name for name in PROTOCOLS.names() if kind in PROTOCOLS.get(name).labels]
-        raise UserError(
-            f'{name} has {kind} labels, but the protocol requires {" or ".join(kinds)} labels; use '
-            f'{", ".join(others)}',
-            code='unsupported-labels',
-        )
+        wanted = ' or '.join(kinds)
+        return f'has {kind} labels, but the protocol requires {wanted} labels', 'unsupported-labels'
     if kind != 'single':
-        return
+        return None
     if int(dataset.labels.min()) < 0:
-        raise UserError(f'{name} has images without a label; add labels', code='unlabeled-images')
+        return 'has images without a label', 'unlabeled-images'
     counts = dataset.labels.bincount()
-    if part == 'train' and (counts > 0).sum() < 2:
-        raise UserError(
-            f'{name} has images of only one class; add a folder with images of another class',
-            code='one-class',
-        )
-    if part == 'train' and (counts == 1).any():
+    if is_train and (counts > 0).sum() < 2:
+        return 'has images of only one class', 'one-class'
+    if is_train and (counts == 1).any():
         alone = dataset.classes[int((counts == 1).nonzero()[0])]
-        raise UserError(
-            f"{name} has only one image of the class '{alone}'; add images, or remove the class",
-            code='class-of-one',
-        )
+        return f"has only one image of the class '{alone}'", 'class-of-one'
+    return None
 
 
 def label_kind(dataset: Dataset) -> str:
     """Return the kind of a data set's labels: 'single', 'multi' or 'dense' (see `Protocol`)."""
-    if hasattr(dataset, 'label_kind'):
-        return dataset.label_kind
-    return 'multi' if dataset.labels.ndim == 2 else 'single'
+    labels = getattr(dataset, 'labels', None)
+    if labels is None:
+        return 'dense'
+    return 'multi' if labels.ndim == 2 else 'single'
 
 
 def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
@@ -224,6 +214,12 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
     return {**part, 'held': False}, {**part, 'held': True}
 
 
+def require_apart(data: Mapping) -> None:
+    """Raise if the images on which settings would be chosen contain copies of test images."""
+    _, held = held_out(data)
+    _refuse_copies(DATASETS.build(held), DATASETS.build(data['test']), 'test')
+
+
 def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dataset]]) -> int:
     """Return how many test images are exact copies of training images.
 
@@ -235,8 +231,8 @@ def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dat
         return 0
     if settings.chooses(cfg) and cfg.evaluation.get('val'):
         held = DATASETS.build(cfg.evaluation.val)
-        for part, most in COPIES.items():
-            _refuse_copies(held, DATASETS.build(cfg.evaluation[part]), part, most, settings.cache)
+        for part in COPIES:
+            _refuse_copies(held, DATASETS.build(cfg.evaluation[part]), part, settings.cache)
     found = copies(train, test, settings.cache)
     if len(found) == len(test):
         raise UserError(
@@ -254,11 +250,9 @@ def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dat
     return len(found)
 
 
-def _refuse_copies(
-    held: Dataset, other: Dataset, part: str, most: float, cache: Path | None
-) -> None:
+def _refuse_copies(held: Dataset, other: Dataset, part: str, cache: Path | None = None) -> None:
     found = copies(held, other, cache)
-    if len(found) > most * len(held):
+    if len(found) > COPIES[part] * len(held):
         names = ' and '.join(found[0])
         raise UserError(
             f'evaluation.val: {len(found)} of {len(held)} images on which settings are chosen are '
@@ -352,7 +346,3 @@ def innermost(described: Mapping) -> Mapping:
     while 'dataset' in described:
         described = described['dataset']
     return described
-
-
-def require_apart(data: Mapping) -> None:
-    held_out(data)

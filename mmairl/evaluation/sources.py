@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,6 @@ def outside_sources(cfg: Config) -> dict[str, str]:
             found[name] = digest_of(path)
             waiting += _imports(path, name)
     return dict(sorted(found.items()))
-
-
-def changed_sources(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return text that names the modules whose source code differs, or ''."""
-    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return f'the source of {", ".join(changed)}' if changed else ''
 
 
 @cache

@@ -97,22 +97,8 @@ class TrainingProtocol(Protocol):
             dict(recipe=keys, sweep=sweep, imports=outside_sources(recipe)),
         )
 
-    def chooses(self, cfg: Config, trials: bool = False) -> bool:
-        return bool(trials or self.sweeps(cfg) or self.recipe_for(cfg).get('trials'))
-
-    def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
-        recipe = self.recipe_for(cfg)
-        length = recipe.train_cfg
-        if 'max_iters' in length:
-            seen = length.max_iters * recipe.total_batch_size
-        elif images:
-            seen = length.max_epochs * images
-        else:
-            return None
-        if trials is None:
-            trials = len(recipe.get('trials') or ())
-        # The best trial, or the best head of a sweep, is trained again for the test.
-        return seen * (trials + 1) * (2 if self.sweeps(cfg) else 1)
+    def chooses(self, cfg: Config) -> bool:
+        return bool(self.sweeps(cfg) or self.recipe_for(cfg).get('trials'))
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
@@ -153,7 +139,7 @@ class TrainingProtocol(Protocol):
         """Return the scores on the test images and the selected settings."""
         data = cfg.evaluation
 
-        def measure(recipe: Config, train: dict, test: dict, name: str = '') -> Scores:
+        def measure(recipe: Config, train: dict, test: dict, name: str) -> Scores:
             run = compose(cfg, recipe, train, test, start, folder / name, self.workers)
             return run_recipe(run, self.launcher)
 
@@ -161,7 +147,7 @@ class TrainingProtocol(Protocol):
             return _sweep(measure, recipe, data)
         if recipe.get('trials'):
             return _search(measure, recipe, data)
-        return measure(recipe, refit(data), data.test), {}
+        return measure(recipe, refit(data), data.test, 'test'), {}
 
 
 def run_recipe(cfg: Config, launcher: str) -> Scores:

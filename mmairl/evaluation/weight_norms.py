@@ -28,9 +28,6 @@ class WeightNorms(Protocol):
     null_rows: ClassVar = ()
     unit: ClassVar = ''
 
-    def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int:
-        return 0
-
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: Mapping[str, Any]
     ) -> Outcome:

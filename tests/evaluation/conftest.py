@@ -56,6 +56,7 @@ def small_recipe(tmp_path: Path) -> Callable[..., str]:
         recipe.total_batch_size = 20
         recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = epochs
         recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
+        recipe.default_hooks.checkpoint = dict(type='ExactCheckpointHook', interval=1)
         recipe.update(changes)
         recipe.dump(str(tmp_path / 'recipe.py'))
         return str(tmp_path / 'recipe.py')

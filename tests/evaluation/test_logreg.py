@@ -67,7 +67,7 @@ def test_class_without_a_training_image_is_never_predicted(digits):
 
 def test_standardized_scores_do_not_depend_on_scale(digits):
     train, val, test = parts(digits)
-    scaled = [Features(part.x * 1e4, part.y) for part in (train, test, val)]
+    scaled = [Features(part.x * 2**13, part.y) for part in (train, test, val)]
     how = dict(strengths=QUICK, standardise=True)
     expected = logistic_regression(train, test, val, **how)
     assert logistic_regression(*scaled, **how).scores == expected.scores

@@ -120,7 +120,7 @@ def config(
     ]
     cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=every, max_keep_ckpts=9)
     cfg.default_hooks.logger.interval = 1
-    cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=12, lr=0.5)]
+    cfg.custom_hooks = []
     if leave_at is not None:
         cfg.custom_hooks.append(dict(type='LeaveAt', iteration=leave_at))
     cfg.resume = resume

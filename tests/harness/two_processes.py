@@ -20,7 +20,6 @@ from harness import toy
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
-from mmairl.evaluation.online import OnlineProbeHook
 from mmairl.models.norm import SyncBN, passes, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
@@ -28,11 +27,6 @@ from mmairl.signals import stop_processes
 # MoCo v2 is missing, because the output of ShuffleBN depends on the number of processes by design.
 CASES = {
     'mocov2plus': {
-        'custom_hooks': [
-            dict(type='OnlineProbeHook', classes=4, lr=0.5),
-            dict(type='OnlineKNNHook', interval=1),
-        ],
-        'evaluation': toy.KNN,
         'default_hooks.health.interval': 1,
     },
     'byol_lars': {},
@@ -132,7 +126,6 @@ def train(case: str, work_dir: str, launcher: str) -> dict:
     return dict(
         weights=dict(model.state_dict()),
         wrapped=model is not runner.model,
-        probe=[hook.probe.weight.detach() for hook in runner.hooks if isinstance(hook, OnlineProbeHook)],
         scalars={name: torch.tensor(scalars[name]) for name in names},
         skipped=runner.message_hub.get_info('skipped_steps', 0),
     )
