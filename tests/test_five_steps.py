@@ -8,10 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
+from mmengine.hooks import Hook
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from mmairl.engine import run
+from mmairl.models import siamese
 
 WIDTH = 8
 
@@ -145,8 +147,7 @@ CASES = [(name, 'float64') for name in FRAMEWORKS] + [('mocov2plus', 'float32'),
 # The tests of these frameworks are marked as slow, because the other cases cover all their parts.
 BETWEEN = ('mocov2_syncbn', 'mocov2_syncbn_predictor')
 # With noise images in batches of 8 and the recipe's learning rate, rounding errors in float32 grow
-# about a hundredfold per step. Therefore, float32 runs use a small fraction of that rate. Float64
-# runs use the full rate and differ by at most 1.3e-10 on a CPU without AVX2.
+# about a hundredfold per step. Therefore, float32 runs use a small fraction of that rate.
 TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-9}, {'float32': 0.01, 'float64': 1.0}
 
 
@@ -157,7 +158,8 @@ TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-9}, {'float32': 0.01, 'float
 def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
     steps, batch, tolerance = 5, 8, TOLERANCE[dtype]
     cfg = toy_config(FILES.get(name, f'{name}_r50_200e.py'), steps=steps, batch=batch, dtype=dtype, width=WIDTH)
-    cfg.optim_wrapper.optimizer.lr *= SLOWER[dtype]
+    # MoCo v1's low temperature makes rounding errors grow faster.
+    cfg.optim_wrapper.optimizer.lr *= SLOWER[dtype] * (0.1 if name == 'mocov1' else 1)
     cfg.train_dataloader.dataset.size = 16
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
     if cfg.model.backbone.norm_cfg.type == 'SplitBN':
@@ -191,10 +193,6 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
 
 def run_recording(cfg, monkeypatch) -> tuple:
     """Train, and record the initial weights, the loss of each step, and ShuffleBN's permutations."""
-    from mmengine.hooks import Hook
-
-    from mmairl.models import siamese
-
     start, losses, orders = {}, [], []
     shuffle = siamese.shuffle
 
@@ -204,6 +202,8 @@ def run_recording(cfg, monkeypatch) -> tuple:
         return shuffled, order
 
     class Record(Hook):
+        priority = 'LOWEST'
+
         def before_train(self, runner) -> None:
             start.update({k: v.clone() for k, v in runner.model.state_dict().items()})
 
@@ -211,8 +211,4 @@ def run_recording(cfg, monkeypatch) -> tuple:
             losses.append(outputs['loss'].item())
 
     monkeypatch.setattr(siamese, 'shuffle', recorded)
-    run.share_batch(cfg, 1)
-    runner = run.build_runner(cfg)
-    runner.register_hook(Record(), 'LOWEST')
-    runner.train()
-    return runner, start, losses, orders
+    return run.train(cfg, hooks=[Record()]), start, losses, orders

@@ -1,6 +1,5 @@
 """Configs of mmairl work with the runners and tools of OpenMMLab."""
 
-import os
 import runpy
 import subprocess
 import sys
@@ -10,11 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness.errors import raises_code
-from mmengine.runner import Runner
 from PIL import Image
 
-from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 
@@ -35,46 +31,6 @@ def test_mmpretrain_imports_with_new_transformers(tmp_path, before):
     assert process.stdout.strip().endswith('fine'), process.stderr[-2000:]
 
 
-def test_config_trains_in_mmengines_runner(toy_config, caplog):
-    cfg = toy_config(steps=2, batch=8, width=8, **{'train_dataloader.batch_size': 8})
-    run.register()
-    runner = Runner.from_cfg(cfg)
-    runner.train()
-    saved = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
-    assert saved['state_dict'].keys() == runner.model.state_dict().keys()
-    assert 'a resume of this run will not be exact' in next(Path(cfg.work_dir).glob('*/*.log')).read_text()
-    # The data set still has the same 16 images.
-    options = {'train_dataloader.batch_size': 8, 'train_dataloader.dataset.count': 16}
-    again = toy_config(steps=3, batch=8, width=8, resume=True, load_from=f'{cfg.work_dir}/iter_2.pth', **options)
-    runner = Runner.from_cfg(again)
-    runner.train()
-    assert runner.iter == 3
-
-
-def test_mmengines_runner_loads_without_workers():
-    """Without workers, torch rejects `timeout` and `persistent_workers`.
-
-    Therefore, the shipped configs do not set them, and `run.keep_workers` turns them on only if there are workers.
-    """
-    data = dict(_delete_=True, type='Shapes', split='train', count=8, size=8)
-    options = {
-        f'train_dataloader.{key}': value for key, value in dict(num_workers=0, batch_size=4, dataset=data).items()
-    }
-    cfg = load_config('mmairl::mocov2plus_r50_200e.py', options)
-    run.register()
-    assert len(list(Runner.build_dataloader(cfg.train_dataloader))) == 2
-    for workers, expected in ((0, (0, False)), (2, (run.WAIT, True))):
-        cfg.train_dataloader.num_workers = workers
-        run.keep_workers(cfg.train_dataloader)
-        assert (cfg.train_dataloader.timeout, cfg.train_dataloader.persistent_workers) == expected
-        del cfg.train_dataloader['timeout'], cfg.train_dataloader['persistent_workers']
-
-
-def test_ambiguous_batch_raises_in_mmengines_runner(toy_config):
-    with raises_code('no-batch-size'):
-        Runner.from_cfg(toy_config(steps=2)).train()
-
-
 def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch):
     """mmpretrain's train.py builds the runner that the config names in `runner_type`.
 
@@ -92,15 +48,6 @@ def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch
     assert len(theirs['random_states']) == 1, "the checkpoint has no random states, so mmairl's runner did not write it"
     ours = run.train(toy_config(steps=2, width=8)).model.state_dict()
     assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())
-
-
-def test_mim_train_with_no_gpus_hides_them(tmp_path, run_tool, monkeypatch):
-    """For zero GPUs, mim passes `--device cpu` to the tool."""
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')
-    run_tool(
-        'tools/train.py', 'configs/demo/mocov2plus_shapes.py', '--device', 'cpu', '--dump-config', tmp_path / 'a.yaml'
-    )
-    assert os.environ['CUDA_VISIBLE_DEVICES'] == '' and (tmp_path / 'a.yaml').is_file()
 
 
 def test_network_trains_on_mmpretrains_data(toy_config, tmp_path):
