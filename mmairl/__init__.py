@@ -15,6 +15,7 @@ MODULE_OF = {
     'pretrain': 'mmairl.apis.pretrain',
     'embed': 'mmairl.evaluation.embed',
     'compare': 'mmairl.apis.compare',
+    'sample': 'mmairl.apis.sample',
     'evaluate': 'mmairl.apis.evaluate',
     'map_images': 'mmairl.report.map_page',
 }
