@@ -21,7 +21,6 @@ def study(
     dry_run: bool = False,
     status: bool = False,
     collect: bool = False,
-    print_commands: bool = False,
 ) -> None:
     """Compare configs over several seeds, and write a page of effects and verdicts
 
@@ -45,7 +44,6 @@ def study(
         dry_run: execute the configs, print the plan, check fairness and exit (default: off)
         status: print the state of each run and exit; can be used while the study runs (default: off)
         collect: write the page about the finished runs and exit (default: run missing runs first)
-        print_commands: print a command line for each run, to use with another scheduler, and exit (default: off)
     """
     if study is None:
         from mmairl.config import home
@@ -64,9 +62,6 @@ def study(
             f"--collect: no such folder ('{prepared.out}'); set --out to the folder of the study",
             code='no-study-folder',
         )
-    if print_commands:
-        commands.print_commands(prepared, per_run)
-        return
     for note in prepared.notes:
         print(note)
     if status:

@@ -90,13 +90,12 @@ def describe_run(run: Run, prepared: Prepared, labels: dict[str, str]) -> Record
             labels.setdefault(key, f'{name} {task.partition("@")[2]}'.strip())
         if measured.left_out:
             record.setdefault('left_out', {})[task] = measured.left_out
+    record['sources'] = {}
     if trained := run.trained:
         record |= to_builtins(trained)
         del record['fingerprint']
         record['sources'] = {
-            key.removeprefix(SOURCE): digest
-            for key, digest in trained.fingerprint.items()
-            if key.startswith(SOURCE)
+            key: digest for key, digest in trained.fingerprint.items() if key.startswith(SOURCE)
         }
     if (run.folder / COLLAPSE).is_file():
         health = read_json(run.folder / COLLAPSE, Health)

@@ -7,7 +7,7 @@ record, page = collect_study(prepared)
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -24,7 +24,7 @@ from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import Say, complete_runs
 from mmairl.study.runs import Run, lay_out, measure_again, plan_runs
 from mmairl.study.scale import read_scale
-from mmairl.study.slurm import plain_commands, queued_runs, submit
+from mmairl.study.slurm import queued_runs, submit
 from mmairl.study.study import read_study
 from mmairl.study.tasks import is_local
 from mmairl.study.trials import prepare_trials, with_chosen_options
@@ -79,36 +79,24 @@ def show_plan(prepared: Prepared) -> None:
     """Print the plan of a study: the runs of each row, their relative compute, and the measured time of finished runs."""
     study = prepared.study
     runs = plan_runs(prepared)
-    counts = Counter(run.row.name for run in runs)
+    flops = {
+        row.name: run_flops(prepared.configs[row.name]) if row.trains else None
+        for row in study.rows
+    }
+    first = next(filter(None, flops.values()), None)
     rows = []
-    flops = {}
     for row in study.rows:
-        cfg = prepared.configs[row.name]
-        flops[row.name] = run_flops(cfg) if row.trains else None
-        length = ''
-        if row.trains:
-            unit, value = next(
-                (key, cfg.train_cfg[key])
-                for key in ('max_epochs', 'max_iters')
-                if key in cfg.train_cfg
-            )
-            length = f'{value} {unit.removeprefix("max_")}'
-        known = [value for value in flops.values() if value]
-        ratio = (
-            f'{flops[row.name] / known[0]:.2f} ×'
-            if flops[row.name]
-            else 'unknown'
-            if row.trains
-            else ''
+        own = [run for run in runs if run.row is row]
+        cfg = prepared.configs[row.name].get('train_cfg', {}) if row.trains else {}
+        length = ', '.join(
+            f'{cfg[key]} {key[4:]}' for key in ('max_epochs', 'max_iters') if key in cfg
         )
-        seconds = [
-            run.trained.seconds for run in runs if run.row is row and run.trained and row.trains
-        ]
-        measured = duration(mean(seconds)) if seconds else ''
-        rows.append((row.name, [row.factor, str(counts[row.name]), length, ratio, measured]))
-    columns = ('changes', 'runs', 'length', 'compute', 'time of a run')
-    table = Table(['row', *columns], [[name, *cells] for name, cells in rows])
-    print(table.text(f'{study.title}: {prepared.scale[1]}'))
+        compute = f'{flops[row.name] / first:.2f} ×' if flops[row.name] else 'unknown' * row.trains
+        seconds = [run.trained.seconds for run in own if run.trained]
+        time = duration(mean(seconds)) if seconds else ''
+        rows.append([row.name, row.factor, str(len(own)), length, compute, time])
+    columns = ['row', 'changes', 'runs', 'length', 'compute', 'time of a run']
+    print(Table(columns, rows).text(f'{study.title}: {prepared.scale[1]}'))
     if study.cross:
         print(study.cross.design.words)
     if study.tune:
@@ -118,16 +106,15 @@ def show_plan(prepared: Prepared) -> None:
     print(_time_left(runs, flops))
 
 
-def _time_left(runs: Sequence[Run], flops: dict[str, float | None]) -> str:
+def _time_left(runs: Sequence[Run], flops: Mapping[str, float | None]) -> str:
     """Return the time of the unfinished runs, as text. It follows from the measured time per FLOP of the finished runs."""
-    left = [run for run in runs if run.row.trains and not run.done]
-    finished = [run for run in runs if run.row.trains and run.trained]
-    if not finished or None in (flops[run.row.name] for run in (*left, *finished)):
+    trains = [run for run in runs if run.row.trains]
+    left = [flops[run.row.name] for run in trains if not run.trained]
+    spent = {run: flops[run.row.name] for run in trains if run.trained}
+    if not spent or None in (*left, *spent.values()):
         return f'{len(left)} runs to train; their time is unknown until a run has finished'
-    seconds = sum(run.trained.device_seconds for run in finished)
-    each = seconds / sum(flops[run.row.name] for run in finished)
-    total = each * sum(flops[run.row.name] for run in left)
-    return f'{len(left)} runs to train, about {duration(total)} of device time at the speed of the finished runs'
+    rate = sum(run.trained.device_seconds for run in spent) / sum(spent.values())
+    return f'{len(left)} runs to train, about {duration(rate * sum(left))} of device time at the speed of the finished runs'
 
 
 def run_study(
@@ -171,12 +158,6 @@ def submit_study(prepared: Prepared, header: Path, fresh: bool = False, say: Say
             return
         prepared = chosen
     submit(lay_out(prepared, fresh), header, prepared.out, say)
-
-
-def print_commands(prepared: Prepared, devices: int = 1) -> None:
-    """Print a line with the shell command of each unfinished run, for job schedulers other than Slurm."""
-    for line in plain_commands(lay_out(prepared), devices):
-        print(line)
 
 
 def show_status(prepared: Prepared) -> None:

@@ -19,19 +19,11 @@ from mmairl.io import read_json, write_json
 from mmairl.registry import MODELS
 
 
-def run_flops(cfg: Config, images: int = 0) -> float | None:
-    """Return the training FLOPs of a run; None if they cannot be counted.
-
-    Args:
-        cfg: The config.
-        images: The number of training images. With 0, the result is proportional to the FLOPs of configs that count epochs.
-    """
-    per_image = flops_per_image(cfg)
-    if per_image is None:
-        return None
-    if epochs := cfg.train_cfg.get('max_epochs'):
-        return per_image * epochs * (images or 1)
-    return per_image * cfg.train_cfg.max_iters * batch_size(cfg)
+def run_flops(cfg: Config) -> float | None:
+    """Return a number that is proportional to the training FLOPs of a run; None if they cannot be counted."""
+    flops = flops_per_image(cfg)
+    length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * batch_size(cfg)
+    return flops and flops * length
 
 
 def batch_size(cfg: Config) -> int:

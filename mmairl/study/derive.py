@@ -34,11 +34,9 @@ def derived(cfg: Config, request: Request) -> tuple[Backbone, Trained | None]:
         return backbone, None
     folder = Path(request.folders['row'])
     trained = finished(folder)
-    path = (
-        checkpoint_after(folder, trained, request.at) if request.at else folder / trained.checkpoint
-    )
+    path = checkpoint_after(folder, trained, request.fingerprint.get('at', '1/1'))
     backbone = read_backbone(str(path), network=tensors_of_config(cfg))
-    if request.constant or 'anchor' in request.folders:
+    if request.fingerprint.keys() & {'constant', 'anchor'}:
         rescale(cfg, backbone, request)
     return backbone, trained
 
@@ -74,7 +72,7 @@ def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
     anchor = None
     if folder := request.folders.get('anchor'):
         anchor = read_backbone(str(Path(folder) / finished(Path(folder)).checkpoint)).weights
-    rescaled, _ = normrescale(backbone.weights, anchor, request.constant)
+    rescaled, _ = normrescale(backbone.weights, anchor, request.fingerprint.get('constant'))
     backbone.weights.update(rescaled)
     network = load_backbone(cfg, backbone)
     how = extraction(cfg, default_device(), default_workers())

@@ -1,7 +1,7 @@
 """The fairness check: raise an error if compared rows differ in settings that the study does not declare."""
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from mmengine.config import Config
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
-from mmairl.config import by_key, walk
+from mmairl.config import walk
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
@@ -33,7 +33,6 @@ UNTRAINED = dict(pixels='raw pixels', random='random initialization')
 # A row that declares one of these keys can differ in anything below it, so its list of differences proves little.
 BLANKET = ('model', 'optim_wrapper', 'train_dataloader')
 MODELS = 'models.json'  # the digests of the checkpoint files of a study
-FileDigest = tuple[int, int, str]
 CHECKS = {  # the properties that finished runs of all rows should share, each with its key in the record of a run
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
@@ -56,7 +55,7 @@ class Prepared:
         notes: Sentences about the study at this scale, such as rows that are left out.
         command: The command line of the study, without seeds.
         tuned: The options of each row, by row and seed, which a search has chosen.
-        models: The size, modification time and model digest of each checkpoint file in `from: {files}`, by path.
+        models: The digest of each checkpoint file in `from: {files}`, by its `file_stamp`.
     """
 
     study: Study
@@ -67,7 +66,7 @@ class Prepared:
     notes: Sequence[str] = ()
     command: Sequence[str] = ()
     tuned: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
-    models: Mapping[str, FileDigest] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -81,10 +80,7 @@ def prepare(
     out: Path,
     command: Sequence[str] = (),
 ) -> Prepared:
-    """Apply a scale to a study, leave out rows that become equal, add untrained rows, and check that rows are comparable.
-
-    A row is left out if its runs would equal the runs of an earlier row at this scale, because a difference between the
-    scores of the two rows would be pure noise.
+    """Apply a scale to a study, add untrained rows, and check that rows are comparable.
 
     Raises:
         UserError: If the study names an unknown task, if a checkpoint is listed twice, or if two rows differ in an undeclared
@@ -92,56 +88,30 @@ def prepare(
     """
     read_once.cache_clear()
     configs = {row.name: resolve(row, scale) for row in study.rows}
-    equal = equal_rows(study.rows, configs)
-    notes = []
-    for name, same in equal.items():
-        notes.append(
-            f"'{name}' is left out, because its runs would equal those of '{same}' at this scale"
-        )
-    rows = [_renamed(row, equal) for row in study.rows if row.name not in equal]
-    if equal and (study.cross or len(rows) < 2):
-        raise UserError(
-            f'{study.name or study.title}: too few rows are left for a comparison ({notes[0]}); choose another scale',
-            code='nothing-to-compare',
-        )
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
-    rows += untrained_rows(rows, scale, tasks)
-    configs = {row.name: configs.get(row.name, configs[rows[0].name]) for row in rows}
+    text = description(scale, configs.values())
+    rows = [*study.rows, *untrained_rows(study.rows, scale, tasks)]
+    for row in rows[len(study.rows) :]:
+        configs[row.name] = configs[rows[0].name]
     study = msgspec.structs.replace(study, rows=tuple(rows))
-    trained = {row.name: configs[row.name] for row in rows if not row.untrained}
-    prepared = Prepared(
-        study, configs, tasks, out, (scale.name, description(scale, trained)), notes, command
-    )
+    prepared = Prepared(study, configs, tasks, out, (scale.name, text), (), command)
     require_fair(compare_configs(prepared))
-    return replace(prepared, models=distinct_models(prepared))
+    return replace(prepared, notes=equal_rows(prepared), models=distinct_models(prepared))
 
 
-def equal_rows(rows: Sequence[Row], configs: Mapping[str, Config]) -> dict[str, str]:
-    """Return, for each row whose runs would equal those of an earlier row, the name of the earlier row."""
+def equal_rows(prepared: Prepared) -> list[str]:
+    """Return a sentence about each row whose runs equal those of an earlier row at this scale."""
     first: dict[Hashable, str] = {}
-    equal: dict[str, str] = {}
-    for row in rows:
-        row = _renamed(row, equal)
-        cfg = configs[row.name]
-        source = msgspec.json.encode(row.source) if row.source else row.untrained
-        measuring = {key: cfg.get(key) for key in ('evaluation', 'recipes', 'randomness')}
-        run = json.dumps({**_training_keys(cfg), **measuring}, sort_keys=True, default=str)
-        same = first.setdefault((source, run), row.name)
+    notes = []
+    for row in prepared.study.rows:
+        run = json.dumps(prepared.configs[row.name].to_dict(), sort_keys=True, default=str)
+        same = first.setdefault((run, row.untrained, str(row.source)), row.name)
         if same != row.name:
-            equal[row.name] = same
-    return equal
-
-
-def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
-    """Replace a row's references to rows that are left out by references to the rows that they equal."""
-    source = row.source
-    if source and source.row:
-        source = msgspec.structs.replace(source, row=equal.get(source.row, source.row))
-    against = equal.get(row.against, row.against)
-    return msgspec.structs.replace(
-        row, against=None if against == row.name else against, source=source
-    )
+            notes.append(
+                f"'{row.name}' equals '{same}' at this scale, so their difference is noise"
+            )
+    return notes
 
 
 def untrained_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> Iterator[Row]:
@@ -192,6 +162,7 @@ def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
         The training settings of checkpoint files are unknown, so their rows are not compared.
     """
     rows = prepared.rows
+    tuned = prepared.study.tune.keys if prepared.study.tune else ()
     compared = []
     for row in prepared.study.rows:
         if not row.against:
@@ -199,32 +170,16 @@ def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
         base = rows[row.against]
         unknown = bool(row.files or base.files)
         found = [] if unknown else changed(prepared.configs[base.name], prepared.configs[row.name])
-        tuned = tuned_keys(prepared, row) & tuned_keys(prepared, base)
-        undeclared = [key for key in found if key not in tuned and not is_declared(key, row)]
-        blanket = [key for key in row.declares if key in BLANKET]
-        compared.append(
-            dict(
-                row=row.name,
-                on=base.name,
-                found=found,
-                undeclared=undeclared,
-                blanket=blanket,
-                unknown=unknown,
-            )
-        )
+        entry = dict(row=row.name, on=base.name, found=found, unknown=unknown)
+        entry['undeclared'] = [key for key in found if not is_declared(key, row, tuned)]
+        entry['blanket'] = [key for key in row.declares if key in BLANKET]
+        compared.append(entry)
     return compared
 
 
-def tuned_keys(prepared: Prepared, row: Row) -> set[str]:
-    """Return the keys of a row's config that the study tunes."""
-    if not prepared.study.tune or not row.trains:
-        return set()
-    return set(prepared.study.tune.keys) & by_key(prepared.configs[row.name]).keys()
-
-
-def is_declared(key: str, row: Row) -> bool:
-    """Return True if a row declares the key, or a key that contains it."""
-    prefixes = tuple(f'{prefix}.' for prefix in row.declares)
+def is_declared(key: str, row: Row, tuned: Iterable[str] = ()) -> bool:
+    """Return True if a row declares the key or a key that contains it, or if the study tunes the key."""
+    prefixes = tuple(f'{prefix}.' for prefix in (*row.declares, *tuned))
     paths = (f'{key}.', f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS))
     return any(path.startswith(prefixes) for path in paths)
 
@@ -240,7 +195,7 @@ def require_fair(compared: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def distinct_models(prepared: Prepared) -> dict[str, FileDigest]:
+def distinct_models(prepared: Prepared) -> dict[str, str]:
     """Return the digests of all checkpoint files in `from: {files}`. A file that has not changed is not read again.
 
     Raises:
@@ -248,28 +203,28 @@ def distinct_models(prepared: Prepared) -> dict[str, FileDigest]:
             two independent runs.
     """
     stored = prepared.out / MODELS
-    known = read_json(stored, dict[str, FileDigest]) if stored.is_file() else {}
-    models: dict[str, FileDigest] = {}
+    known = read_json(stored) if stored.is_file() else {}
+    models: dict[str, str] = {}
     seen: dict[str, str] = {}
     for row in prepared.study.rows:
         for seed in row.files:
             path = given_file(row, seed)
-            size, time = 0, 0
-            if not is_released(path):
-                stat = Path(path).stat()
-                size, time = stat.st_size, stat.st_mtime_ns
-            entry = known.get(path)
-            if not entry or entry[:2] != (size, time):
-                entry = (size, time, model_digest(path, prepared.configs[row.name]))
-            models[path] = entry
+            stamp = file_stamp(path)
+            models[stamp] = known.get(stamp) or model_digest(path, prepared.configs[row.name])
             name = f"'{row.name}', seed {seed}"
-            if other := seen.get(entry[2]):
+            other = seen.setdefault(models[stamp], name)
+            if other != name:
                 raise UserError(
                     f'{name} and {other} are the same model; list each model once',
                     code='same-model',
                 )
-            seen[entry[2]] = name
     return models
+
+
+def file_stamp(path: str) -> str:
+    """Return a text that changes if a file changes: its path, size and modification time."""
+    stat = Path(path).stat() if Path(path).exists() else None
+    return f'{path} {stat.st_size} {stat.st_mtime_ns}' if stat else path
 
 
 def given_file(row: Row, seed: int) -> str:
@@ -302,23 +257,13 @@ def compare_runs(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
         For each property, its values in the runs of each row, and whether all rows agree. Each module outside the package
         has an entry of its own.
     """
-    checks = {
-        name: {row: _texts(runs, key) for row, runs in results.items()}
-        for name, key in CHECKS.items()
-    }
-    modules: dict[str, None] = {}
-    for runs in results.values():
-        for run in runs:
-            modules |= dict.fromkeys(run.get('sources') or ())
-    for module in modules:
-        digests = {row: [run.get('sources') or {} for run in runs] for row, runs in results.items()}
-        checks[f'source of {module}'] = {row: _texts(runs, module) for row, runs in digests.items()}
+    modules = [module for runs in results.values() for run in runs for module in run['sources']]
     compared = []
-    for name, by_row in checks.items():
-        values = {row: text for row, text in by_row.items() if text}
-        compared.append(dict(check=name, equal=len(set(values.values())) <= 1, values=values))
+    for name in dict.fromkeys([*CHECKS, *modules]):
+        values = {}
+        for row, runs in results.items():
+            found = {str(run['sources'].get(name, run.get(CHECKS.get(name)))) for run in runs}
+            values[row] = ' / '.join(sorted(found))
+        equal = len(set(values.values())) <= 1
+        compared.append(dict(check=name, equal=equal, values=values))
     return compared
-
-
-def _texts(runs: Sequence[Mapping[str, Any]], key: str) -> str:
-    return ' / '.join(sorted({str(run[key]) for run in runs if run.get(key) is not None}))

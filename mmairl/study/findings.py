@@ -1,5 +1,6 @@
 """The effects of a study on one score, each with the facts that a reader needs to interpret it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,8 +45,7 @@ class Finding:
         cost: The compute of the row divided by that of its base row; 0 if unknown.
         published: The published effect; None unless the scores of both rows are published.
         printed_digits: The number of decimals of the published scores.
-        missing: Which seeds are missing, as text.
-        aliases: Effects that the rows of a design cannot separate from this effect.
+        remarks: Further remarks, such as missing seeds.
         digits: The number of decimals to show.
         group: The heading above the effects of one kind.
     """
@@ -56,8 +56,7 @@ class Finding:
     cost: float = 0.0
     published: float | None = None
     printed_digits: int = 1
-    missing: str = ''
-    aliases: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     digits: int = 1
     group: str = ''
 
@@ -133,11 +132,7 @@ class Finding:
             notes.append(f'exact test p = {self.effect.collapse_p:.3f}')
         if self.cost > COSTLIER:
             notes.append(f'compute × {self.cost:.2g}')
-        if self.missing:
-            notes.append(self.missing)
-        if self.aliases:
-            notes.append(f'not separable from {", ".join(self.aliases)}')
-        return notes
+        return [*notes, *self.remarks]
 
     @property
     def agreement(self) -> str:
@@ -216,13 +211,14 @@ class Findings:
 
     def _factor(self, effect: Effect, group: str) -> Finding:
         design = Design(self.study['design']['factors'], self.study['design']['rows'])
-        aliases = design.aliases(tuple(effect.name.split(' × ')))
-        checks = self.study['fairness']['before']
-        undeclared = dict.fromkeys(key for check in checks for key in check['undeclared'])
+        aliases = ', '.join(design.aliases(tuple(effect.name.split(' × '))))
+        undeclared = {
+            key for check in self.study['fairness']['before'] for key in check['undeclared']
+        }
         return Finding(
             effect,
-            undeclared=tuple(undeclared),
-            aliases=tuple(aliases),
+            undeclared=tuple(sorted(undeclared)),
+            remarks=(f'not separable from {aliases}',) if aliases else (),
             digits=self.digits,
             group=group,
         )
@@ -243,18 +239,17 @@ class Findings:
             cost=costs[0] / costs[1] if all(costs) else 0.0,
             published=round(numbers[0] - numbers[1], 6) if known else None,
             printed_digits=max(printed, default=1),
-            missing=f'{present} of {asked} seeds' if 0 < present < asked else '',
+            remarks=(f'{present} of {asked} seeds',) if 0 < present < asked else (),
             digits=self.digits,
         )
 
     @cached_property
     def published_key(self) -> str:
         """The key of the published score to show next to this score: itself, or the score with the most published pairs."""
-        counts: dict[str, int] = {}
+        counts = Counter()
         for row in self.study['rows']:
             base = self.rows.get(row['on'], {'published': {}})
-            for key in row['published'].keys() & base['published'].keys():
-                counts[key] = counts.get(key, 0) + 1
+            counts.update(row['published'].keys() & base['published'].keys())
         return self.key if self.key in counts else max(sorted(counts), key=counts.get, default='')
 
     @property

@@ -19,7 +19,6 @@ from mmairl.study.answer import (
     next_steps,
     problems,
     progress,
-    unfinished_runs,
 )
 from mmairl.study.effects import MARKS, EffectsView, effects_figure
 from mmairl.study.findings import Findings, all_findings
@@ -186,45 +185,22 @@ def _runs_summary(study: Record) -> str:
     first = next(all_findings(study), None)
     sizes = [detectable(one.effect, len(first.all)) for one in first.all] if first else []
     known = [size for size in sizes if size is not None]
-    if not known:
-        return f'{finished} of {asked} finished'
-    return f'{finished} of {asked} finished; the runs detect effects of {min(known):.1f} to {max(known):.1f} with 80 % power'
+    text = f'; with 80 % power, effects from {min(known):.1f} are detected' if known else ''
+    return f'{finished} of {asked} finished{text}'
 
 
 def _runs(study: Record) -> Table:
     metrics = study['metrics']
-    columns = ['run', 'state', *(metric['label'] for metric in metrics)]
-    columns += [
-        'feature spread',
-        'feature rank',
-        'training',
-        'images seen',
-        'commit',
-        'hardware',
-        'folder',
-    ]
-    errors = {(name, seed): error for name, seed, _, error in unfinished_runs(study)}
+    columns = ['run', 'state', *(metric['label'] for metric in metrics), 'spread', 'rank']
+    columns += ['training', 'commit', 'hardware', 'folder']
     rows = []
     for row in study['rows']:
         for run in row['runs']:
-            error = errors.get((row['name'], run['seed']), '')
             state = 'collapsed' if run.get('collapsed') else run['state']
-            rows.append(
-                [
-                    f'{row["name"]}, seed {run["seed"]}',
-                    f'{state}: {error}' if error else state,
-                    *(run['scores'].get(metric['key']) for metric in metrics),
-                    _number(run.get('spread'), '.3f'),
-                    _number(run.get('rank'), '.1f'),
-                    duration(run['seconds']) if run.get('seconds') else None,
-                    _number(run.get('images_seen'), ','),
-                    run.get('commit') or None,
-                    run.get('hardware') or None,
-                    Markup('<a href="./{0}">{0}</a>').format(run['folder']),
-                ]
-            )
-    return Table(columns, rows)
-
-
-def _number(value: float | None, form: str) -> str | None:
-    return None if value is None else format(value, form)
+            scores = [run['scores'].get(metric['key']) for metric in metrics]
+            facts = [run.get(key) for key in ('spread', 'rank', 'commit', 'hardware')]
+            facts.insert(2, duration(run['seconds']) if run.get('seconds') else None)
+            folder = Markup('<a href="./{0}">{0}</a>').format(run['folder'])
+            text = f'{state} {run.get("error", "")}'.strip()
+            rows.append([f'{row["name"]}, seed {run["seed"]}', text, *scores, *facts, folder])
+    return Table(columns, rows, digits=2)

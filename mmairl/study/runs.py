@@ -21,13 +21,12 @@ from mmairl.config import config_text, flat
 from mmairl.errors import UserError
 from mmairl.evaluation.sources import key_of, outside_sources
 from mmairl.io import read_json, read_text, read_yaml, write_json, write_text
-from mmairl.study.fairness import MODELS, Prepared, given_file
-from mmairl.study.study import Row, Untrained
+from mmairl.study.fairness import MODELS, Prepared, file_stamp, given_file
+from mmairl.study.study import Row
 from mmairl.study.tasks import is_measured
 
 CONFIG, REQUEST, TRAINED, FAILED = 'config.yaml', 'run.json', 'trained.json', 'failed.txt'
 SOURCE = 'the source of '  # the keys of modules in a fingerprint begin with these words
-LOG_TAIL = 5000  # the number of bytes at the end of a log that are searched for its last line
 NAMED = 4  # an error lists at most this many changed keys
 
 
@@ -35,24 +34,20 @@ class Request(Struct, frozen=True):
     """run.json: what the worker of a run must train and measure.
 
     Args:
-        seed: The seed of training.
+        fingerprint: Everything that the weights and scores depend on, apart from the package itself; see `fingerprint_of`.
         tasks: The tasks that measure the run.
-        fingerprint: Everything that the weights and scores depend on, apart from the package itself; see `fingerprint`.
-        untrained: The kind of an untrained row.
         folders: The folders of the runs whose weights this run uses, by role (`row` and `anchor`).
-        at: The part of the training of `row` after which its weights are taken.
-        constant: The factor of NormRescale.
         file: The path of an external checkpoint.
     """
 
-    seed: int
+    fingerprint: dict[str, Any]
     tasks: tuple[str, ...] = ()
-    fingerprint: dict[str, Any] = {}
-    untrained: Untrained | None = None
     folders: dict[str, str] = {}
-    at: str | None = None
-    constant: float | None = None
     file: str = ''
+
+    @property
+    def untrained(self) -> str | None:
+        return self.fingerprint.get('untrained')
 
     @property
     def trains(self) -> bool:
@@ -180,11 +175,8 @@ class Run:
 
     def _last_line(self) -> str:
         log = self.folder / 'log.txt'
-        if not log.is_file():
-            return ''
-        with log.open('rb') as file:
-            file.seek(max(0, log.stat().st_size - LOG_TAIL))
-            return file.read().decode(errors='replace').strip().rpartition('\n')[2]
+        text = log.read_text(errors='replace') if log.is_file() else ''
+        return text.strip().rpartition('\n')[2]
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -225,29 +217,25 @@ def _run(prepared: Prepared, row: Row, seed: int, needs: Mapping[str, Run]) -> R
         cfg.merge_from_dict(options)
     source = row.source
     file = given_file(row, seed) if row.files else ''
-    kept = dict(
-        seed=seed,
-        tasks=tuple(task for task in prepared.tasks if is_measured(row, task)),
-        untrained=row.untrained,
-        folders={role: str(run.folder.absolute()) for role, run in needs.items()},
-        at=source.at if source else None,
-        constant=source.rescale.constant if source and source.rescale else None,
-        file=file,
-    )
     settings = dict(
         seed=seed,
         untrained=row.untrained,
-        at=kept['at'],
-        constant=kept['constant'],
-        file=prepared.models[file][2] if file else None,
+        at=source and source.at,
+        constant=source and source.rescale and source.rescale.constant,
+        file=file and prepared.models[file_stamp(file)],
+        **{role: key_of(run.request.fingerprint) for role, run in needs.items()},
     )
-    settings |= {role: key_of(run.request.fingerprint) for role, run in needs.items()}
-    request = Request(**kept, fingerprint=fingerprint(cfg, settings))
+    request = Request(
+        fingerprint_of(cfg, settings),
+        tuple(task for task in prepared.tasks if is_measured(row, task)),
+        {role: str(run.folder.absolute()) for role, run in needs.items()},
+        file,
+    )
     folder = prepared.out / 'runs' / row.slug / f'seed_{seed}'
     return Run(row, seed, folder, request, cfg, tuple(needs.values()))
 
 
-def fingerprint(cfg: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+def fingerprint_of(cfg: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that the weights and scores of a run depend on, apart from the package itself.
 
     It has the digest of the config, the seed and the source of the weights, and the digest of each module that the config
@@ -255,8 +243,8 @@ def fingerprint(cfg: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     values = cfg.to_dict()
     values.pop('assumptions', None)
-    known = {key: value for key, value in settings.items() if value is not None}
     text = json.dumps(values, sort_keys=True, default=str)
+    known = {key: value for key, value in settings.items() if value not in (None, '')}
     return {'config': key_of(text), **known, **sources_of(cfg)}
 
 

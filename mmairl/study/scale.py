@@ -1,6 +1,7 @@
 """Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -255,12 +256,11 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)
 
 
-def description(scale: Scale, configs: dict[str, Config]) -> str:
+def description(scale: Scale, configs: Iterable[Config]) -> str:
     """Return what a study trains on: the networks and the data that its configs name, and the scale's own text."""
-    networks = dict.fromkeys(_network_name(cfg.model.backbone) for cfg in configs.values())
-    data = dict.fromkeys(_data_name(cfg) for cfg in configs.values())
-    places = scale.text or ', '.join(filter(None, data)) or 'no training data'
-    return f'{", ".join(networks)} on {places}'
+    names = [(_network_name(cfg.model.backbone), _data_name(cfg)) for cfg in configs]
+    networks, data = (', '.join(dict.fromkeys(column)) for column in zip(*names))
+    return f'{networks} on {scale.text or data}'
 
 
 def _network_name(backbone: dict) -> str:
@@ -275,9 +275,7 @@ def _network_name(backbone: dict) -> str:
 
 def _data_name(cfg: Config) -> str:
     loader = cfg.get('train_dataloader')
-    dataset = innermost(loader.dataset) if loader else cfg.get('evaluation', {}).get('test')
-    if not dataset:
-        return ''
-    count = dataset.get('count')
-    place = dataset.get('root') or dataset.get('data_root') or (count and f'{count} images') or ''
+    tested = cfg.get('evaluation', {}).get('test', {'type': 'unknown data'})
+    dataset = innermost(loader.dataset) if loader else tested
+    place = dataset.get('root') or dataset.get('data_root') or dataset.get('count', '')
     return f'{dataset["type"]} {place}'.strip()

@@ -1,19 +1,18 @@
-"""Submit a study's runs as Slurm job arrays, or print plain commands for any other scheduler.
+"""Submit a study's runs as Slurm job arrays.
 
 The options of the jobs come from a script with the cluster's own `#SBATCH` lines, such as the one that its users already have.
 Each task of an array completes one run. If it is stopped, it is requeued and resumes.
 """
 
 import os
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmairl.errors import UserError
 from mmairl.io import read_text, write_text
-from mmairl.study.pool import LAST_WORDS, Say, commands
+from mmairl.study.pool import LAST_WORDS, Say
 from mmairl.study.runs import Run, unfinished
 
 # The largest number of runs in one job array. Slurm's default MaxArraySize of 1001 allows this number.
@@ -30,14 +29,6 @@ QUEUED = (
     'REQUEUE_HOLD',
     'STOPPED',
 )
-
-
-def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
-    """Yield a line for each unfinished run: its name, the unfinished runs that it needs, and its shell command."""
-    for run in unfinished(runs):
-        needs = ','.join(other.name for other in run.needs if not other.done) or '-'
-        steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
-        yield f'{run.name}\t{needs}\t{" && ".join(steps)}'
 
 
 def submit(runs: Sequence[Run], header: Path, out: Path, say: Say = print) -> None:
@@ -58,21 +49,15 @@ def submit(runs: Sequence[Run], header: Path, out: Path, say: Say = print) -> No
     script = write_text(out / 'jobs' / 'job.sh', text + JOB.read_text())
     queued = queued_runs(out)
     waiting = [run for run in unfinished(runs) if str(run.folder.absolute()) not in queued]
-    total = len(waiting)
+    say(f'{len(queued)} runs are in the queue, and {len(waiting)} will be submitted')
     jobs = sorted({job for job, _ in queued.values()})
     while waiting:
-        ready = [run for run in waiting if not set(run.needs) & set(waiting)]
+        # The runs that can start first, and then the runs that use their weights.
+        ready = [run for run in waiting if not set(run.needs) & set(waiting)][:PORTION]
         waiting = [run for run in waiting if run not in ready]
-        before = list(jobs)
-        for first in range(0, len(ready), PORTION):
-            portion = ready[first : first + PORTION]
-            dependent = any(not need.done for run in portion for need in run.needs)
-            number = _submit_array(portion, before if dependent else (), script, out)
-            jobs.append(number)
-            say(f'job {number}: submitted {len(portion)} runs')
-    say(
-        f'{len(queued)} runs were in the queue, and {total} were submitted; use --status to follow them'
-    )
+        dependent = any(not need.done for run in ready for need in run.needs)
+        jobs.append(_submit_array(ready, jobs if dependent else (), script, out))
+        say(f'job {jobs[-1]}: submitted {len(ready)} runs')
 
 
 def _submit_array(runs: Sequence[Run], after: Sequence[str], script: Path, out: Path) -> str:

@@ -6,7 +6,7 @@ row is trained from several seeds, which gives one run per seed, and every run i
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -253,11 +253,8 @@ def catalogue(folder: Path) -> str:
     """Return a Markdown table of the studies in a folder: titles, places in the papers, and configs of the rows."""
     lines = ['| study | place in the papers | configs of the rows |', '|---|---|---|']
     for study in map(read_study, sorted(folder.glob('[!_]*.yaml'))):
-        configs = dict.fromkeys(Path(row.config).stem for row in study.rows)
-        lines.append(_line(study, configs))
+        configs = dict.fromkeys(f'`{Path(row.config).stem}`' for row in study.rows)
+        lines.append(
+            f'| `{study.name}.yaml`: {study.title} | {study.paper} | {", ".join(configs)} |'
+        )
     return '\n'.join(lines) + '\n'
-
-
-def _line(study: Study, configs: Sequence[str]) -> str:
-    rows = ', '.join(f'`{name}`' for name in configs)
-    return f'| `{study.name}.yaml`: {study.title} | {study.paper} | {rows} |'

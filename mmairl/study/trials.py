@@ -1,7 +1,7 @@
 """Run the trials that tune the rows of a study, and choose the best trial of each row in each search."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from mmairl.evaluation.sets import held_out, require_apart
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared
-from mmairl.study.runs import Measured, lay_out, plan_runs
+from mmairl.study.runs import Measured, Run, lay_out, plan_runs
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import metric_of
 from mmairl.study.tune import FIRST_SEED, best_trial, trial_counts, trial_options
@@ -59,30 +59,23 @@ def with_chosen_options(prepared: Prepared) -> Prepared:
     tuned: dict[str, dict[int, Mapping[str, Any]]] = {}
     ended = []
     for search in prepared.study.seeds:
-        trials = trial_study(prepared, search)
-        runs = plan_runs(trials)
-        if all(run.state()[0] in ('done', 'failed') for run in runs):
-            ended.append(search)
-            for name, options in _choose(prepared, runs).items():
-                tuned.setdefault(name, {})[search] = options
+        runs = plan_runs(trial_study(prepared, search))
+        if any(run.state()[0] not in ('done', 'failed') for run in runs):
+            continue
+        ended.append(search)
+        trials: dict[str, list[Run]] = {}
+        for run in runs:
+            trials.setdefault(run.row.name.rpartition(', trial ')[0], []).append(run)
+        for name, tried in trials.items():
+            tuned.setdefault(name, {})[search] = _best(tried, prepared.study.tune.criterion)
     write_json(prepared.out / 'tuned.json', tuned)
-    study = structs.replace(prepared.study, seeds=tuple(ended))
-    return replace(prepared, study=study, tuned=tuned)
+    return replace(prepared, study=structs.replace(prepared.study, seeds=tuple(ended)), tuned=tuned)
 
 
-def _choose(prepared: Prepared, runs: list) -> dict[str, Mapping[str, Any]]:
-    """Return the options of the best trial of each row."""
-    task = prepared.study.tune.criterion
-    higher_is_better = not metric_of(task, task)['lower_is_better']
-    by_row: dict[str, dict] = {}
-    for run in runs:
-        by_row.setdefault(run.row.name.rpartition(', trial ')[0], {})[run] = None
-        if run.done:
-            scores = read_json(run.folder / f'{task}.json', Measured).scores
-            by_row[run.row.name.rpartition(', trial ')[0]][run] = next(iter(scores.values()))
-    chosen = {}
-    for name, scores in by_row.items():
-        trials = list(scores)
-        best = best_trial(dict(enumerate(scores.values())), higher_is_better)
-        chosen[name] = trials[best].row.options
-    return chosen
+def _best(trials: Sequence[Run], task: str) -> Mapping[str, Any]:
+    """Return the options of the best trial of a row."""
+    scores: dict[int, float | None] = {}
+    for number, run in enumerate(trials):
+        path = run.folder / f'{task}.json'
+        scores[number] = next(iter(read_json(path, Measured).scores.values())) if run.done else None
+    return trials[best_trial(scores, not metric_of(task, task)['lower_is_better'])].row.options

@@ -27,22 +27,16 @@ FIXED = ('train_cfg', 'total_batch_size', 'train_dataloader', 'evaluation', 'rec
 
 
 class Range(Declared, frozen=True):
-    """The values of a tuned key: the row's own value times a factor in a range, on a log scale, or listed values.
+    """The values of a tuned key: the row's own value times a factor between the ends of `times`, on a log scale.
 
     With `complement`, the factor multiplies 1 - value, which suits a momentum such as 0.996.
     """
 
-    times: Annotated[tuple[float | str, ...], Meta(min_length=2, max_length=2)] | None = None
-    values: Annotated[tuple[Any, ...], Meta(min_length=2)] | None = None
+    times: Annotated[tuple[float | str, ...], Meta(min_length=2, max_length=2)]
     complement: bool = False
 
     def __post_init__(self) -> None:
-        if (self.times is None) == (self.values is None):
-            raise UserError(
-                'tune.keys: a key requires exactly one of `times` and `values`; set, for example, {times: [1/8, 8]}',
-                code='times-or-values',
-            )
-        if self.times and not 0 < self.factor(0) < self.factor(1):
+        if not 0 < self.factor(0) < self.factor(1):
             raise UserError(
                 f'tune.keys: `times` must be two positive factors, the smaller one first ({list(self.times)}); correct them',
                 code='empty-range',
@@ -55,8 +49,6 @@ class Range(Declared, frozen=True):
 
     def at(self, place: float, own: Any) -> Any:
         """Return the value at a position, given the row's own value."""
-        if self.values:
-            return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
         if self.complement:
             return 1 - (1 - own) * self.factor(place)
         value = own * self.factor(place)
@@ -121,7 +113,7 @@ def _value(key: str, values: Range, place: float, own: Any) -> Any:
         return values.at(place, own)
     except TypeError:
         raise UserError(
-            f"tune.keys: the factors of {key} cannot be applied to the row's own value ({own!r}); list `values` instead",
+            f"tune.keys: the factors of {key} cannot be applied to the row's own value ({own!r}); remove the key",
             code='range-does-not-fit',
         ) from None
 

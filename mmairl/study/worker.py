@@ -138,7 +138,7 @@ def require_same_sources(cfg: Config, request: Request, folder: Path) -> None:
 def train_row(cfg: Config, request: Request, folder: Path, launcher: str) -> None:
     """Train a run from its seed, and write trained.json."""
     cfg.work_dir = str(folder)
-    cfg.setdefault('randomness', {})['seed'] = request.seed
+    cfg.setdefault('randomness', {})['seed'] = request.fingerprint['seed']
     cfg.resume = 'auto'
     recorder = RecordStart(folder / 'start.json')
     runner = train(cfg, launcher, hooks=[recorder])
@@ -162,7 +162,7 @@ def create_weights(cfg: Config, request: Request, folder: Path) -> None:
     path = folder / 'derived.pth'
     write_backbone(backbone, path, 'mmairl')
     facts = structs.asdict(source) if source else {}
-    if request.at:  # The checkpoint is from before the end of the other run.
+    if 'at' in request.fingerprint:  # The checkpoint is from before the end of the other run.
         facts |= dict(steps=None, images_seen=None)
     facts |= dict(
         checkpoint=path.name, fingerprint=request.fingerprint, seconds=0.0, device_seconds=0.0
@@ -173,7 +173,10 @@ def create_weights(cfg: Config, request: Request, folder: Path) -> None:
 def software() -> dict:
     """Return the package's commit, the digest of its sources, the versions of other packages, and the hardware."""
     return dict(
-        commit=commit(), source=package_source(), versions=versions(PACKAGES), hardware=hardware()
+        commit=commit(),
+        source=package_source(),
+        versions=versions(PACKAGES),
+        hardware=torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
     )
 
 
@@ -185,12 +188,6 @@ def commit() -> str:
     except OSError:
         return ''
     return done.stdout.strip()
-
-
-def hardware() -> str:
-    if torch.cuda.is_available():
-        return f'{get_world_size()} x {torch.cuda.get_device_name()}'
-    return f'CPU ({platform.machine()}), {get_world_size()} process(es) of {torch.get_num_threads()} thread(s)'
 
 
 def measure(task: str, folder: Path, request: Request, launcher: str) -> None:

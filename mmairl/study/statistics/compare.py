@@ -21,7 +21,6 @@ from mmairl.study.statistics.contrasts import (
     Scores,
     contrast,
     decide,
-    fisher,
     with_error,
 )
 from mmairl.study.statistics.designs import Design, Term, title
@@ -124,7 +123,8 @@ def factor_effects(
 
     Each of the two groups is a family of its own. A main effect is the mean change of the score from the first level of a
     factor to its second level, over all rows. An interaction of two factors is half the difference between the effects of one
-    factor at the two levels of the other factor. All seeds that every row has are used, so the data are balanced.
+    factor at the two levels of the other factor. All seeds that every row has are used, so the data are balanced. If a run
+    collapsed, no effect is tested.
 
     Args:
         study: The record of a study with a design.
@@ -134,37 +134,16 @@ def factor_effects(
     """
     design = Design(study['design']['factors'], study['design']['rows'])
     scores = scores_by_row(study, key)
-    fallen = {row: seeds & set(scores[row]) for row, seeds in collapsed_seeds(study).items()}
-    fallen = {row: fallen[row] for row in design.rows}
+    fallen = sum(len(seeds) for row, seeds in collapsed_seeds(study).items() if row in design.rows)
     paired = are_paired(study, list(design.rows), key)
     families = []
     for terms in (design.main, design.interactions):
-        if any(fallen.values()):
-            effects = _collapses(design, terms, scores, fallen)
-        else:
-            effects = _estimates(design, terms, scores, paired, level)
+        effects = _estimates(design, terms, scores, paired, level)
+        if fallen:
+            reason = dict(collapsed=(fallen, 0), verdict=COLLAPSED)
+            effects = (Effect(name=title(term), **reason) for term in terms)
         families.append(decide(effects, margin, level))
     return tuple(families)
-
-
-def _collapses(
-    design: Design, terms: Sequence[Term], scores: Scores, fallen: Mapping[str, set[int]]
-) -> Iterator[Effect]:
-    """Yield effects that state how many runs collapsed at the two levels of each factor. Their means are not tested."""
-    for term in terms:
-        counts = {}
-        for level in (1, -1):
-            rows = [row for row, sign in design.signs(term).items() if sign == level]
-            counts[level] = (
-                sum(len(fallen[row]) for row in rows),
-                sum(len(scores[row]) for row in rows),
-            )
-        yield Effect(
-            name=title(term),
-            collapsed=(counts[1][0], counts[-1][0]),
-            collapse_p=fisher(*counts[1], *counts[-1]),
-            verdict=COLLAPSED,
-        )
 
 
 def _estimates(

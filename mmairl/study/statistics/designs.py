@@ -14,7 +14,6 @@ from typing import Any
 
 # An effect is named by its factors: one factor for a main effect, two factors for an interaction.
 Term = tuple[str, ...]
-ROMAN = ('', 'I', 'II', 'III', 'IV', 'V', 'VI', 'VII', 'VIII', 'IX', 'X')
 
 
 @dataclass(frozen=True)
@@ -75,21 +74,11 @@ class Design:
         return separable
 
     @property
-    def resolution(self) -> int | None:
-        """The smallest number of factors whose product is the same in all rows; None in a full factorial."""
-        for count in range(1, len(self.factors) + 1):
-            if any(self.alias(term, ()) for term in combinations(self.factors, count)):
-                return count
-        return None
-
-    @property
     def words(self) -> str:
         """A description of the design for the plan and the study page."""
         possible = 2 ** len(self.factors)
-        if len(self.rows) == possible:
-            return f'all {possible} combinations of {len(self.factors)} factors'
-        words = f'{len(self.rows)} of {possible} combinations of {len(self.factors)} factors'
-        return words if self.resolution is None else f'{words}, resolution {ROMAN[self.resolution]}'
+        count = 'all' if len(self.rows) == possible else f'{len(self.rows)} of'
+        return f'{count} {possible} combinations of {len(self.factors)} factors'
 
 
 def title(term: Term) -> str:

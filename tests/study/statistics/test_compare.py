@@ -110,9 +110,6 @@ def test_one_seed_has_no_verdict():
 
 
 def test_collapsed_runs_leave_factors_untested():
-    scores = [[30, 31, 32]] * 4
-    study = crossed(scores, **{'3': dict(collapsed={0, 1, 2})})
+    study = crossed([[30, 31, 32]] * 4, **{'3': dict(collapsed={0, 1, 2})})
     (a, _), _ = factor_effects(study, 'knn', 1.0)
-    expected = scipy.stats.fisher_exact([[3, 3], [0, 6]]).pvalue
     assert (a.verdict, a.estimate, a.collapsed) == (COLLAPSED, None, (3, 0))
-    assert a.collapse_p == pytest.approx(expected)

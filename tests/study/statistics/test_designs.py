@@ -1,5 +1,7 @@
 """Fractions of factorial designs, and the effects that they can separate."""
 
+from itertools import combinations
+
 import pytest
 
 from mmairl.study.statistics.designs import Design, fraction_rows
@@ -13,7 +15,9 @@ def design(factors, halvings):
 @pytest.mark.parametrize('factors, halvings, resolution', [(3, 1, 3), (4, 1, 4), (5, 1, 5), (5, 2, 3), (7, 3, 4)])
 def test_best_fractions_have_the_tabulated_resolution(factors, halvings, resolution):
     """Box, Hunter and Hunter, Table 6.22."""
-    assert design(factors, halvings).resolution == resolution
+    half = design(factors, halvings)
+    confounded = min(n for n in range(1, 8) if any(half.alias(t, ()) for t in combinations(half.factors, n)))
+    assert confounded == resolution
 
 
 def test_fraction_has_each_level_in_half_of_the_rows():
@@ -31,4 +35,4 @@ def test_resolution_four_confounds_pairs_of_interactions():
 
 def test_full_factorial_separates_all_effects():
     full = Design('ab', {'1': (0, 0), '2': (0, 1), '3': (1, 0), '4': (1, 1)})
-    assert full.resolution is None and full.words == 'all 4 combinations of 2 factors'
+    assert full.aliases(('a',)) == [] and full.words == 'all 4 combinations of 2 factors'
