@@ -19,7 +19,7 @@ from mmengine.fileio import register_handler
 from mmengine.fileio.handlers import YamlHandler
 
 from mmairl.errors import UserError, closest, explained
-from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
+from mmairl.io import NUMBER, TUPLE, PlainLoader
 
 PREFIX = 'mmairl::'
 PACKAGE = Path(__file__).resolve().parent
@@ -99,11 +99,6 @@ def resolve_names_in_bases() -> None:
     Config._get_cfg_path = staticmethod(resolve)
 
 
-def read_plain_yaml() -> None:
-    """Make mmengine read YAML files (configs and annotations) with PlainLoader."""
-    register_handler(['yml', 'yaml'])(PlainYaml)
-
-
 def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
     """Load a config, and merge the options of `--cfg-options` into it.
 
@@ -126,7 +121,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
             code='unknown-config-type',
         )
     resolve_names_in_bases()
-    read_plain_yaml()
+    register_handler(['yml', 'yaml'])(PlainYaml)
     for folder in (path.resolve().parent, home()):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
@@ -165,11 +160,6 @@ def override(cfg: Config, options: Mapping[str, Any], path: str | Path) -> None:
                 f"{path}: unknown key '{name}'{closest(name, KNOWN)}",
                 code='unknown-key',
             )
-
-
-def write_config(cfg: Config, path: str | Path) -> None:
-    """Write a complete config, with its bases and options merged, to a YAML file."""
-    write_text(path, config_text(cfg))
 
 
 def config_text(cfg: Config) -> str:

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import platform
 import tempfile
 from glob import glob
 from pathlib import Path
@@ -20,16 +19,6 @@ def cores() -> int:
     if task.isdigit():
         limit = min(limit, int(task))
     return max(1, limit)
-
-
-def processor() -> str:
-    """Return the name of the CPU, such as 'AMD EPYC 7763 64-Core Processor'; '' if it is unknown."""
-    try:
-        lines = Path('/proc/cpuinfo').read_text('utf-8', 'replace').splitlines()
-    except OSError:  # only Linux has /proc/cpuinfo
-        return platform.processor()
-    names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
-    return names[0] if names else platform.processor()
 
 
 def cache() -> Path:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -29,10 +29,6 @@ NUMBER = (
     list('-+0123456789'),
 )
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class UnreadableFile(UserError):
-    """An error for a file that is missing, cannot be read or is not in its format."""
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,11 +86,6 @@ def replacing(path: str | Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def appending(path: str | Path) -> IO[str]:
-    """Open a text file for reading and appending. Unlike `replacing`, this changes the file in place."""
-    return open(path, 'a+', encoding='utf-8')
-
-
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file atomically and return its path."""
     with replacing(path) as temporary:
@@ -131,20 +122,14 @@ def read_text(path: str | Path, encoding: str = 'utf-8') -> str:
     """Return the content of a text file, with every line end as ``\\n``.
 
     Raises:
-        UnreadableFile: If the file cannot be read, or if it is not text in the given encoding.
+        UserError: If the file cannot be read, or if it is not text in the given encoding.
     """
     try:
         return Path(path).read_text(encoding)
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(
-            f'{path}: not text in UTF-8 ({error.reason} at byte {error.start}); save it in UTF-8',
-            code='not-text',
-        ) from error
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UnreadableFile(f'{path}: no such file; check the path', code='no-file') from error
-    except OSError as error:
-        raise UnreadableFile(
-            f'{path}: cannot be read ({error.strerror}); check the path and its permissions',
+    except (OSError, UnicodeDecodeError) as error:
+        reason = 'no such file' if isinstance(error, FileNotFoundError) else error
+        raise UserError(
+            f'{path}: cannot be read as text ({reason}); check the path and the file',
             code='unreadable-file',
         ) from error
 
@@ -155,7 +140,7 @@ def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any
         return parse(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = ' '.join(str(error).split())[:200]
-        raise UnreadableFile(
+        raise UserError(
             f'{path}: not a complete {language} file ({type(error).__name__}: {reason}); correct the file, or write it again',
             code=f'not-{language.lower()}',
         ) from error
@@ -166,26 +151,18 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
 
     >>> typed({'a': [1, 'b']}, dict[str, tuple[int, ...]], 'FILE')
     Traceback (most recent call last):
-    mmairl.errors.UserError: FILE: [...][1]: expected `int`, got `str`
+    mmairl.errors.UserError: FILE: [...][1]: Expected `int`, got `str`
     """
     try:
         return msgspec.convert(content, kind, strict=strict)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(' - at ')
-        message = message[0].lower() + message[1:]
-        place = place.strip('`').lstrip('$').lstrip('.')
         unknown = message.partition('unknown field `')[2].rstrip('`')
-        fields = {
-            name
-            for declared in Declared.__subclasses__()
-            for name in declared.__struct_encode_fields__
-        }
-        # If a `__post_init__` raised a UserError, msgspec states it as the cause. The code of the UserError is more specific
-        # than 'wrong-content'.
-        code = getattr(error.__cause__, 'code', '') or 'wrong-content'
+        known = {name for kind in Declared.__subclasses__() for name in kind.__struct_fields__}
+        # If a `__post_init__` raised a UserError, msgspec states it as the cause, and its code is more specific.
         raise UserError(
-            f'{path}: {place and place + ": "}{message}{closest(unknown, fields - {unknown})}',
-            code=code,
+            f'{path}: {place.strip("`$.")}: {message}{closest(unknown, known)}',
+            code=getattr(error.__cause__, 'code', '') or 'wrong-content',
         ) from error
 
 
@@ -198,19 +175,15 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
         raise
     # Catch every exception, because torch's writer wraps the error of the operating system in a RuntimeError.
     except Exception as error:
-        cause = next((link for link in chain(error) if isinstance(link, OSError)), None)
-        if cause is not None and cause.errno in FULL:
-            raise UserError(
-                f'{path}: the disk is full, so the file was not written, and any earlier version is kept; free space and run '
-                'the command again (a training run with --resume)',
-                code='disk-full',
-            ) from error
-        if isinstance(cause, PermissionError) or getattr(cause, 'errno', None) == errno.EROFS:
-            raise UserError(
-                f'{path}: cannot be written ({cause.strerror}); check the folder and its permissions',
-                code='cannot-write',
-            ) from error
-        raise
+        number = next((link.errno for link in chain(error) if isinstance(link, OSError)), None)
+        if number not in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        advice = 'free space' if number in FULL else 'check the folder and its permissions'
+        raise UserError(
+            f'{path}: cannot be written ({os.strerror(number)}), and any earlier version is kept; {advice}, and run the '
+            'command again (a training run with --resume)',
+            code='disk-full' if number in FULL else 'cannot-write',
+        ) from error
 
 
 class BackgroundWriter:

@@ -12,7 +12,6 @@ from mmengine import registry as parent
 from mmairl.errors import UserError, building, closest
 
 PACKAGE = Path(__file__).parent
-OWN_CLASS = "to use a class of your own, set custom_imports=dict(imports='MODULE') in the config"
 
 
 class Registry(parent.Registry):
@@ -28,20 +27,20 @@ class Registry(parent.Registry):
         super().__init__(root.name, parent=root, scope='mmairl', locations=modules)
 
     def build(self, cfg: dict, *args: Any, **kwargs: Any) -> Any:
-        kind = cfg.get('type', 'a part')
-        name = kind if isinstance(kind, str) else getattr(kind, '__name__', str(kind))
-        if isinstance(kind, str) and '.' not in kind and '_scope_' not in cfg and 'type' in cfg:
-            self.require(kind)
-        with building(name):
-            return super().build(cfg, *args, **kwargs)
-
-    def require(self, name: str) -> None:
-        """Raise unless a class of this name is registered."""
-        if self.get(name) is None:
+        kind = cfg.get('type')
+        if (
+            isinstance(kind, str)
+            and '.' not in kind
+            and '_scope_' not in cfg
+            and not self.get(kind)
+        ):
             raise UserError(
-                f"{self.name}: no class of this name is registered ('{name}'){closest(name, self.names())}; {OWN_CLASS}",
+                f"{self.name}: no class of this name is registered ('{kind}'){closest(kind, self.names())}; to use a class of "
+                "your own, set custom_imports=dict(imports='MODULE') in the config",
                 code='unknown-class',
             )
+        with building(getattr(kind, '__name__', str(kind))):
+            return super().build(cfg, *args, **kwargs)
 
     def names(self) -> list[str]:
         """Return the names of all classes that are registered here or in mmengine."""

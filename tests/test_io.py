@@ -84,8 +84,8 @@ class Whole(Declared):
     [
         ('{"parts": ', 'not-json', ''),
         ('[' * 100_000, 'not-json', ''),
-        ('\xff', 'not-text', ''),
-        (None, 'no-file', ''),
+        ('\xff', 'unreadable-file', ''),
+        (None, 'unreadable-file', ''),
         ('[]', 'wrong-content', ''),
         ('{"parts": [{"name": "a"}, {"name": "b", "sizes": "c"}]}', 'wrong-content', 'parts.1..sizes'),
         ('{"parts": [{"name": "a", "size": []}]}', 'wrong-content', "did you mean 'sizes'"),

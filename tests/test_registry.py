@@ -15,9 +15,12 @@ REGISTRIES = {name: value for name, value in vars(registry).items() if isinstanc
 
 
 def registered() -> set[tuple[str, str]]:
-    """Return the registry and the class of each `register_module` decorator in the package."""
+    """Return the registry and the class of each `register_module` decorator in the package.
+
+    Configs of detectors list the modules of `transfer` in `custom_imports`.
+    """
     found = set()
-    for path in PACKAGE.rglob('*.py'):
+    for path in set(PACKAGE.rglob('*.py')) - set(PACKAGE.glob('transfer/*.py')):
         for node in ast.walk(ast.parse(path.read_text())):
             for call in getattr(node, 'decorator_list', []):
                 if isinstance(call, ast.Call) and getattr(call.func, 'attr', '') == 'register_module':

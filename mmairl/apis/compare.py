@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from mmairl.apis.evaluate import labeled_config
-from mmairl.config import write_config
+from mmairl.config import config_text
 from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.metrics import unpacked
 from mmairl.hardware import cores
-from mmairl.io import read_json, write_json
+from mmairl.io import read_json, write_json, write_text
 from mmairl.study.collect import collect
 from mmairl.study.fairness import prepare
 from mmairl.study.page import score_table, write_results
@@ -105,7 +105,7 @@ def compare(
     question = 'Which recipe scores higher on the same tasks and the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     for row in rows:
-        write_config(configs[row.name], Path(row.config))
+        write_text(row.config, config_text(configs[row.name]))
     prepared = prepare(study, Scale(), tasks, out)
     runs = lay_out(prepared)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)

@@ -20,7 +20,7 @@ from mmairl.engine.speed import set_fast_keys
 from mmairl.engine.strategy import strategy_of
 from mmairl.errors import UserError
 from mmairl.hardware import cores, keep_freed_memory
-from mmairl.io import appending, explained_disk_errors
+from mmairl.io import explained_disk_errors
 from mmairl.registry import OPTIM_WRAPPERS
 
 # If a run waits longer than this number of seconds for a batch, it ends with an error.
@@ -139,7 +139,7 @@ def lock(folder: str) -> IO[str] | None:
     path = Path(folder) / '.lock'
     with explained_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = appending(path)
+        file = path.open('a+')
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -13,7 +13,7 @@ import torch
 
 from mmairl.errors import UserError
 from mmairl.hardware import cores
-from mmairl.io import appending, write_text
+from mmairl.io import write_text
 from mmairl.signals import AGAIN, SIGNALS, start, stop
 from mmairl.study.runs import FAILED, Run, unfinished
 from mmairl.study.tasks import is_local
@@ -144,7 +144,7 @@ class ActiveRun:
         self._start_next()
 
     def _start_next(self) -> None:
-        with appending(self.log) as log:
+        with self.log.open('a+') as log:
             self.process = start(self.remaining.pop(0), self.share, stdout=log, stderr=log)
 
     def poll(self) -> int | None:

@@ -14,7 +14,7 @@ from harness.compare import different_runs
 from harness.errors import raises_code
 from mmengine.hooks import Hook
 
-from mmairl.config import write_config
+from mmairl.config import config_text
 from mmairl.engine import run
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError
@@ -89,7 +89,7 @@ def test_resume_after_kills_is_exact(tmp_path):
     cfg = script.config('workers', str(tmp_path / 'whole'), every=2)
     whole = script.run(script.config('workers', str(tmp_path / 'whole'), every=2))
     cfg.resume = False
-    write_config(cfg, tmp_path / 'config.yaml')
+    (tmp_path / 'config.yaml').write_text(config_text(cfg))
     program = 'import harness.resume, runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name="__main__")'
     words = ['tools/train.py', str(tmp_path / 'config.yaml'), '--work-dir', str(tmp_path / 'killed'), '--resume']
     environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
