@@ -160,21 +160,3 @@ def network_cka(
         selected = [features[stage] for features in by_network]
         similarity.update(selected, selected)
     return similarity.value()
-
-
-@torch.inference_mode()
-def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> float:
-    """Return the CKA of the pooled features of two networks over all images at once.
-
-    It is computed from the biased estimate of HSIC, as in Kornblith et al.
-    """
-    rows_a = []
-    rows_b = []
-    for images in batches:
-        rows_a.append(pooled(a(images)).double().cpu())
-        rows_b.append(pooled(b(images)).double().cpu())
-    x = _centered(torch.cat(rows_a))
-    y = _centered(torch.cat(rows_b))
-    cross = (x.T @ y).norm() ** 2
-    own = (x.T @ x).norm() * (y.T @ y).norm()
-    return (cross / own).item()

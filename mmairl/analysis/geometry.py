@@ -1,4 +1,4 @@
-"""The geometry of embeddings of unit length: alignment, uniformity, spectrum, and invariance to changes of an image."""
+"""The geometry of features, measured without labels, and their invariance to changes of an image."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as T
 from torch import Tensor
 
-from mmairl.models.spectrum import singular_values
+from mmairl.models.spectrum import effective, rankme, singular_values, spread
 
 BLOCK = 4096
 TINY = torch.finfo(torch.float64).tiny
@@ -43,6 +43,52 @@ def uniformity(x: Tensor) -> float:
     others = total - images
     mean = others / (images * (images - 1))
     return math.log(max(mean, TINY))
+
+
+def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
+    """Return alpha-ReQ, which is the alpha of ``eigenvalue ~ rank^-alpha`` (Agrawal et al. 2022).
+
+    It is fitted by least squares to the logarithms of the eigenvalues from rank `first` to rank `last`. It is infinite if
+    fewer than five of these eigenvalues are larger than rounding errors.
+    """
+    above_rounding = int((eigenvalues > 1e-10 * eigenvalues[0]).sum())
+    tail = eigenvalues[:above_rounding][first - 1 : last]
+    if len(tail) < 5:
+        return math.inf
+    ranks = torch.arange(first, first + len(tail), dtype=torch.float64)
+    slope, _ = torch.linalg.lstsq(
+        torch.stack([ranks.log(), ranks**0], 1), tail.double().log()[:, None]
+    ).solution
+    return -float(slope)
+
+
+def lidar(views: Tensor, delta: float = 1e-4) -> float:
+    """Return LiDAR (Thilak et al. 2023) of the features (views, images, C) of augmented views.
+
+    LiDAR is the effective rank of a linear discriminant analysis in which the views of each image form a class.
+    """
+    means = views.double().mean(dim=0)
+    deviations = (views - means).flatten(0, 1)
+    within = deviations.T @ deviations / len(deviations)
+    within.diagonal().add_(delta)
+    root = torch.linalg.cholesky(within)
+    centered = means - means.mean(dim=0)
+    whitened = torch.linalg.solve_triangular(root, centered.T, upper=False)
+    discriminants = torch.linalg.eigvalsh(whitened @ whitened.T)
+    return effective(discriminants.clamp_min(0))
+
+
+def numbers_of(x: Tensor, views: Tensor | None = None) -> dict[str, float]:
+    """Return the label-free measures of the features (images, C) of images and (views, images, C) of augmented views."""
+    found = {
+        'RankMe': rankme(x),
+        'alpha-ReQ': alpha_req(singular_values(x, centred=True).square()),
+        'uniformity': uniformity(x),
+        'spread': spread(x),
+    }
+    if views is not None:
+        found |= {'alignment': alignment(*views[:2]), 'LiDAR': lidar(views)}
+    return found
 
 
 def spectrum(x: Tensor) -> Tensor:

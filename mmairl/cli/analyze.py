@@ -8,7 +8,7 @@ from mmairl.errors import UserError
 
 
 def analyze(
-    instrument: Literal['norms', 'cka', 'geometry', 'measures', 'patches'],
+    instrument: Literal['norms', 'cka', 'geometry', 'patches'],
     checkpoints: list[str],
     *,
     config: str | None = None,
@@ -28,8 +28,7 @@ def analyze(
 
     norms     plot the weight norms of each checkpoint (Fig. 3a of Huang et al. 2022); requires no images
     cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b), or more checkpoints in a heat map
-    geometry  measure alignment, uniformity, rank, spectrum and invariances, and draw a map and nearest neighbors
-    measures  compute RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ... on training images, without using labels
+    geometry  measure RankMe, LiDAR, alpha-ReQ, uniformity, alignment, spectrum and invariances, without using labels
     patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT
 
     Args:
@@ -40,12 +39,12 @@ def analyze(
         out: write pages, figures and numbers to this folder
         stage: cka of more than two checkpoints: choose the stage for the heat map
         recalibrate: recompute batch norm statistics, which is required after `mmairl normrescale` (default: off)
-        images: use at most N images (default: 5000; measures: 25600; patches: 8)
+        images: use at most N images (default: 5000; patches: 8)
         size: patches: resize the shorter side of images to about N pixels
         batch_size: compute on N images at a time
         workers: load images in N processes (default: 0)
         device: compute on this device (default: the GPU if any)
-        seed: geometry: set the seed of the map (default: 0)
+        seed: geometry: set the seed of the augmented views (default: 0)
         cfg_options: override config keys, such as evaluation.test.root=data/test (default: none)
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
@@ -81,9 +80,6 @@ def analyze(
             shown = list(whole_images(cfg, images or 8, size))
             patch_picture(backbones, shown, cfg).save(temporary, 'PNG')
         print(out / 'patches.png')
-    elif instrument == 'measures':
-        number = images or 25_600
-        print(analysis_pages.measures_page(subjects, cfg, number, loading, recalibrate, out))
     elif instrument == 'geometry':
         layers = {name: (*subject, 'backbone') for name, subject in subjects.items()}
         shown = Images(cfg, images or 5000, **loading)
