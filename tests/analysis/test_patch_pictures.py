@@ -1,7 +1,5 @@
 """Pictures of patch features: the colors show parts of an object, and attention equals that of the network."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -80,18 +78,3 @@ def test_tool_draws_checkpoints_side_by_side(tmp_path, run_tool, monkeypatch, ch
     run_tool('tools/analyze.py', 'patches', *paths, *options)
     pixels = np.asarray(Image.open('out/patches.png'))
     assert pixels.shape == (2 * 68, (1 + 3 * checkpoints) * 68, 3)
-
-
-def test_notebook_example_of_the_docs_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / 'my_vit.py').write_text(CONFIG.format(arch=ARCH))
-    for seed, epoch in enumerate((10, 100)):
-        state = load_backbone(load_config('my_vit.py'), None, seed=seed).state_dict()
-        torch.save(dict(state_dict={f'backbone.{key}': value for key, value in state.items()}), f'epoch_{epoch}.pth')
-    page = (Path(__file__).parents[2] / 'docs/how-to/evaluate_dense.md').read_text()
-    _, _, rest = page.partition('In a notebook:')
-    code = rest.split('```')[1].removeprefix('python').replace('size=448', 'size=64')
-    values = {}
-    exec(code, values)
-    assert values['picture'].size == ((1 + 2 * 3) * 68, 4 * 68)
-    assert values['picture']._repr_png_().startswith(b'\x89PNG'), 'a notebook cannot show the picture'
