@@ -71,7 +71,7 @@ def _innermost(dataset: Mapping) -> Mapping:
 
 def _crop_size(views: Views | None) -> int | None:
     """Return the size of the crop in the first view, or None if it has no crop."""
-    for step in (views or [[]])[0]:
+    for step in views[0] if isinstance(views, list | tuple) and views else ():
         if isinstance(step, Mapping) and 'Crop' in str(step.get('type')):
             size = step.get('size')
             return size if isinstance(size, int) else size[0]

@@ -34,34 +34,25 @@ def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) ->
     Learned position embeddings are interpolated to the size of the images.
 
     Raises:
-        UserError: If a layer does not exist, if the network has no spatial features, or if images are smaller than a patch.
+        UserError: If a layer does not exist, or if the network has no spatial features.
     """
-    readers = {
-        VisionTransformer: ('layers', _mmpretrain_outputs),
-        ResNet: ('res_layers', _resnet_outputs),
-    }
-    found = [reader for kind, reader in readers.items() if isinstance(backbone, kind)]
-    if not found and hasattr(backbone, 'num_prefix_tokens'):
-        found = [('blocks', _timm_outputs)]
-    if not found:
+    if isinstance(backbone, VisionTransformer):
+        read, count = _mmpretrain_outputs, len(backbone.layers)
+    elif isinstance(backbone, ResNet):
+        read, count = _resnet_outputs, backbone.num_stages
+    elif hasattr(backbone, 'num_prefix_tokens'):
+        read, count = _timm_outputs, len(backbone.blocks)
+    else:
         raise UserError(
             f"model.backbone: its layers have no spatial features ('{type(backbone).__name__}'); set a ResNet or a ViT",
             code='no-spatial-features',
         )
-    name, read = found[0]
-    count = len(getattr(backbone, name))
     for layer in layers:
         if not -count <= layer < count:
             raise UserError(
                 f"layers: out of range ('{layer}'); for {type(backbone).__name__}, set layers from {-count} to {count - 1}",
                 code='unknown-layer',
             )
-    patch = patch_size(backbone)
-    if min(images.shape[2:]) < patch:
-        raise UserError(
-            f"images are smaller than a patch of {patch} x {patch} pixels ('{tuple(images.shape[2:])}'); set a larger size",
-            code='image-below-patch',
-        )
     chosen = [layer % count for layer in layers]
     in_order = sorted(set(chosen))
     outputs = dict(zip(in_order, read(backbone, images, in_order)))

@@ -137,14 +137,15 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     # Compiled collectives gave wrong gradients.
     @torch.compiler.disable
     def _normalize(self, x: Tensor) -> Tensor:
-        y, mean, var, count = _SharedBatchNorm.apply(
-            x, self.weight, self.bias, self.running_mean, self.eps, own_group(self.group)
-        )
+        zeros = x.new_zeros(self.num_features, dtype=torch.promote_types(x.dtype, torch.float32))
+        weight, bias = (self.weight, self.bias) if self.affine else (zeros + 1, zeros)
+        shift = self.running_mean if self.track_running_stats else zeros
+        group = own_group(self.group)
+        y, mean, var, count = _SharedBatchNorm.apply(x, weight, bias, shift, self.eps, group)
         if self.track_running_stats:
             self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
-            unbiased = var * count / (count - 1)
-            self.running_var.lerp_(unbiased.to(self.running_var), self.momentum)
+            self.running_mean.lerp_(mean.to(shift), self.momentum)
+            self.running_var.lerp_((var * count / (count - 1)).to(shift), self.momentum)
         return y
 
 
@@ -160,32 +161,27 @@ class _SharedBatchNorm(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx,
         x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        shift: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        shift: Tensor,
         eps: float,
         group: dist.ProcessGroup | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Return the output, and the mean, the variance and the number of rows, which have no gradients.
 
         Sums of squares are taken about the running mean, which is close to the mean and equal in all processes. Squares of
         large numbers would cancel.
         """
-        rows = x.numel() // x.shape[1]
-        centered = _wide(x)
-        if shift is not None:
-            centered = centered - _per_channel(shift, x)
-        sums = torch.stack([_sum(centered), _sum(centered.square())])
-        sums = torch.cat([sums, torch.full_like(sums[:, :1], rows)], dim=1)
+        centered = _scaled(x, shift)
+        rows = torch.full_like(shift, x.numel() // x.shape[1])
+        sums = torch.stack([_sum(centered), _sum(centered.square()), rows])
         dist.all_reduce(sums, group=group)
-        count = sums[0, -1]
-        offset, square = sums[:, :-1] / count
+        offset, square, _ = sums / sums[2]
+        count = sums[2, 0]
+        mean = shift + offset
         var = square - offset.square()
-        mean = offset if shift is None else offset + shift
         scale = torch.rsqrt(var + eps)
-        y = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale, x)
-        if weight is not None:
-            y = y * _per_channel(weight, x) + _per_channel(bias, x)
+        y = _scaled(x, mean, scale * weight) + _spread(bias, x)
         ctx.group = group
         ctx.save_for_backward(x, weight, mean, scale, count)
         ctx.mark_non_differentiable(mean, var, count)
@@ -199,29 +195,27 @@ class _SharedBatchNorm(torch.autograd.Function):
         only, because DDP averages them later.
         """
         x, weight, mean, scale, count = ctx.saved_tensors
-        dy = _wide(dy)
-        y = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale, x)
-        own = torch.stack([_sum(dy), _sum(dy * y)])
+        y = _scaled(x, mean, scale)
+        own = torch.stack([_sum(dy * y), _sum(dy.to(y.dtype))])
         everyone = own.clone()
         dist.all_reduce(everyone, group=ctx.group)
-        first, second = everyone / count
-        factor = scale if weight is None else scale * weight
-        dx = dy - _per_channel(first, x) - y * _per_channel(second, x)
-        dx = (dx * _per_channel(factor, x)).to(x.dtype)
-        to_bias, to_weight = own if weight is not None else (None, None)
-        return dx, to_weight, to_bias, None, None, None
+        slope, level = (_spread(part, x) for part in everyone / count)
+        dx = (dy - level - y * slope) * _spread(scale * weight, x)
+        return dx.to(x.dtype), *own, None, None, None
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+def _spread(values: Tensor, x: Tensor) -> Tensor:
+    """Return one value per channel in a shape that broadcasts to `x`."""
+    return values.view(-1, *[1] * (x.ndim - 2))
+
+
+def _scaled(x: Tensor, shift: Tensor, scale: Tensor | None = None) -> Tensor:
+    centered = x - _spread(shift, x)
+    return centered if scale is None else centered * _spread(scale, x)
 
 
 def _sum(x: Tensor) -> Tensor:
     return x.sum(dim=[0, *range(2, x.ndim)])
-
-
-def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (x.ndim - 2))
 
 
 def passes(network: nn.Module, views: dict[int, Tensor]) -> Iterator[tuple[list[int], Tensor]]:

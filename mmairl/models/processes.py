@@ -10,8 +10,6 @@ from mmengine.model import is_model_wrapper
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
-from mmairl.errors import UserError
-
 
 def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Return the rows of all processes of a group in rank order. Default group: all processes.
@@ -32,21 +30,12 @@ def own_group(size: int | None) -> dist.ProcessGroup | None:
     If `size` is None or there is only one process, return None (the group of all ranks).
 
     The first call with a given size creates the groups, so all ranks must make this call.
-
-    Raises:
-        UserError: If the size does not divide the number of processes.
     """
     return None if size is None or get_world_size() == 1 else _own_group(size, dist.group.WORLD)
 
 
 @cache
 def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    if get_world_size() % size:
-        raise UserError(
-            f"norm_cfg.group: the number of processes ({get_world_size()}) is not a multiple of this group size ('{size}'); "
-            f'set a divisor of {get_world_size()}',
-            code='unequal-groups',
-        )
     return dist.new_subgroups(size)[0]
 
 

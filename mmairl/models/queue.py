@@ -20,7 +20,7 @@ class KeyQueue(nn.Module):
         start: `'noise'` fills the queue with normalized Gaussian noise, as in MoCo's code. `'empty'` starts without keys.
 
     Raises:
-        UserError: If a setting is invalid, or if a step adds more keys than the queue can hold.
+        UserError: If `start` is unknown.
     """
 
     def __init__(self, length: int, dim: int, start: str = 'noise') -> None:
@@ -46,12 +46,6 @@ class KeyQueue(nn.Module):
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
         """Overwrite the oldest keys with the new keys, in order."""
-        if len(keys) > self.length:
-            raise UserError(
-                f"model.queue.length: the queue must hold all keys of an optimizer step ('{self.length}'); set a length of at "
-                f'least {len(keys)}, or lower total_batch_size',
-                code='queue-too-short',
-            )
         until_end = min(len(keys), self.length - self.position)
         self.vectors[self.position : self.position + until_end] = keys[:until_end]
         self.vectors[: len(keys) - until_end] = keys[until_end:]

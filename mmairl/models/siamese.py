@@ -229,13 +229,8 @@ class Siamese(BaseModel):
     ):
         if mode == 'loss':
             return self.loss(inputs)
-        if mode == 'tensor':
-            images = inputs if isinstance(inputs, Tensor) else inputs[0]
-            return features(self.backbone, images).pooled
-        raise UserError(
-            f"Siamese: unknown mode ('{mode}'); call it with mode='loss' or mode='tensor'",
-            code='unknown-mode',
-        )
+        images = inputs if isinstance(inputs, Tensor) else inputs[0]
+        return features(self.backbone, images).pooled
 
     def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
         """Return the head's loss, and values to log, for a batch of views.

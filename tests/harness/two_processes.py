@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
-import pytest
 import torch
 import torch.distributed as dist
 from mmengine.dist import get_rank, get_world_size
@@ -18,7 +17,6 @@ from torch.testing import assert_close
 from harness import toy
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import UserError
 from mmairl.models.norm import SyncBN, passes, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
@@ -88,10 +86,7 @@ def check_views() -> None:
 
 
 def check_groups() -> None:
-    """Each group of neighboring ranks normalizes with the statistics of its own images.
-
-    A group size that does not divide the number of ranks is an error.
-    """
+    """Each group of neighboring ranks normalizes with the statistics of its own images."""
     size = get_world_size() // 2
     torch.manual_seed(get_rank() // size)
     everyone, ours, plain = torch.randn(4 * size, 3, 2, 2), SyncBN(3, group=size), torch.nn.BatchNorm2d(3)
@@ -102,9 +97,6 @@ def check_groups() -> None:
     expected.square().sum().backward()
     for one, other in ((output, expected), (share.grad, everyone.grad)):
         assert_close(one, other.chunk(size)[get_rank() % size], atol=1e-12, rtol=1e-12)
-    with pytest.raises(UserError) as error:
-        SyncBN(3, group=3)(share)
-    assert error.value.code == 'unequal-groups'
 
 
 def train(case: str, work_dir: str, launcher: str) -> dict:

@@ -57,7 +57,6 @@ def test_impossible_layers_and_images_are_errors(vit):
     for code, network, side, layer in [
         ('unknown-layer', vit, 32, 4),
         ('unknown-layer', vit, 32, -4),
-        ('image-below-patch', vit, 7, 0),
         ('no-spatial-features', nn.Flatten(), 8, -1),
     ]:
         with raises_code(code):
