@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from packaging.requirements import Requirement
 
@@ -123,4 +124,6 @@ def test_docstring_examples_run():
     for path in sorted((ROOT / 'mmairl').rglob('*.py')):
         if '>>>' in path.read_text():
             name = '.'.join(path.relative_to(ROOT).with_suffix('').parts)
-            assert not doctest.testmod(importlib.import_module(name), optionflags=flags).failed, name
+            module = importlib.import_module(name)
+            names = dict(torch=torch, mmairl=mmairl)
+            assert not doctest.testmod(module, optionflags=flags, extraglobs=names).failed, name
