@@ -1,4 +1,4 @@
-"""The package has layers and no import cycles at the top of its modules. Tools and projects import the package, but the package does not import them."""
+"""The package has layers and no import cycles at the top of its modules, and it imports no tool and no project."""
 
 import ast
 from collections.abc import Iterator
