@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from mmairl.errors import UserError
-from mmairl.evaluation.identity import difference
+from mmairl.evaluation.identity import key_of
 from mmairl.evaluation.metrics import higher_is_better
 from mmairl.evaluation.protocol import Result
 from mmairl.io import read_json, typed
@@ -41,20 +41,14 @@ class Record(msgspec.Struct):
         """The name of the data set, which is the name of its config file."""
         return Path(self.config).stem
 
-    def parts(self, *names: str) -> dict[str, Any]:
-        """Return some entries of the result's identity. The value of an absent entry is None."""
-        identity = self.identity or {}
-        return {name: identity.get(name) for name in names}
+    def key(self, *parts: str) -> str:
+        """Return the digest of some entries of the result's identity."""
+        return key_of({name: (self.identity or {}).get(name) for name in parts})[:6]
 
     @property
-    def weights(self) -> str:
-        """The digest of the network's weights, '' if unknown."""
-        return str(self.parts('weights')['weights'] or '')
-
-    @property
-    def network(self) -> tuple[str, ...]:
+    def network(self) -> tuple[str, str]:
         """What identifies the network: another checkpoint may replace the file, so the key includes the weights."""
-        return self.subject, self.checkpoint or '', self.part, self.weights
+        return self.subject, str((self.identity or {}).get('weights') or self.checkpoint)
 
 
 def records_in(*folders: str | Path) -> list[Record]:
@@ -70,21 +64,6 @@ def records_in(*folders: str | Path) -> list[Record]:
     return records
 
 
-def names_of(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
-    """Return a name for each network: its subject, followed by its file and the digest of its weights if needed."""
-    networks = {record.network for record in records}
-    count = Counter(subject for subject, *_ in networks)
-    names = {}
-    for network in networks:
-        subject, file, part, weights = network
-        unique = count[subject] == 1
-        place = '/'.join(Path(file).parts[-2:])
-        names[network] = (
-            subject if unique else f'{subject}, {part} of {place}, weights {weights[:6]}'
-        )
-    return names
-
-
 # These columns are not scores. They follow the scores.
 FACTS = ('chance', 'test images', 'image size', 'seconds', 'left out')
 INTERVAL = ', 95 % interval'
@@ -97,27 +76,23 @@ def results(records: Sequence[Record]) -> dict[str, Rows]:
     A data set has several entries if its images were chosen or processed in several ways. A network has several rows if one
     of its scores was measured with several settings.
     """
-    names = names_of(records)
-    images: dict[str, list[dict]] = {}  # what identifies the sets of images of each data set
-    settings: dict[tuple, dict] = {}  # settings of the protocol that gave a score
+    subjects = Counter(subject for subject, _ in {record.network for record in records})
+    first: dict[
+        tuple, str
+    ] = {}  # the images of a data set, and the settings of a score, that were seen first
     found: dict[str, Rows] = {}
     for record in records:
-        own = record.parts('input', 'data')
-        known = images.setdefault(record.data, [])
-        if own not in known:
-            known.append(own)
         title = record.data
-        if place := known.index(own):
-            title += f', other images ({place + 1}): {difference(known[0], own)}'
-        rows = found.setdefault(title, {})
-        name = names[record.network]
-        measured_by = record.parts('protocol')
-        differs = ''
-        for score in record.scores:
-            first = settings.setdefault((title, name, score), measured_by)
-            differs = differs or difference(first, measured_by)
-        row = f'{name}, other {differs}' if differs else name
-        rows.setdefault(row, {}).update(record.scores | facts_of(record))
+        images = record.key('input', 'data')
+        if first.setdefault((title,), images) != images:
+            title += f', other images ({images})'
+        name, weights = record.network
+        if subjects[name] > 1:
+            name += f', weights {weights[:6]}'
+        settings = record.key('protocol')
+        if first.setdefault((title, name, *record.scores), settings) != settings:
+            name += f', other settings ({settings})'
+        found.setdefault(title, {}).setdefault(name, {}).update(record.scores | facts_of(record))
     return found
 
 
@@ -170,8 +145,8 @@ def write_evaluation_page(
 
     Args:
         folder: The folder for the page. Results in it are shown on the page.
-        plots: Pairs of scores to plot against each other, each as (score on the x axis, score on the y axis). A score is
-            'NAME', or 'DATA: NAME' if several sets of images have a score of this name.
+        plots: Pairs of scores to plot against each other, each as (score on the x axis, score on the y axis). The name of a
+            score is 'DATA: SCORE'.
         more: Further folders of results.
 
     Returns:
@@ -184,57 +159,51 @@ def write_evaluation_page(
         page.add(data, '', scores_table(rows).html(), 'A star marks the best value of a column.')
     for x, y in plots:
         _add_plot(page, found, x, y)
-    names = names_of(records)
     for record in records:
-        _add_details(page, record, names[record.network])
+        _add_details(page, record)
     return page.write(Path(folder) / NAME)
 
 
 def _add_plot(page: Page, found: Mapping[str, Rows], x: str, y: str) -> None:
     """Add a plot of one score against another, with a fitted line and the correlation (Huang et al. 2022, Fig. 4)."""
-    scores: dict[str, dict[str, float]] = {}
-    tables = Counter(name for rows in found.values() for name in set().union(*rows.values()))
+    scores: dict[str, dict[str, float]] = {}  # by score and row
     for data, rows in found.items():
         for row, known in rows.items():
             for name, value in known.items():
-                if not isinstance(value, float):
-                    continue
-                key = name if tables[name] == 1 else f'{data}: {name}'
-                scores.setdefault(row, {})[key] = value
-    points = {row: (own[x], own[y]) for row, own in scores.items() if x in own and y in own}
-    if not points:
-        known = sorted({key for own in scores.values() for key in own})
+                scores.setdefault(f'{data}: {name}', {})[row] = value
+    if unknown := {x, y} - scores.keys():
         raise UserError(
-            f"--plot: no network has both scores ('{x}' and '{y}'); choose among {', '.join(known)}",
+            f"--plot: no such score ('{unknown.pop()}'); choose among {', '.join(scores)}",
             code='unknown-score',
         )
+    points = {row: (scores[x][row], scores[y][row]) for row in scores[x] if row in scores[y]}
     text = f'{len(points)} networks.'
     if len(points) > 2:
         correlation = np.corrcoef([*points.values()], rowvar=False)[0, 1]
         text = f'The correlation over {len(points)} networks is {correlation:.2f}.'
-    figure = scatter(points, f'{y} against {x}', x, y, {'': [*points]})
+    figure = scatter(points, y, x)
     page.add(f'{y} against {x}', text, embedded(figure, f'{y} against {x}. {text}'))
 
 
-def _add_details(page: Page, record: Record, name: str) -> None:
+def _add_details(page: Page, record: Record) -> None:
     """Add the confusion matrix, the scores of single classes, and the scores of classifiers trained on few images."""
-    title = f'{record.data}, {record.protocol} of {name}'
+    tables = {}
     if confusion := record.details.get('confusion'):
-        rows = []
-        for place, (label, counts) in enumerate(zip(confusion['classes'], confusion['counts'])):
-            recognized = 100 * counts[place] / max(1, sum(counts))
-            rows.append([label, recognized, *counts])
-        table = Table(['class', 'recognized, %', *confusion['classes']], rows)
-        text = 'test images of each class (rows) by predicted class (columns)'
-        page.add(f'Confusion: {title}', text, table.html(), folded=True)
-    if per_class := record.details.get('per_class'):
-        score = next(iter(record.scores))
-        table = Table(['class', score], [[*item] for item in per_class.items()])
-        page.add(f'Classes: {title}', f'{score} of each class', table.html(), folded=True)
-    if few := record.details.get('low_shot'):
-        cells = [
-            f'{few["mean"][count]:.1f} ± {few["std"].get(count, 0):.1f}' for count in few['mean']
+        rows = [
+            [label, *counts] for label, counts in zip(confusion['classes'], confusion['counts'])
         ]
-        table = Table(['positive images per class', *few['mean']], [['mAP, %', *cells]])
-        text = 'mean ± standard deviation over random training sets'
-        page.add(f'Few labeled images: {title}', text, table.html(), folded=True)
+        tables['test images by class (rows) and predicted class (columns)'] = (
+            ['class', *confusion['classes']],
+            rows,
+        )
+    if per_class := record.details.get('per_class'):
+        tables['score of each class'] = ['class', next(iter(record.scores))], [*per_class.items()]
+    if few := record.details.get('low_shot'):
+        rows = [[count, few['mean'][count], few['std'][count]] for count in few['mean']]
+        tables['few positive images per class, over random training sets'] = (
+            ['images', 'mAP', '±'],
+            rows,
+        )
+    for text, table in tables.items():
+        heading = f'{record.data}, {record.protocol} of {record.subject}'
+        page.add(heading, text, Table(*table).html(), folded=True)

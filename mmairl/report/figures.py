@@ -27,7 +27,6 @@ MARKERS = 'os^Dv'
 MARKED = 30  # curves with more points than this number have no marker at each point
 MOST_TICKS = 24
 FLAT_TICKS = 6  # with more ticks than this number, the names of ticks are slanted
-SLANTED = dict(rotation=45, ha='right', rotation_mode='anchor')
 FIT_POINTS = 50  # number of points to draw a fitted line with
 UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
@@ -117,15 +116,20 @@ def lines(
     if isfinite(low) or isfinite(high):
         axes.axhspan(max(low, -1e9), min(high, 1e9), color='#e8f3ee', zorder=0)
     for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
-        look = look_of(number)
+        color = COLORS[number % len(COLORS)]
         if ends:
-            axes.fill_between(xs, *ends, color=look['color'], alpha=0.15, linewidth=0)
-        if dots:
-            look |= dict(linestyle='', markersize=4)
-        elif len(xs) > MARKED:
-            look |= dict(marker='')
-        # matplotlib hides labels that begin with an underscore, so each label begins with an invisible space.
-        axes.plot(xs, ys, label=f'\u200b{short(name)}' if name else None, **look)
+            axes.fill_between(xs, *ends, color=color, alpha=0.15, linewidth=0)
+        axes.plot(
+            xs,
+            ys,
+            # matplotlib hides labels that begin with an underscore, so each label begins with an invisible space.
+            label=f'\u200b{short(name)}' if name else None,
+            color=color,
+            linestyle='' if dots else '-' if number < len(COLORS) // 2 else '--',
+            # Where colors repeat, the markers differ.
+            marker=MARKERS[number % len(MARKERS)] if dots or len(xs) < MARKED else '',
+            markersize=4,
+        )
     for name in log:
         _make_logarithmic(axes, name)
     _fit_range(axes, [y for _, *ys in series.values() for part in ys for y in part], log)
@@ -133,33 +137,18 @@ def lines(
         every = -(-len(ticks) // MOST_TICKS)
         names = [short(tick, 20) for tick in ticks[::every]]
         axes.set_xticks(range(0, len(ticks), every), names)
-        axes.tick_params('x', **(dict(labelrotation=45) if len(ticks) > FLAT_TICKS else {}))
-    add_legend(axes, sum(map(bool, series)))
+        axes.tick_params('x', labelrotation=45 if len(ticks) > FLAT_TICKS else 0)
+    if any(series):
+        columns = 1 if len(series) < 4 else 2
+        axes.legend(loc='upper left', bbox_to_anchor=(0, -0.22), ncols=columns)
     return axes.figure
 
 
-def new_axes(title: str, x: str = '', y: str = '', size: tuple[float, float] = (4.8, 2.7)) -> Axes:
+def new_axes(title: str, x: str = '', height: float = 2.7) -> Axes:
     """Return the axes of a new figure. The figure is created without pyplot, which would keep it in memory."""
-    axes = Figure(figsize=size).subplots()
-    axes.set(title=short(title, 60), xlabel=short(x), ylabel=short(y))
+    axes = Figure(figsize=(4.8, height)).subplots()
+    axes.set(title=short(title, 60), xlabel=short(x))
     return axes
-
-
-def look_of(number: int) -> dict[str, Any]:
-    """Return the color, marker and line of an entry of the legend. Where colors repeat, the markers differ."""
-    turn, place = divmod(number, len(COLORS))
-    return dict(
-        color=COLORS[place],
-        marker=MARKERS[(number + turn) % len(MARKERS)],
-        linestyle='-' if number < len(COLORS) // 2 else '--',
-        markersize=5,
-    )
-
-
-def add_legend(axes: Axes, names: int) -> None:
-    """Add a legend below the axes if there are names to show."""
-    if names:
-        axes.legend(loc='upper left', bbox_to_anchor=(0, -0.22), ncols=1 if names < 4 else 2)
 
 
 def _fit_range(axes: Axes, values: Numbers, log: str) -> None:
@@ -187,18 +176,11 @@ def _make_logarithmic(axes: Axes, name: str) -> None:
 
 
 @styled()
-def heat_map(
-    values: np.ndarray,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    title: str,
-    x: str = '',
-    y: str = '',
-) -> Figure:
+def heat_map(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
     """Return a figure of similarities between 0 and 1 (rows, columns), each as a colored square with its number."""
-    axes = new_axes(title, x, y, (4.8, 1.4 + 0.42 * len(rows)))
+    axes = new_axes(title, height=1.4 + 0.42 * len(rows))
     axes.imshow(values, vmin=0, vmax=1, cmap='Blues', aspect='auto')
-    axes.set_xticks(range(len(columns)), map(short, columns), **SLANTED)
+    axes.set_xticks(range(len(columns)), map(short, columns), rotation=45, ha='right')
     axes.set_yticks(range(len(rows)), map(short, rows))
     axes.grid(False)
     for (row, column), value in np.ndenumerate(np.asarray(values)):
@@ -210,32 +192,14 @@ def heat_map(
 Points = Mapping[str, tuple[float, float]]
 
 
-@styled()
-def scatter(
-    points: Points, title: str, x: str, y: str, groups: Mapping[str, Sequence[str]]
-) -> Figure:
-    """Return a figure of one score against another, with the least-squares line and 95 % band of each group of points.
-
-    Args:
-        points: The x value and y value of each point, by name.
-        title: The title.
-        x: The name of the x axis.
-        y: The name of the y axis.
-        groups: The names of the points of each group, by the name of the group.
-    """
-    axes = new_axes(title, x, y)
-    for number, (name, point) in enumerate(points.items()):
-        axes.plot(*point, label=f'\u200b{short(name)}', **look_of(number) | dict(linestyle=''))
-    for number, names in enumerate(groups.values()):
-        fit = fitted([points[name] for name in names])
-        if fit is not None:
-            along, middle, reach = fit
-            axes.plot(along, middle, color=COLORS[number], linewidth=1)
-            axes.fill_between(
-                along, middle - reach, middle + reach, color=COLORS[number], alpha=0.12, linewidth=0
-            )
-    add_legend(axes, len(points))
-    return axes.figure
+def scatter(points: Points, title: str, x: str) -> Figure:
+    """Return a figure of one score against another, with the least-squares line and its 95 % band."""
+    series: dict[str, Curve] = {name: ([at], [score]) for name, (at, score) in points.items()}
+    fit = fitted([*points.values()])
+    if fit is not None:
+        along, middle, reach = fit
+        series['least squares'] = (along, middle, middle - reach, middle + reach)
+    return lines(series, title, x)
 
 
 def fitted(

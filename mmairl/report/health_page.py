@@ -133,7 +133,7 @@ def normal_range(quantity: Quantity) -> str:
 
 
 def _chart(quantity: Quantity, curve: Curve) -> Markup:
-    is_logarithmic = quantity.name in LOGARITHMIC and min(curve[1]) > 0
+    is_logarithmic = quantity.name in LOGARITHMIC
     return chart(
         {'': curve},
         quantity.label,
@@ -144,16 +144,12 @@ def _chart(quantity: Quantity, curve: Curve) -> Markup:
 
 
 def _stage_charts(curves: Mapping[str, Curve]) -> dict[str, Markup]:
-    """Return a chart for each quantity that is measured per stage. Its y axis is logarithmic if all values are positive."""
+    """Return a chart for each quantity that is measured per stage."""
     charts = {}
     for kind, label in BY_STAGE.items():
         prefix = f'{PREFIX}{kind}_'
-        stages = {}
-        for name, curve in curves.items():
-            if name.startswith(prefix):
-                stages[name.removeprefix(prefix)] = curve
-        if stages:
-            lowest = min(value for _, values in stages.values() for value in values)
-            log = 'y' if lowest > 0 else ''
-            charts[f'{kind}_by_stage'] = chart(stages, label, 'iteration', log=log)
+        names = [name for name in curves if name.startswith(prefix)]
+        if names:
+            stages = {name.removeprefix(prefix): curves[name] for name in names}
+            charts[f'{kind}_by_stage'] = chart(stages, label, 'iteration', log='y')
     return charts

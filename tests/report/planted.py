@@ -3,13 +3,15 @@
 import json
 from pathlib import Path
 
+from mmairl.engine.curves import CONFIG
 
-def write_run(work_dir: Path, *records: dict, config: str = '') -> Path:
+
+def write_run(work_dir: Path, *records: dict, config: dict | None = None) -> Path:
     folder = work_dir / '20260101_000000' / 'vis_data'
     folder.mkdir(parents=True)
     (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, records)))
     if config:
-        (folder / 'config.py').write_text(config)
+        (folder.parent / CONFIG).write_text(json.dumps(config))
     return work_dir
 
 

@@ -9,7 +9,7 @@ from mmairl.report.compare_page import differences, short_names, write_compare_p
 
 
 def run(tmp_path: Path, name: str, seed: int) -> Path:
-    config = f"randomness = dict(seed={seed})\nwork_dir = '{name}'\nepochs = 3\n"
+    config = dict(randomness=dict(seed=seed), work_dir=name, epochs=3)
     folder = write_run(tmp_path / name, healthy(1, 0.9), healthy(2, 0.8), config=config)
     write_result(folder, 'student', {'k-NN': 70.0 + seed})
     return folder
@@ -19,13 +19,13 @@ def test_page_shows_differences_scores_and_curves(tmp_path):
     runs = [run(tmp_path, f'run_{seed}', seed) for seed in (0, 1)]
     text = write_compare_page(runs, tmp_path / 'page.html').read_text()
     assert '1 setting of 2 runs differ' in text and 'randomness.seed' in text and 'work_dir' not in text
-    assert 'k-NN of student on flowers' in text and '71.00' in text
+    assert 'k-NN of student on flowers' in text and '71.000' in text
     assert 'alt="spread of the keys by step. run_0: 0.9 at 50, 0.8 at 100; run_1: ' in text
 
 
 def test_missing_setting_differs():
-    table = differences({'a': {'x': '1', 'y': '2'}, 'b': {'x': '1'}})
-    assert table.rows == [['y', '2', None]]
+    table = differences({'a': {'x': 1, 'y': dict(z=2)}, 'b': {'x': 1}})
+    assert table.rows == [['y.z', '2', None]]
 
 
 def test_names_are_as_short_as_possible():
@@ -35,7 +35,11 @@ def test_names_are_as_short_as_possible():
 
 def test_wrong_folders_are_errors(tmp_path):
     first = run(tmp_path, 'first', 0)
-    other = write_run(tmp_path / 'other', dict(step=1, accuracy=1.0), config='a = 1')
-    for folders, code in (([first], 'one-run'), ([first, first], 'listed-twice'), ([first, other], 'nothing-shared')):
+    other = write_run(tmp_path / 'other', dict(step=1, accuracy=1.0), config=dict(a=1))
+    for folders, code in (
+        ([first], 'nothing-shared'),
+        ([first, first], 'listed-twice'),
+        ([first, other], 'nothing-shared'),
+    ):
         with raises_code(code):
             write_compare_page(folders, tmp_path / 'page.html')
