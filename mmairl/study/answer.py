@@ -103,25 +103,21 @@ def progress(study: Record) -> tuple[int, int]:
 def problems(study: Record) -> list[Markup]:
     """Return the problems that a reader must know before the answer, each with its consequence."""
     finished, asked = progress(study)
-    states = Counter(state for _, _, state, _ in unfinished_runs(study))
-    errors: dict[str, list[Markup]] = {}
-    for name, seed, state, error in unfinished_runs(study):
-        if state == 'failed':
-            errors.setdefault(error, []).append(Markup('{}, seed {}').format(quoted(name), seed))
     unequal = []
     for check in study['fairness']['after']:
         if not check['equal'] and check['check'] not in FAIR_ANYWAY:
             unequal.append(check['check'])
+    runs = list(unfinished_runs(study))
     return sentences(
         'study_problems.html',
         study=study,
         first=next(all_findings(study), None),
         unequal=unequal,
-        unfinished=[f'{number} {state}' for state, number in states.items()],
+        states=Counter(state for _, _, state, _ in runs),
         finished=finished,
         asked=asked,
         refresh=command(study, '--collect'),
-        errors=dict(list(errors.items())[:MOST_LISTED]),
+        failed=[run for run in runs if run[2] == 'failed'][:MOST_LISTED],
         left_out=dict.fromkeys(_left_out(study)),
     )
 
@@ -158,21 +154,18 @@ class Step:
     command: str = ''
 
 
-def next_steps(study: Record) -> list[Step]:
-    """Return the next steps, most important first.
+NOTHING_OPEN = Step(
+    Markup('Nothing left to do at this scale'),
+    'a larger scale shows whether the answer also holds there',
+)
 
-    Steps that make the study valid come first. They are followed by the cheapest step that decides a comparison.
-    """
-    found = next(all_findings(study), None)
-    steps = [*(_declare(found) if found else ()), *_finish(study)]
-    if found:
+
+def next_steps(study: Record) -> list[Step]:
+    """Return the next steps: those that make the study valid, and the cheapest step that decides a comparison."""
+    steps = list(_finish(study))
+    for found in [*all_findings(study)][:1]:
         steps += [*_look_at_collapse(found), *_more_seeds(found)]
-        done = Step(
-            Markup('Nothing left to do at this scale'),
-            'a larger scale shows whether the answer also holds there',
-        )
-        steps = steps or [done]
-    return steps[:MOST_LISTED]
+    return steps or [NOTHING_OPEN]
 
 
 def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
@@ -190,37 +183,11 @@ def cost_of(study: Record, runs: int) -> str:
     return f'{counted(runs, "run")}{time}'
 
 
-def _declare(found: Findings) -> Iterator[Step]:
-    if found.confounded:
-        rows = {one.name for one in found.confounded}
-        rows = rows.union(*map(found.built_on, rows))
-        keys = enumerated(map(coded, found.confounded[0].undeclared))
-        yield Step(
-            Markup('Remove the undeclared change of {}, or declare it').format(keys),
-            f'then rerun {counted(len(rows), "row")}',
-            cost_of(found.study, len(rows) * len(found.study['seeds'])),
-            command(found.study),
-        )
-
-
 def _finish(study: Record) -> Iterator[Step]:
-    states = Counter(state for _, _, state, _ in unfinished_runs(study))
-    running = states.pop('running', 0)
-    remaining = states.total()
+    remaining = len(list(unfinished_runs(study)))
     if remaining:
-        only_failed = states['failed'] == remaining
-        title = (
-            f'Repeat {counted(remaining, "failed run")}'
-            if only_failed
-            else f'Run the remaining {counted(remaining, "run")}'
-        )
-        also = f'; currently running: {running}' if running else ''
-        yield Step(
-            Markup(title),
-            f'finished runs are reused{also}',
-            cost_of(study, remaining),
-            command(study),
-        )
+        title = Markup(f'Run the remaining {counted(remaining, "run")}')
+        yield Step(title, 'finished runs are reused', cost_of(study, remaining), command(study))
 
 
 def _look_at_collapse(found: Findings) -> Iterator[Step]:
@@ -238,28 +205,20 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     """Yield a step that adds seeds: as many as the inconclusive comparison needs that needs the fewest."""
     study = found.study
     rows = sum(not row['untrained'] and not row['external'] for row in study['rows'])
-    first = max(study['seeds'], default=-1) + 1
     if not rows or study['tuned']:
         return
-    if len(found.with_verdict(ONE_SEED)) == len(found.all):
-        more = FEW_SEEDS - 1
-        yield Step(
-            Markup(f'Run {counted(more, "more seed")}'),
-            'one seed cannot decide a comparison; three seeds detect large effects',
-            cost_of(study, rows * more),
-            command(study, seeds=[*study['seeds'], *range(first, first + more)]),
-        )
-        return
     options = []
+    if len(found.with_verdict(ONE_SEED)) == len(found.all):
+        reason = 'one seed cannot decide a comparison; three seeds detect large effects'
+        options.append((FEW_SEEDS - len(study['seeds']), Markup('all comparisons'), reason))
     for one in found.with_verdict(INCONCLUSIVE):
         size = max(one.magnitude, one.effect.margin or 0)
         if size and (needed := seeds_needed(one.effect, size, len(found.all))):
-            options.append((max(needed - len(study['seeds']), 1), size, one.name))
-    if options:
-        more, size, name = min(options, key=lambda option: option[0])
-        yield Step(
-            Markup('Run {} to decide {}').format(counted(more, 'more seed'), quoted(name)),
-            f'enough to detect a difference of {size:.{found.digits}f} {found.unit} with 80 % power; finished runs are reused',
-            cost_of(study, rows * more),
-            command(study, seeds=[*study['seeds'], *range(first, first + more)]),
-        )
+            more = max(needed - len(study['seeds']), 1)
+            reason = f'enough to detect a difference of {size:.{found.digits}f} {found.unit} with 80 % power'
+            options.append((more, quoted(one.name), reason))
+    for more, name, reason in sorted(options)[:1]:
+        first = max(study['seeds']) + 1
+        seeds = [*study['seeds'], *range(first, first + more)]
+        title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), name)
+        yield Step(title, reason, cost_of(study, rows * more), command(study, seeds=seeds))

@@ -26,7 +26,7 @@ from mmairl.study.runs import SOURCE, Measured, Run
 from mmairl.study.statistics.compare import difference, factor_effects, row_effects
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.study import Row
-from mmairl.study.tasks import is_local, metric_of, recipe
+from mmairl.study.tasks import is_local, metric_of
 
 Record = dict[str, Any]
 COPIED = ('name', 'title', 'question', 'paper', 'x', 'margin', 'interim_analyses')
@@ -40,13 +40,11 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
     by_row: dict[str, list[Record]] = {row.name: [] for row in study.rows}
     for run in runs:
         by_row[run.row.name].append(describe_run(run, prepared, labels))
-    differences = compare_configs(prepared)
-    found = {entry['row']: entry['found'] for entry in differences}
     rows = []
     trained = {}
     for row in study.rows:
         entry = {key: getattr(row, key) for key in COPIED_OF_ROWS}
-        entry |= dict(on=row.against, external=bool(row.files), changed=found.get(row.name, []))
+        entry |= dict(on=row.against, external=bool(row.files))
         entry['flops'] = flops_per_image(prepared.configs[row.name]) if row.trains else None
         rows.append(entry | dict(runs=by_row[row.name]))
         if row.trains:
@@ -60,8 +58,7 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
         metrics=compared_scores(labels, study.rows),
         rows=rows,
         notes=[*prepared.notes, *watched_tests(prepared)],
-        fairness=dict(before=differences, after=compare_runs(trained)),
-        assumptions=assumptions(prepared),
+        fairness=dict(before=compare_configs(prepared), after=compare_runs(trained)),
         design=study.cross and study.cross.design.record,
     )
     add_statistics(record)
@@ -153,14 +150,3 @@ def watched_tests(prepared: Prepared) -> list[str]:
                 f"the runs of '{row.name}' were measured on the test images during training"
             )
     return watched
-
-
-def assumptions(prepared: Prepared) -> dict[str, list[str]]:
-    """Return the assumptions that the configs of rows and tasks make, with the names of these rows."""
-    assumed: dict[str, dict[str, None]] = {}
-    for row in prepared.study.rows:
-        cfg = prepared.configs[row.name]
-        for part in (cfg, *(recipe(task, cfg) for task in prepared.tasks)):
-            for assumption in filter(None, (part.get('assumptions') or {}).values()):
-                assumed.setdefault(assumption, {})[row.name] = None
-    return {assumption: list(rows) for assumption, rows in assumed.items()}

@@ -14,7 +14,7 @@ from statistics import mean
 
 from msgspec.structs import replace as changed
 
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError
 from mmairl.report.table import Table
 from mmairl.study.answer import duration
 from mmairl.study.collect import Record, collect
@@ -54,12 +54,6 @@ def prepare_study(
     """
     study = read_study(path)
     sizes = read_scale(scale)
-    near = closest(sizes.name, study.tasks) if sizes.name not in study.tasks else ''
-    if near and not scale.endswith('.yaml'):
-        raise UserError(
-            f"{path}: `tasks` has no entry for the scale '{sizes.name}'{near}",
-            code='no-tasks-for-scale',
-        )
     # Each further seed of a tuned study would add a search.
     seeds = seeds or (study.seeds if study.tune else max(study.seeds, sizes.seeds, key=len))
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks

@@ -15,7 +15,6 @@ from mmairl.config import walk
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
-from mmairl.io import read_json
 from mmairl.study.scale import Scale, description, read_once, resolve
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import is_measured, require_known
@@ -32,7 +31,6 @@ VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 UNTRAINED = dict(pixels='raw pixels', random='random initialization')
 # A row that declares one of these keys can differ in anything below it, so its list of differences proves little.
 BLANKET = ('model', 'optim_wrapper', 'train_dataloader')
-MODELS = 'models.json'  # the digests of the checkpoint files of a study
 CHECKS = {  # the properties that finished runs of all rows should share, each with its key in the record of a run
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
@@ -55,7 +53,7 @@ class Prepared:
         notes: Sentences about the study at this scale, such as rows that are left out.
         command: The command line of the study, without seeds.
         tuned: The options of each row, by row and seed, which a search has chosen.
-        models: The digest of each checkpoint file in `from: {files}`, by its `file_stamp`.
+        models: The digest of each checkpoint file in `from: {files}`, by path.
     """
 
     study: Study
@@ -196,35 +194,26 @@ def require_fair(compared: Sequence[Mapping[str, Any]]) -> None:
 
 
 def distinct_models(prepared: Prepared) -> dict[str, str]:
-    """Return the digests of all checkpoint files in `from: {files}`. A file that has not changed is not read again.
+    """Return the digests of all checkpoint files in `from: {files}`.
 
     Raises:
         UserError: If a file does not fit the network of its row, or if two files contain the same model, which would count as
             two independent runs.
     """
-    stored = prepared.out / MODELS
-    known = read_json(stored) if stored.is_file() else {}
     models: dict[str, str] = {}
     seen: dict[str, str] = {}
     for row in prepared.study.rows:
         for seed in row.files:
             path = given_file(row, seed)
-            stamp = file_stamp(path)
-            models[stamp] = known.get(stamp) or model_digest(path, prepared.configs[row.name])
+            models[path] = model_digest(path, prepared.configs[row.name])
             name = f"'{row.name}', seed {seed}"
-            other = seen.setdefault(models[stamp], name)
+            other = seen.setdefault(models[path], name)
             if other != name:
                 raise UserError(
                     f'{name} and {other} are the same model; list each model once',
                     code='same-model',
                 )
     return models
-
-
-def file_stamp(path: str) -> str:
-    """Return a text that changes if a file changes: its path, size and modification time."""
-    stat = Path(path).stat() if Path(path).exists() else None
-    return f'{path} {stat.st_size} {stat.st_mtime_ns}' if stat else path
 
 
 def given_file(row: Row, seed: int) -> str:

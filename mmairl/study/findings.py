@@ -20,7 +20,6 @@ from mmairl.study.statistics.contrasts import (
 )
 from mmairl.study.statistics.designs import Design
 
-CONFOUNDED = 'confounded'
 KINDS = {
     HIGHER: 'differs',
     LOWER: 'differs',
@@ -41,7 +40,6 @@ class Finding:
     Args:
         effect: The effect.
         change: What the row changes, as text.
-        undeclared: Config keys that also differ between the rows although the study does not declare them.
         cost: The compute of the row divided by that of its base row; 0 if unknown.
         published: The published effect; None unless the scores of both rows are published.
         printed_digits: The number of decimals of the published scores.
@@ -52,7 +50,6 @@ class Finding:
 
     effect: Effect
     change: str = ''
-    undeclared: tuple[str, ...] = ()
     cost: float = 0.0
     published: float | None = None
     printed_digits: int = 1
@@ -66,7 +63,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        return CONFOUNDED if self.undeclared else self.effect.verdict
+        return self.effect.verdict
 
     @property
     def kind(self) -> str:
@@ -122,8 +119,6 @@ class Finding:
     def notes(self) -> list[str]:
         """Remarks that the page shows next to the verdict."""
         notes = []
-        if self.undeclared:
-            notes.append(f'{", ".join(self.undeclared)} also changed')
         if self.fails_after_correction:
             notes.append('not significant after correction (Holm)')
         if self.collapses:
@@ -212,12 +207,8 @@ class Findings:
     def _factor(self, effect: Effect, group: str) -> Finding:
         design = Design(self.study['design']['factors'], self.study['design']['rows'])
         aliases = ', '.join(design.aliases(tuple(effect.name.split(' × '))))
-        undeclared = {
-            key for check in self.study['fairness']['before'] for key in check['undeclared']
-        }
         return Finding(
             effect,
-            undeclared=tuple(sorted(undeclared)),
             remarks=(f'not separable from {aliases}',) if aliases else (),
             digits=self.digits,
             group=group,
@@ -227,7 +218,6 @@ class Findings:
         row, base = self.rows[effect.name], self.rows[effect.base]
         numbers = [side['published'].get(self.published_key) for side in (row, base)]
         costs = [run_cost(side) for side in (row, base)]
-        checks = {check['row']: check for check in self.study['fairness']['before']}
         known = None not in numbers
         present = len(effect.by_seed)
         asked = 0 if row['external'] else len(self.study['seeds'])
@@ -235,7 +225,6 @@ class Findings:
         return Finding(
             effect,
             change=row['factor'],
-            undeclared=tuple(checks.get(effect.name, {}).get('undeclared', ())),
             cost=costs[0] / costs[1] if all(costs) else 0.0,
             published=round(numbers[0] - numbers[1], 6) if known else None,
             printed_digits=max(printed, default=1),
@@ -267,10 +256,6 @@ class Findings:
         known = [one for one in self.undecided if one.estimate is not None]
         return max(known, key=lambda one: one.magnitude, default=None)
 
-    @property
-    def confounded(self) -> list[Finding]:
-        return [one for one in self.all if one.undeclared]
-
     def involving(self, row: str) -> list[Finding]:
         return [one for one in self.all if row in (one.name, one.effect.base)]
 
@@ -285,14 +270,6 @@ class Findings:
 
     def with_verdict(self, verdict: str) -> list[Finding]:
         return [one for one in self.all if one.verdict == verdict]
-
-    def built_on(self, name: str) -> set[str]:
-        """Return the rows that have a given row as their base row, directly or through other rows."""
-        built = {name}
-        for row in self.study['rows']:
-            if row['on'] in built:
-                built.add(row['name'])
-        return built - {name}
 
     @cached_property
     def chain(self) -> list[Finding]:

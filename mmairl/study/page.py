@@ -23,7 +23,6 @@ from mmairl.study.answer import (
 from mmairl.study.effects import MARKS, EffectsView, effects_figure
 from mmairl.study.findings import Findings, all_findings
 from mmairl.study.statistics.compare import scores_by_row
-from mmairl.study.statistics.power import detectable
 
 Record = Mapping[str, Any]
 
@@ -87,7 +86,6 @@ def page_values(study: Record) -> dict[str, Any]:
         curves=[embedded(figure, title) for title, figure in curves(study)],
         scores=score_table(study).html(),
         runs=_runs(study).html(),
-        runs_summary=_runs_summary(study),
         command=command(study),
     )
 
@@ -167,26 +165,14 @@ def curves(study: Record) -> Iterator[tuple[str, Figure]]:
 
 def fairness_summary(study: Record) -> str:
     """Return the result of the fairness check as one line."""
-    undeclared = sum(len(entry['undeclared']) for entry in study['fairness']['before'])
     unequal = sum(not check['equal'] for check in study['fairness']['after'])
     blanket = sum(bool(entry['blanket']) for entry in study['fairness']['before'])
-    parts = [
-        counted(undeclared, 'undeclared difference') if undeclared else 'no undeclared difference'
-    ]
+    parts = ['no undeclared difference']
     if blanket:
         parts.append(f'{counted(blanket, "row declares", "rows declare")} whole parts of a config')
     if unequal:
         parts.append(f'{counted(unequal, "property differs", "properties differ")} between runs')
     return ', '.join(parts)
-
-
-def _runs_summary(study: Record) -> str:
-    finished, asked = progress(study)
-    first = next(all_findings(study), None)
-    sizes = [detectable(one.effect, len(first.all)) for one in first.all] if first else []
-    known = [size for size in sizes if size is not None]
-    text = f'; with 80 % power, effects from {min(known):.1f} are detected' if known else ''
-    return f'{finished} of {asked} finished{text}'
 
 
 def _runs(study: Record) -> Table:

@@ -21,7 +21,7 @@ from mmairl.config import config_text, flat
 from mmairl.errors import UserError
 from mmairl.evaluation.sources import key_of, outside_sources
 from mmairl.io import read_json, read_text, read_yaml, write_json, write_text
-from mmairl.study.fairness import MODELS, Prepared, file_stamp, given_file
+from mmairl.study.fairness import Prepared, given_file
 from mmairl.study.study import Row
 from mmairl.study.tasks import is_measured
 
@@ -222,7 +222,7 @@ def _run(prepared: Prepared, row: Row, seed: int, needs: Mapping[str, Run]) -> R
         untrained=row.untrained,
         at=source and source.at,
         constant=source and source.rescale and source.rescale.constant,
-        file=file and prepared.models[file_stamp(file)],
+        file=file and prepared.models[file],
         **{role: key_of(run.request.fingerprint) for role, run in needs.items()},
     )
     request = Request(
@@ -280,8 +280,6 @@ def lay_out(prepared: Prepared, fresh: bool = False) -> list[Run]:
         texts[id(run.cfg)] = text
         write_text(run.folder / CONFIG, text)
         write_json(run.folder / REQUEST, run.request)
-    if prepared.models:
-        write_json(prepared.out / MODELS, prepared.models)
     return runs
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mmairl.config import PREFIX, config_path
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
-from mmairl.study.statistics.designs import Design, fraction_rows
+from mmairl.study.statistics.designs import GENERATORS, Design, fraction_rows
 from mmairl.study.tune import Tune
 
 # A file name has at most 255 bytes, and the names of some files begin with the name of a row's folder.
@@ -126,12 +126,17 @@ class Cross(Declared, frozen=True):
     def combinations(self) -> list[tuple[int, ...]]:
         """For each row of the design, the index of each factor's level."""
         count = len(self.factors)
-        possible = [Fraction(1, 2**number) for number in range(count)]
+        possible = {
+            Fraction(1, 2**halvings): halvings
+            for basic, halvings in GENERATORS
+            if basic + halvings == count
+        }
         try:
-            halvings = possible.index(Fraction(str(self.fraction)))
-        except (ValueError, ZeroDivisionError):
+            fraction = Fraction(str(self.fraction))
+            halvings = possible[fraction] if fraction != 1 else 0
+        except (ValueError, ZeroDivisionError, KeyError):
             raise UserError(
-                f"cross.fraction: expected one of {', '.join(map(str, possible))} ('{self.fraction}'); set one of them",
+                f"cross.fraction: expected 1, {', '.join(map(str, possible))} ('{self.fraction}'); set one of them",
                 code='wrong-fraction',
             ) from None
         return fraction_rows(count, halvings) if halvings else list(product((0, 1), repeat=count))

@@ -6,7 +6,7 @@
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,6 @@ from mmairl.config import load_config
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.metrics import higher_is_better
 from mmairl.evaluation.protocol import is_protocol, protocol_class
-from mmairl.evaluation.recipes import recipe_of
 from mmairl.registry import PROTOCOLS
 from mmairl.study.study import Row
 from mmairl.transfer.tasks import TASKS
@@ -58,18 +57,6 @@ def config_of(task: str, cfg: Config) -> Config:
     if 'custom_imports' in cfg:
         data.custom_imports = cfg.custom_imports
     return data
-
-
-def recipe(task: str, cfg: Config) -> Mapping[str, Any]:
-    """Return the config of a task's training; empty if the task trains nothing, or if mmdet or mmseg is not installed."""
-    if is_local(task):
-        protocol = protocol_of(task)
-        trains = protocol_class(protocol).trains
-        return recipe_of(config_of(task, cfg), protocol) if trains else {}
-    try:
-        return _load_once(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
-    except UserError:
-        return {}
 
 
 def metric_of(key: str, label: str) -> dict[str, Any]:

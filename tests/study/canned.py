@@ -36,7 +36,6 @@ def row(name: str, scores: Sequence[float], on: str | None = None, **changes: An
         untrained=None,
         external=False,
         published={},
-        changed=[],
         flops=1e9,
         runs=[run(seed, score) for seed, score in enumerate(scores)],
     )
@@ -60,7 +59,6 @@ def record(rows: Sequence[Record], seeds: int = 3, **changes: Any) -> Record:
         rows=list(rows),
         notes=[],
         fairness=dict(before=[], after=[]),
-        assumptions={},
         design=None,
     )
     content |= changes

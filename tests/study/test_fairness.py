@@ -77,16 +77,6 @@ def test_same_model_as_two_seeds_is_an_error(tmp_path):
         prepared(row, out=tmp_path)
 
 
-def test_unchanged_files_are_read_once(tmp_path, monkeypatch):
-    from mmairl.study import fairness, runs
-
-    files = {seed: checkpoint(tmp_path / f'{seed}.pth', seed) for seed in (0, 1)}
-    study = prepared(given(tmp_path, files), out=tmp_path / 'out')
-    runs.lay_out(study)
-    monkeypatch.setattr(fairness, 'read_backbone', None)  # Reading a file again would fail
-    assert prepared(given(tmp_path, files), out=tmp_path / 'out').models == study.models
-
-
 def test_missing_checkpoint_is_an_error(tmp_path):
     with raises_code('no-checkpoint'):
         prepared(given(tmp_path, {0: str(tmp_path / 'none.pth')}), out=tmp_path)

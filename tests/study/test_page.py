@@ -45,15 +45,6 @@ def test_lower_scores_are_named_as_better():
     assert '(lower is better)' in page_values(study)['views'][0].title
 
 
-def test_confounded_row_has_no_verdict(tmp_path):
-    study = record(steps(30, 40, 50))
-    study['fairness']['before'] = [entry('row 1', 'row 0', found=['lr'], undeclared=['lr'])]
-    text = text_of(problems(study))
-    assert '“row 1” is confounded' in text and '1 row builds on it' in text
-    assert 'Remove the undeclared change of lr' in next_steps(study)[0].title.striptags()
-    assert 'verdict problem">confounded' in page_of(study, tmp_path)
-
-
 def test_collapsed_runs_are_a_problem_without_effect():
     rows = steps(30, 40)
     rows[1]['runs'][2] |= dict(collapsed=True, scores={'knn': 3.0})

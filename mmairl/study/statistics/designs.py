@@ -6,9 +6,9 @@ factors, called basic, take all combinations of their levels. Each of the remain
 basic factors. It is at its second level in the rows in which an odd number of these basic factors is at the second level.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations, product
 from math import prod
 from typing import Any
 
@@ -85,45 +85,28 @@ def title(term: Term) -> str:
     return ' × '.join(term)
 
 
-def fraction_rows(factors: int, halvings: int) -> list[tuple[int, ...]]:
-    """Return the levels of each row of the best fraction of a full factorial design.
+# The factors that generate each further factor of a fraction, by the number of basic factors and the number of halvings
+# (Box, Hunter and Hunter, Table 6.22). In the first entry, the factors a and b generate the factor c.
+GENERATORS = {
+    (2, 1): ['ab'], (3, 1): ['abc'], (4, 1): ['abcd'], (5, 1): ['abcde'], (3, 2): ['ab', 'ac'], (4, 2): ['abc', 'bcd'],
+    (5, 2): ['abcd', 'abde'], (3, 3): ['ab', 'ac', 'bc'], (4, 3): ['abc', 'bcd', 'acd'], (4, 4): ['abc', 'bcd', 'acd', 'abd'],
+}  # fmt: skip
 
-    The best fraction has minimum aberration: it has the fewest short defining words (see `defining_words`).
+
+def fraction_rows(factors: int, halvings: int) -> list[tuple[int, ...]]:
+    """Return the levels of each row of a fraction of a full factorial design, the fraction with the highest resolution.
 
     Args:
         factors: Number of factors.
         halvings: The fraction has 1 / 2^halvings of all combinations.
+
+    Raises:
+        KeyError: If GENERATORS lacks the fraction.
     """
     basic = factors - halvings
-
-    def aberration(generators: Sequence[int]) -> list[int]:
-        lengths = [word.bit_count() for word in defining_words(generators, basic)]
-        return [lengths.count(length) for length in range(1, factors + 1)]
-
-    masks = range((1 << basic) - 1, 0, -1)
-    best = min(combinations_with_replacement(masks, halvings), key=aberration)
-    return list(_rows_of(best, basic))
-
-
-def defining_words(generators: Sequence[int], basic: int) -> list[int]:
-    """Return the defining words of a fraction: the sets of factors whose product is the same in all rows.
-
-    A set of factors is a bit mask. Each generator is the set of basic factors that generates one further factor. Together
-    with this factor, it is a defining word. The exclusive ors (XOR) of these words are all other defining words.
-
-    Args:
-        generators: For each generated factor, the bit mask of its basic factors.
-        basic: Number of basic factors.
-    """
-    words = [0]
-    for number, generator in enumerate(generators):
-        relation = generator | 1 << basic + number
-        words += [word ^ relation for word in words]
-    return words[1:]
-
-
-def _rows_of(generators: Sequence[int], basic: int) -> Iterator[tuple[int, ...]]:
+    rows = []
     for levels in product((0, 1), repeat=basic):
-        mask = sum(level << place for place, level in enumerate(levels))
-        generated = [(mask & generator).bit_count() % 2 for generator in generators]
-        yield *levels, *generated
+        named = dict(zip('abcde', levels))
+        further = [sum(named[name] for name in names) % 2 for names in GENERATORS[basic, halvings]]
+        rows.append((*levels, *further))
+    return rows

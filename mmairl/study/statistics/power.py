@@ -1,4 +1,4 @@
-"""Plan seeds: how many are required to detect an effect, and which effects a number of seeds detects with 80 % power.
+"""Plan seeds: how many are required to detect an effect with 80 % power.
 
 The calculation uses the spread between the finished runs, which is itself only an estimate.
 """
@@ -42,17 +42,3 @@ def seeds_needed(effect: Effect, size: float, family: int) -> int | None:
         if power(size, error, freedom, family) >= POWER:
             return more
     return None
-
-
-def detectable(effect: Effect, family: int) -> float | None:
-    """Return the smallest true effect that the present seeds detect with 80 % power; None if the spread is unknown."""
-    if not effect.tested:
-        return None
-
-    def surplus(size: float) -> float:
-        return power(size, effect.error, effect.freedom, family) - POWER
-
-    high = effect.error
-    while surplus(high) < 0:
-        high *= 2
-    return float(scipy.optimize.brentq(surplus, 0, high))

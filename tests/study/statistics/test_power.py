@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from mmairl.study.statistics.contrasts import LEVEL, contrast
-from mmairl.study.statistics.power import POWER, detectable, power, seeds_needed
+from mmairl.study.statistics.power import POWER, power, seeds_needed
 
 
 @pytest.fixture
@@ -26,8 +26,3 @@ def test_needed_seeds_reach_the_power(effect):
     spread = effect.error * np.sqrt(3)
     powers = [power(1.0, spread / np.sqrt(n), n - 1, 2) for n in (needed - 1, needed)]
     assert powers[0] < POWER <= powers[1]
-
-
-def test_detectable_effect_has_the_power(effect):
-    size = detectable(effect, family=2)
-    assert power(size, effect.error, effect.freedom, 2) == pytest.approx(POWER, abs=1e-6)
