@@ -212,8 +212,8 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
         reason = 'one seed cannot decide a comparison; three seeds detect large effects'
         options.append((FEW_SEEDS - len(study['seeds']), Markup('all comparisons'), reason))
     for one in found.with_verdict(INCONCLUSIVE):
-        size = max(one.magnitude, one.effect.margin or 0)
-        if size and (needed := seeds_needed(one.effect, size, len(found.all))):
+        size = max(one.magnitude, one.margin or 0)
+        if size and (needed := seeds_needed(one, size, len(found.all))):
             more = max(needed - len(study['seeds']), 1)
             reason = f'enough to detect a difference of {size:.{found.digits}f} {found.unit} with 80 % power'
             options.append((more, quoted(one.name), reason))

@@ -52,7 +52,7 @@ class EffectsView:
 
     @property
     def margin(self) -> float:
-        return self.found.all[0].effect.margin or 0.0
+        return self.found.all[0].margin or 0.0
 
     @property
     def published(self) -> str:
@@ -66,8 +66,8 @@ class EffectsView:
         """The round values that label the axis, including both of its ends."""
         values = [-self.margin, self.margin]
         for one in self.shown:
-            values += [one.estimate, one.published, *one.seeds]
-            values += [one.effect.low, one.effect.high] if one.interval else []
+            values += [one.estimate, one.published, *one.by_seed]
+            values += [one.low, one.high] if one.interval else []
         known = [value for value in values if value is not None]
         return MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(min(known), max(known)).tolist()
 
@@ -85,7 +85,7 @@ class EffectsView:
         columns = ['effect', self.found.label, '95 % low', '95 % high', 'verdict', 'published']
         rows = []
         for one in self.shown:
-            numbers = [one.estimate, one.effect.low, one.effect.high]
+            numbers = [one.estimate, one.low, one.high]
             rows.append([one.name, *numbers, one.verdict, one.published_size])
         return Table(columns, rows, digits=self.found.digits)
 
@@ -119,9 +119,9 @@ def effects_figure(view: EffectsView) -> Figure:
 
 def _draw(axes: Axes, row: int, one: Finding) -> None:
     _, marker, color, face = MARKS[one.kind]
-    axes.plot(one.seeds, [row - 0.24] * len(one.seeds), '|', color='#667085', markersize=4)
+    axes.plot(one.by_seed, [row - 0.24] * len(one.by_seed), '|', color='#667085', markersize=4)
     if one.interval:
-        axes.hlines(row, one.effect.low, one.effect.high, color=color, linewidth=1.6)
+        axes.hlines(row, one.low, one.high, color=color, linewidth=1.6)
     if one.estimate is not None:
         axes.plot(one.estimate, row, marker, color=color, markerfacecolor=face, markersize=6)
     if one.published is not None:

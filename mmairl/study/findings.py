@@ -1,8 +1,8 @@
 """The effects of a study on one score, each with the facts that a reader needs to interpret it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import mean
@@ -34,11 +34,10 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Effect):
     """An effect with its context.
 
     Args:
-        effect: The effect.
         change: What the row changes, as text.
         cost: The compute of the row divided by that of its base row; 0 if unknown.
         published: The published effect; None unless the scores of both rows are published.
@@ -48,7 +47,6 @@ class Finding:
         group: The heading above the effects of one kind.
     """
 
-    effect: Effect
     change: str = ''
     cost: float = 0.0
     published: float | None = None
@@ -58,62 +56,36 @@ class Finding:
     group: str = ''
 
     @property
-    def name(self) -> str:
-        return self.effect.name
-
-    @property
-    def verdict(self) -> str:
-        return self.effect.verdict
-
-    @property
     def kind(self) -> str:
         return KINDS.get(self.verdict, 'problem')
-
-    @property
-    def differs(self) -> bool:
-        return self.verdict in (HIGHER, LOWER)
-
-    @property
-    def collapses(self) -> bool:
-        return any(self.effect.collapsed)
-
-    @property
-    def estimate(self) -> float | None:
-        """The estimated effect; None if a run collapsed, because the means are not compared then."""
-        return None if self.collapses else self.effect.estimate
 
     @property
     def magnitude(self) -> float:
         return abs(self.estimate or 0.0)
 
+    def shown(self, value: float | None) -> str:
+        return ABSENT if value is None else signed(value, self.digits)
+
     @property
     def size(self) -> str:
-        return ABSENT if self.estimate is None else signed(self.estimate, self.digits)
+        return self.shown(self.estimate)
 
     @property
     def interval(self) -> str:
-        if self.effect.low is None or self.collapses:
-            return ''
-        return f'{signed(self.effect.low, self.digits)} to {signed(self.effect.high, self.digits)}'
+        return '' if self.low is None else f'{self.shown(self.low)} to {self.shown(self.high)}'
 
     @property
     def published_size(self) -> str:
-        return ABSENT if self.published is None else signed(self.published, self.printed_digits)
+        return replace(self, digits=self.printed_digits).shown(self.published)
 
     @property
     def fails_after_correction(self) -> bool:
         """Whether the verdict is inconclusive although the interval excludes zero, which is not corrected for the family."""
-        low, high = self.effect.low, self.effect.high
-        return self.verdict == INCONCLUSIVE and low is not None and low * high > 0
+        return self.verdict == INCONCLUSIVE and self.low * self.high > 0
 
     @property
     def collapse_text(self) -> str:
-        return 'collapsed runs: {} against {}'.format(*self.effect.collapsed)
-
-    @property
-    def seeds(self) -> Sequence[float]:
-        """The effect for each seed; empty if a run collapsed."""
-        return () if self.collapses else self.effect.by_seed
+        return 'collapsed runs: {} against {}'.format(*self.collapsed)
 
     @property
     def notes(self) -> list[str]:
@@ -121,10 +93,8 @@ class Finding:
         notes = []
         if self.fails_after_correction:
             notes.append('not significant after correction (Holm)')
-        if self.collapses:
+        if any(self.collapsed):
             notes.append(self.collapse_text)
-        if self.verdict == MORE_COLLAPSES:
-            notes.append(f'exact test p = {self.effect.collapse_p:.3f}')
         if self.cost > COSTLIER:
             notes.append(f'compute × {self.cost:.2g}')
         return [*notes, *self.remarks]
@@ -135,13 +105,13 @@ class Finding:
 
         A published effect that rounds to zero at the last printed digit has no sign.
         """
-        if self.published is None or self.kind == 'problem' or self.collapses:
+        if self.published is None or self.estimate is None or self.kind == 'problem':
             return ''
         if self.verdict == INCONCLUSIVE:
             return 'this study: inconclusive'
         printed = round(self.published, self.printed_digits)
         if self.verdict == EQUIVALENT:
-            return 'agrees' if abs(printed) <= self.effect.margin else 'not found here'
+            return 'agrees' if abs(printed) <= self.margin else 'not found here'
         if not printed:
             return 'no difference in the paper'
         return 'same sign' if (self.estimate > 0) == (printed > 0) else 'opposite sign'
@@ -194,7 +164,7 @@ class Findings:
     @cached_property
     def all(self) -> list[Finding]:
         """The effects that the study tests: those of a design's factors, or the comparisons of rows."""
-        effects = [Effect(**stored) for stored in self.study['effects'].get(self.key, ())]
+        effects = self.study['effects'].get(self.key, ())
         if self.study['design']:
             return [self._factor(effect, 'Main effects') for effect in effects]
         return [self._comparison(effect) for effect in effects]
@@ -202,28 +172,28 @@ class Findings:
     @cached_property
     def interactions(self) -> list[Finding]:
         stored = self.study['interactions'].get(self.key, ())
-        return [self._factor(Effect(**one), 'Interactions') for one in stored]
+        return [self._factor(one, 'Interactions') for one in stored]
 
-    def _factor(self, effect: Effect, group: str) -> Finding:
+    def _factor(self, effect: Record, group: str) -> Finding:
         design = Design(self.study['design']['factors'], self.study['design']['rows'])
-        aliases = ', '.join(design.aliases(tuple(effect.name.split(' × '))))
+        aliases = ', '.join(design.aliases(tuple(effect['name'].split(' × '))))
         return Finding(
-            effect,
+            **effect,
             remarks=(f'not separable from {aliases}',) if aliases else (),
             digits=self.digits,
             group=group,
         )
 
-    def _comparison(self, effect: Effect) -> Finding:
-        row, base = self.rows[effect.name], self.rows[effect.base]
+    def _comparison(self, effect: Record) -> Finding:
+        row, base = self.rows[effect['name']], self.rows[effect['base']]
         numbers = [side['published'].get(self.published_key) for side in (row, base)]
         costs = [run_cost(side) for side in (row, base)]
         known = None not in numbers
-        present = len(effect.by_seed)
+        present = len(effect['by_seed'])
         asked = 0 if row['external'] else len(self.study['seeds'])
         printed = [len(str(float(value)).partition('.')[2]) for value in numbers if known]
         return Finding(
-            effect,
+            **effect,
             change=row['factor'],
             cost=costs[0] / costs[1] if all(costs) else 0.0,
             published=round(numbers[0] - numbers[1], 6) if known else None,
@@ -244,11 +214,14 @@ class Findings:
     @property
     def decided(self) -> list[Finding]:
         """The effects whose verdict is 'higher' or 'lower', the largest effect first."""
-        return sorted((one for one in self.all if one.differs), key=lambda one: -one.magnitude)
+        return sorted(
+            (one for one in self.all if one.verdict in (HIGHER, LOWER)),
+            key=lambda one: -one.magnitude,
+        )
 
     @property
     def undecided(self) -> list[Finding]:
-        return [one for one in self.all if not one.differs and one.verdict != EQUIVALENT]
+        return [one for one in self.all if one.verdict not in (HIGHER, LOWER, EQUIVALENT)]
 
     @property
     def largest_open(self) -> Finding | None:
@@ -257,7 +230,7 @@ class Findings:
         return max(known, key=lambda one: one.magnitude, default=None)
 
     def involving(self, row: str) -> list[Finding]:
-        return [one for one in self.all if row in (one.name, one.effect.base)]
+        return [one for one in self.all if row in (one.name, one.base)]
 
     def unlike(self, other: 'Findings') -> list[Finding]:
         """Return the findings on this score whose verdicts differ from those on the score of `other`."""
@@ -274,16 +247,16 @@ class Findings:
     @cached_property
     def chain(self) -> list[Finding]:
         """The comparisons, if they form a chain, in which the base row of each row is the previous row; otherwise, []."""
-        linked = all(step.effect.base == before.name for before, step in pairwise(self.all))
+        linked = all(step.base == before.name for before, step in pairwise(self.all))
         return self.all if linked and len(self.all) > 1 and not self.study['design'] else []
 
     @property
     def total(self) -> Finding | None:
         """The difference between the last and the first row of a chain; None without a chain or if it is not measured."""
         stored = self.study['totals'].get(self.key)
-        if not stored or stored['estimate'] is None or any(stored['collapsed']):
+        if not stored or stored['estimate'] is None:
             return None
-        return Finding(Effect(**stored), digits=self.digits)
+        return Finding(**stored, digits=self.digits)
 
     @property
     def noun(self) -> str:

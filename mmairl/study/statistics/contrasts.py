@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, variance
+from typing import Any
 
 # scipy imports `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
 import scipy
@@ -44,7 +45,7 @@ class Effect:
     Args:
         name: The row, factor or claim.
         base: The base row of a difference.
-        estimate: The sum; None if a row has no score.
+        estimate: The sum; None if a row has no score or a run collapsed.
         error: The standard error of the estimate; None if it is unknown.
         freedom: Degrees of freedom of the error.
         low: Lower end of the interval, which is not corrected for the number of effects in the family.
@@ -75,7 +76,7 @@ class Effect:
     @property
     def tested(self) -> bool:
         """Whether the mean is tested: no run collapsed, and the standard error is known."""
-        return self.error is not None and not any(self.collapsed)
+        return self.error is not None
 
     def p_above(self, least: float = 0.0) -> float:
         """Return the one-sided p-value for the statement that the sum exceeds `least`; 1 if the sum is not tested."""
@@ -124,19 +125,13 @@ def contrast(
         >>> round(effect.estimate, 2), round(effect.p_differs(), 4)
         (1.93, 0.0021)
     """
-    fallen = {
-        row: set((collapsed or {}).get(row, ())) & set(scores.get(row, ())) for row in weights
-    }
-    learned = {}
-    for row in weights:
-        learned[row] = {
-            s: score for s, score in scores.get(row, {}).items() if s not in fallen[row]
-        }
-    effect = Effect(paired=paired, **labels, **_compare_collapses(scores, fallen))
-    samples = _weighted_samples(weights, learned, paired)
+    effect = Effect(paired=paired, **labels, **_compare_collapses(weights, scores, collapsed or {}))
+    if effect.collapse_p is not None:
+        return replace(effect, verdict=COLLAPSED)
+    samples = _weighted_samples(weights, scores, paired)
     count = min(map(len, samples))
     if not count:
-        return replace(effect, verdict=COLLAPSED if effect.collapse_p is not None else NOT_MEASURED)
+        return replace(effect, verdict=NOT_MEASURED)
     first, *others = samples
     shift = sum(map(fmean, others))
     effect = replace(
@@ -146,23 +141,18 @@ def contrast(
         freedom=count - 1.0,
     )
     if count == 1:
-        return replace(effect, verdict=COLLAPSED if effect.collapse_p is not None else ONE_SEED)
-    error = math.sqrt(sum(variance(sample, fmean(sample)) / len(sample) for sample in samples))
-    return with_error(effect, error, level)
+        return replace(effect, verdict=ONE_SEED)
+    square = sum(variance(sample, fmean(sample)) / len(sample) for sample in samples)
+    return with_error(effect, math.sqrt(square), level)
 
 
 def with_error(effect: Effect, error: float, level: float = LEVEL) -> Effect:
     """Return the effect with its standard error and interval, or with the reason why it is not tested."""
     if error < ROUNDING:
-        return replace(effect, verdict=COLLAPSED if effect.collapse_p is not None else NO_SPREAD)
+        return replace(effect, verdict=NO_SPREAD)
     half = float(scipy.special.stdtrit(effect.freedom, 1 - level / 2)) * error
-    return replace(
-        effect,
-        error=error,
-        low=effect.estimate - half,
-        high=effect.estimate + half,
-        verdict=COLLAPSED if effect.collapse_p is not None else '',
-    )
+    ends = dict(low=effect.estimate - half, high=effect.estimate + half)
+    return replace(effect, error=error, **ends)
 
 
 def _weighted_samples(
@@ -170,17 +160,23 @@ def _weighted_samples(
 ) -> list[list[float]]:
     """Return one sample of weighted scores for each row, or the sample of their sums by seed if the rows are paired."""
     if not paired:
-        return [[w * score for score in scores[row].values()] for row, w in weights.items()]
-    seeds = set.intersection(*(set(scores[row]) for row in weights))
+        return [[w * score for score in scores.get(row, {}).values()] for row, w in weights.items()]
+    seeds = set.intersection(*(set(scores.get(row, ())) for row in weights))
     return [[sum(w * scores[row][seed] for row, w in weights.items()) for seed in sorted(seeds)]]
 
 
-def _compare_collapses(scores: Scores, fallen: Mapping[str, Collection[int]]) -> dict:
+def _compare_collapses(
+    weights: Iterable[str], scores: Scores, collapsed: Mapping[str, Collection[int]]
+) -> dict[str, Any]:
     """Return how many runs collapsed in the first row and in all other rows, with the p-value of Fisher's exact test."""
-    if not any(fallen.values()):
+    counts = []
+    for row in weights:
+        runs = set(scores.get(row, ()))
+        counts.append((len(runs & set(collapsed.get(row, ()))), len(runs)))
+    first, *others = counts
+    rest = [sum(numbers) for numbers in zip(*others)] or [0, 0]
+    if not first[0] + rest[0]:
         return {}
-    first, *others = [(len(seeds), len(scores.get(row, ()))) for row, seeds in fallen.items()]
-    rest = [sum(numbers) for numbers in zip(*others)] if others else (0, 0)
     return dict(collapsed=(first[0], rest[0]), collapse_p=fisher(*first, *rest))
 
 
