@@ -108,7 +108,7 @@ def fields(struct: type) -> Iterator[tuple[str, str, str]]:
     hints = typing.get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
         default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory
-        yield field.name, type_words(hints[field.name]), default_words(default)
+        yield field.encode_name, type_words(hints[field.name]), default_words(default)
 
 
 def type_words(kind: object) -> str:

@@ -35,7 +35,7 @@ their scores. Choices that the papers do not state are in [assumptions](assumpti
 ## Studies
 
 The studies are in `configs/studies/`; those that require a project are in the project's folder `studies`. A figure or table
-without the name of a paper is from Huang et al. 2022. `python tools/study.py --list` prints this table.
+without the name of a paper is from Huang et al. 2022. `python tools/study.py` prints this table.
 
 {catalogue}
 ## One row by hand
@@ -45,7 +45,7 @@ For each row, a study runs the equivalent of these commands, here for MoCo v2+ w
 ```bash
 tools/dist_train.sh configs/mocov2plus_r50_200e.py 8 --resume --seed 0
 python tools/evaluate.py linear configs/mocov2plus_r50_200e.py work_dirs/mocov2plus_r50_200e/epoch_200.pth
-python tools/transfer.py work_dirs/mocov2plus_r50_200e/epoch_200.pth --gpus 8 --beside mocov2plus_sgd \\
+python tools/transfer.py work_dirs/mocov2plus_r50_200e/epoch_200.pth --gpus 8 \\
     --tasks voc07,voc0712,coco_c4,coco_fpn,cityscapes
 ```
 """
