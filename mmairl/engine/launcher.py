@@ -5,15 +5,10 @@ processes are on this machine and meet on the loopback interface, at the port in
 port. The exit code is 75 if a signal stopped the run, or else that of the process that failed first.
 """
 
+import logging
 import os
 import socket
 import sys
-
-# The process that failed has printed its error. This line must precede the imports, which read the variable.
-os.environ.setdefault('LOGLEVEL', 'CRITICAL')
-# torchrun and mmengine set these variables to 1, too, but with warnings.
-for _name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
-    os.environ.setdefault(_name, '1')
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -31,6 +26,11 @@ def free_port() -> str:
 
 
 def main() -> None:
+    # torchrun would log that a process failed, but that process has printed its error.
+    logging.disable()
+    # torchrun and mmengine set these variables to 1, too, but with warnings.
+    for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
+        os.environ.setdefault(name, '1')
     options = [f'--signals-to-handle={SIGNALS}']
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         port = os.environ.get('PORT') or free_port()

@@ -155,7 +155,8 @@ class Runner(PlainRunner):
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
         if self.strategy:
-            fast.pop('compile', None)  # Compilation has not been tested with sharded models.
+            # These settings have not been tested with sharded models.
+            fast.update(compile=False, channels_last=False)
         return make_fast(super().build_model(model), fast)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
