@@ -7,9 +7,10 @@ import yaml
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.released import is_hub, is_released
-from mmairl.data.preprocess import recipe_of
+from mmairl.data.preprocess import preprocessing_of, recipe_of
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import difference, weights_identity
+from mmairl.evaluation.sets import stated_preprocessing
 from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in
 from mmairl.report.page import MARKDOWN, fill
@@ -126,15 +127,7 @@ def _records_of(backbone: Backbone) -> list[Record]:
 
 def _preprocessing(backbone: Backbone) -> dict[str, Any]:
     """Return how `mmairl.embed` prepares images for the backbone."""
-    images = backbone.input
-    return dict(
-        resize=images.size * 8 // 7,
-        size=images.size,
-        interpolation=images.interpolation,
-        mean=images.mean,
-        std=images.std,
-        channels=images.channels,
-    )
+    return preprocessing_of(dict(preprocessing=stated_preprocessing(backbone)))
 
 
 def _settings(settings: dict[str, Any]) -> dict[str, Any]:
