@@ -204,7 +204,9 @@ def read_tar(path: str) -> tuple[list[tuple], list[str]]:
                     )
                 images[key] = member.offset_data, member.size
             elif kind in ('cls', 'json'):
-                content = archive.extractfile(member).read().decode()
+                # This takes a fifth of the time of archive.extractfile.
+                place = member.size, member.offset_data
+                content = os.pread(archive.fileobj.fileno(), *place).decode()
                 if member.name == CLASSES:
                     classes = json.loads(content)
                 elif kind == 'cls':
