@@ -148,9 +148,8 @@ class ViewDataset(Dataset):
         for index in range(min(len(self), DEPTH_TRIES)):
             with suppress(UnreadableImage):
                 image = self.raw(index)
-                values = to_unit(image)
                 self.depth = image.dtype
-                self.value_range = values.min().item(), values.max().item()
+                self.value_range = tuple(value.item() for value in to_unit(image).aminmax())
                 return
 
     def name(self, index: int) -> str:

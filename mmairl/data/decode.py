@@ -115,9 +115,9 @@ def refuse_pages(image: Image.Image) -> None:
 
     A second page of another size is a preview.
     """
-    size = image.size
+    first = image.size
     image.seek(1)
-    if image.size == size:
+    if image.size == first:
         raise UnreadableImage(
             'is a TIFF with several pages (set channels of the data set to the number of pages, or '
             'keep one page)'

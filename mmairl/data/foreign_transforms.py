@@ -77,11 +77,10 @@ class ForeignTransform:
             changed = torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
         else:
             changed = self.transform(image)
-        shape = list(getattr(changed, 'shape', ()))
-        if not isinstance(changed, Tensor) or shape[:-2] != list(image.shape[:-2]):
+        if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
             raise UserError(
                 f'{self.name}: must return one image with {len(image)} channels as a tensor, but '
-                f"returned '{type(changed).__name__} {shape}'; correct the transform",
+                f"returned '{type(changed).__name__}'; correct the transform",
                 code='not-one-image',
             )
         return changed

@@ -25,7 +25,7 @@ from mmairl.io import replacing
 
 @dataclass
 class Smaller:
-    """Downscales images so that their shorter side has `short_side` pixels, and encodes them as JPEG.
+    """Downscales images so that their shorter side has at most `short_side` pixels, as JPEG files.
 
     The files of images that are not larger stay unchanged.
     """
@@ -34,13 +34,12 @@ class Smaller:
     quality: int
 
     def __call__(self, data: bytes, image: Tensor) -> bytes:
-        height, width = image.shape[-2:]
-        factor = self.short_side / min(height, width)
+        factor = self.short_side / min(image.shape[-2:])
         if factor >= 1:
             return data
-        size = round(width * factor), round(height * factor)
+        height, width = (round(side * factor) for side in image.shape[-2:])
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-        picture = picture.resize(size, Image.Resampling.BICUBIC)
+        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
         picture.save(buffer := io.BytesIO(), 'JPEG', quality=self.quality)
         return buffer.getvalue()
 

@@ -1,4 +1,4 @@
-"""Two data sets that require no download: `Shapes`, which this module draws, and handwritten digits.
+"""A data set that requires no download, because this module draws its images.
 
 An image of `Shapes` contains many copies of one kind of shape. Each copy has its own position,
 angle, size and color, and the color of the background varies. Two crops of an image have little in
@@ -15,10 +15,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from mmairl.data.datasets import ViewDataset
-from mmairl.data.splits import split_by_class
 from mmairl.errors import UserError
 from mmairl.hardware import cache
 from mmairl.io import replacing
@@ -181,32 +179,3 @@ def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
         with replacing(path) as temporary, temporary.open('wb') as file:
             np.save(file, images)
     return np.load(path, mmap_mode='r')
-
-
-@DATASETS.register_module()
-class Digits(ViewDataset):
-    """scikit-learn's 1 797 handwritten digits of 8 x 8 pixels, enlarged to `size`.
-
-    Args:
-        split: 'train', or 'val', which contains a fifth of the images.
-        size: Height and width in pixels.
-        seed: Seed of the split.
-        options: `views`, as in `ViewDataset`.
-    """
-
-    def __init__(self, split: str = 'train', size: int = 32, seed: int = 0, **options: Any) -> None:
-        super().__init__(**options)
-        # Importing scikit-learn takes a second.
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        labels = torch.as_tensor(digits.target, dtype=torch.int64)
-        rows = split_by_class(labels, seed)[SPLITS.index(split)]
-        self.classes = [str(name) for name in digits.target_names]
-        self.labels = labels[rows]
-        images = torch.as_tensor(digits.images, dtype=torch.float32)[rows, None] / 16
-        large = interpolate(images, size=(size, size), mode='bilinear', antialias=True)
-        self.images = (large * 255).round().byte()
-
-    def raw(self, index: int) -> Tensor:
-        return self.images[index].expand(3, -1, -1).clone()

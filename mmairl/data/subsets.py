@@ -1,7 +1,7 @@
 """Data sets that select images of another data set, or join several data sets."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,42 +85,31 @@ class Subset(ImageSubset):
     ) -> None:
         super().__init__(dataset)
         if files is not None:
-            self.select(self._listed(files))
-        if classes is not None:
-            self._select_classes(self._chosen(classes, seed))
+            # Shards store names without an extension.
+            members = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
+            rows = {os.path.basename(member): row for row, member in enumerate(members)}
+            rows |= {member: row for row, member in enumerate(members)}
+            names = [os.path.splitext(name)[0] for name in read_lines(files)]
+            self.select(torch.tensor(sorted({rows[name] for name in known(names, rows, files)})))
         if fraction is not None:
             _, held = split_by_class(self.labels, seed, fraction)
-            self.indices, self.labels = self.indices[held], self.labels[held]
+            self.select(self.indices[held])
+        if classes is not None:
+            self._select_classes(classes, seed)
 
-    def _listed(self, path: str | Path) -> Tensor:
-        # Shards store names without an extension.
-        members = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
-        rows = {os.path.basename(member): row for row, member in enumerate(members)}
-        rows |= {member: row for row, member in enumerate(members)}
-        names = known_names(path, rows, lambda name: os.path.splitext(name)[0])
-        return torch.tensor(sorted({rows[name] for name in names}))
-
-    def _chosen(self, classes: str | Path | float, seed: int) -> list[int]:
-        """Return the sorted indices of the selected classes."""
-        if isinstance(classes, (str, Path)):
-            return sorted({self.classes.index(name) for name in known_names(classes, self.classes)})
-        total = len(self.classes)
-        count = round(classes * total)
-        if not 0 < count <= total:
-            raise UserError(
-                f'Subset.classes: must be in (0, 1] and select at least one of {total} classes '
-                f"('{classes}'); set another fraction",
-                code='bad-fraction',
-            )
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-        return sorted(order[:count].tolist())
-
-    def _select_classes(self, chosen: list[int]) -> None:
-        self.select(self.indices[torch.isin(self.labels, torch.tensor(chosen))])
-        self.rename(
-            [chosen.index(old) if old in chosen else -1 for old in range(len(self.classes))]
-        )
-        self.classes = [self.classes[label] for label in chosen]
+    def _select_classes(self, classes: str | Path | float, seed: int) -> None:
+        names = self.classes
+        if isinstance(classes, float):
+            random = torch.Generator().manual_seed(seed)
+            order = torch.randperm(len(names), generator=random).tolist()
+            chosen = {names[label] for label in order[: max(1, round(classes * len(names)))]}
+        else:
+            chosen = set(known(read_lines(classes), names, classes))
+        self.classes = [name for name in names if name in chosen]
+        numbers = [self.classes.index(name) if name in chosen else -1 for name in names]
+        self.rename(numbers)
+        selected = self.labels >= 0
+        self.indices, self.labels = self.indices[selected], self.labels[selected]
 
 
 @DATASETS.register_module()
@@ -166,15 +155,12 @@ class ConcatImages(ViewDataset):
         return part.name(inner)
 
 
-def known_names(
-    path: str | Path, known: Collection[str], shorten: Callable[[str], str] = str
-) -> list[str]:
-    """Return the shortened lines of a list. Raise if one of them is not known."""
-    names = list(map(shorten, read_lines(path)))
-    if unknown := [name for name in names if name not in known]:
+def known(names: Sequence[str], expected: Collection[str], path: str | Path) -> Sequence[str]:
+    """Return the names of a list. Raise if the data set lacks one of them."""
+    if unknown := [name for name in names if name not in expected]:
         raise UserError(
             f'{path}: {len(unknown)} of {len(names)} lines match nothing in the data set (the first: '
-            f"'{unknown[0]}'); write names such as '{next(iter(known))}'",
+            f"'{unknown[0]}'); write names such as '{next(iter(expected))}'",
             code='unknown-name',
         )
     return names

@@ -99,17 +99,15 @@ class TrainingImages(Dataset):
 
     def names_with_reasons(self, met: Tensor) -> list[str]:
         """Read the first unreadable images again, and return their names with the reasons."""
-        lines = []
-        for index in met[:LISTED].tolist():
-            try:
-                self.dataset.raw(index)
-                reason = 'is readable again'
-            except UnreadableImage as fault:
-                reason = fault.reason
-            lines.append(f'{self.dataset.name(index)} ({reason})')
-        if len(met) > LISTED:
-            lines.append(f'... and {len(met) - LISTED} more')
-        return lines
+        lines = [self._fault(index) for index in met[:LISTED].tolist()]
+        return lines if len(met) <= LISTED else [*lines, f'... and {len(met) - LISTED} more']
+
+    def _fault(self, index: int) -> str:
+        try:
+            self.dataset.raw(index)
+        except UnreadableImage as fault:
+            return f'{self.dataset.name(index)} ({fault.reason})'
+        return f'{self.dataset.name(index)} (is readable again)'
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -143,8 +143,8 @@ class RandomResizedCrop(Augmentation):
     ) -> None:
         super().__init__()
         self.size = size
-        self.scale = tuple(scale)
-        self.ratio = tuple(ratio)
+        self.scale = scale
+        self.ratio = ratio
 
     def draw(self, count: int, height: int, width: int) -> Params:
         # For a single image, NumPy's calls take a fifth of the time of torch's calls.
@@ -446,7 +446,7 @@ class GaussianBlur(Augmentation):
 
     def __init__(self, p: float, sigma: tuple[float, float] = (0.1, 2.0)) -> None:
         super().__init__(p)
-        self.sigma = tuple(sigma)
+        self.sigma = sigma
 
     def draw(self, count: int, height: int, width: int) -> Params:
         return dict(sigma=uniform(*self.sigma, count))

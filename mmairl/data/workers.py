@@ -1,4 +1,4 @@
-"""Clear errors if data workers run out of shared memory or file handles, die or hang."""
+"""Clear errors if data workers run out of shared memory, die or hang."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -14,9 +14,11 @@ from mmairl.errors import UserError, chain
 
 
 def safe(loader: DataLoader) -> DataLoader:
-    """Change a loader so that it raises an error in cases where torch would wait forever. Return the loader."""
+    """Change a loader so that it raises an error where torch would wait forever. Return it."""
     if loader.num_workers:
-        require_handles(loader.num_workers)
+        # Each queued tensor requires a file handle, and without handles, batches would be lost.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         loader.collate_fn = partial(shared_batch, loader.collate_fn)
     return loader
 
@@ -38,25 +40,6 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
             'lower num_workers; continue a training run with --resume',
             code='shared-memory-full',
         ) from error
-
-
-def require_handles(workers: int) -> None:
-    """Increase the soft limit of open files if the workers require more. Raise if the hard limit is too low.
-
-    Without file handles, batches would be lost.
-    """
-    # Each worker requires handles for its pipes and for each queued tensor.
-    needed = 64 + 32 * workers
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= needed or soft == resource.RLIM_INFINITY:
-        return
-    if needed > hard != resource.RLIM_INFINITY:
-        raise UserError(
-            f'num_workers: {workers} data workers require {needed} open files, but the limit is {hard}; raise the limit '
-            '(ulimit -n 65536), or lower num_workers',
-            code='few-file-handles',
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def delivered(loader: DataLoader) -> Iterator[Any]:

@@ -1,12 +1,11 @@
-"""Drawn images and digits: balanced, reproducible, and cached."""
+"""Drawn images are balanced, reproducible and cached."""
 
 import numpy as np
 import pytest
-import torch
 from harness.errors import raises_code
 from PIL import Image
 
-from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Digits, Shapes, draw_image, draw_shapes
+from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Shapes, draw_image, draw_shapes
 
 
 @pytest.fixture(autouse=True)
@@ -56,9 +55,3 @@ def test_contrast_of_luminance_is_in_range():
         found.append(abs(np.dot(image.getpixel((20, 20)), LUMA) - gray) / 255)
     # Clipping of single channels lowers the difference of some colors.
     assert max(found) < CONTRAST[1] + 0.01 and np.mean(np.array(found) > CONTRAST[0] - 0.01) > 0.8
-
-
-def test_digits_are_held_out_by_class():
-    train, val = Digits(), Digits('val')
-    assert len(train) + len(val) == 1797 and len(val) == 359
-    assert torch.bincount(val.labels).min() >= 34 and train.raw(0).shape == (3, 32, 32)

@@ -152,7 +152,6 @@ def test_joined_folders_keep_names_and_order(root):
 ERRORS = {
     'class-of-one': lambda _: Part(numbered(10, 1), held=True),
     'few-groups': lambda _: split_by_class(torch.tensor([0, 1, 1]), groups=['a', 'b', 'b']),
-    'bad-fraction': lambda _: Subset(numbered(2, 3), classes=0.01),
     'unknown-name': lambda root: listed(root, 'gone.png\n'),
     'empty-list': lambda root: listed(root, '\n# only this\n'),
     'bad-list': lambda root: Subset(numbered(2, 3), files=root / 'nothing.txt'),
