@@ -19,5 +19,5 @@ evaluation = dict(
             data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
         ),
     ),
-    settings=dict(segment=dict(size=512, crop=512, epochs=32)),
+    settings=dict(segment=dict(size=512, epochs=32)),
 )

@@ -18,5 +18,5 @@ evaluation = dict(
             data_prefix=dict(img_path='leftImg8bit/val', seg_map_path='gtFine/val'),
         ),
     ),
-    settings=dict(segment=dict(size=512, crop=512, epochs=50)),
+    settings=dict(segment=dict(size=512, epochs=50)),
 )

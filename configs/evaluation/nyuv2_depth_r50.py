@@ -9,7 +9,7 @@ evaluation = dict(
             data_root=root,
             data_prefix=dict(img_path='images/train', depth_map_path='annotations/train'),
         ),
-        target='depth',
+        depth=True,
     ),
     test=dict(
         type='MMSegImages',
@@ -18,7 +18,7 @@ evaluation = dict(
             data_root=root,
             data_prefix=dict(img_path='images/test', depth_map_path='annotations/test'),
         ),
-        target='depth',
+        depth=True,
     ),
-    settings=dict(depth_probe=dict(size=480, crop=480, epochs=25, scored=(45, 471, 41, 601))),
+    settings=dict(depth_probe=dict(size=480, epochs=25, scored=(45, 471, 41, 601))),
 )

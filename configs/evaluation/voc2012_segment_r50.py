@@ -14,5 +14,5 @@ evaluation = dict(
         type='MMSegImages',
         source=dict(voc, ann_file='ImageSets/Segmentation/val.txt'),
     ),
-    settings=dict(segment=dict(size=512, crop=512, epochs=50)),
+    settings=dict(segment=dict(size=512, epochs=50)),
 )

@@ -1,7 +1,7 @@
 """The geometry of features, measured without labels, and their invariance to changes of an image."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,7 @@ from mmairl.models.spectrum import effective, rankme, singular_values, spread
 
 BLOCK = 4096
 TINY = torch.finfo(torch.float64).tiny
-BILINEAR = T.InterpolationMode.BILINEAR
-Change = Callable[[Tensor, float], Tensor]
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def alignment(first: Tensor, second: Tensor) -> float:
@@ -102,24 +101,20 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def _crop(images: Tensor, strength: float) -> Tensor:
-    """Return the center crop of images, resized to their size. At strength 1, the crop has a fifth of their area."""
+    """Return the center crop, resized. At strength 1, the crop has a fifth of the area."""
     size = images.shape[-2:]
     share = math.sqrt(1 - 0.8 * strength)
-    center = []
-    for side in size:
-        center.append(max(1, round(share * side)))
-    crop = T.center_crop(images, center)
+    crop = T.center_crop(images, [max(1, round(share * side)) for side in size])
     return T.resize(crop, size, antialias=True)
 
 
 def _blur(images: Tensor, strength: float) -> Tensor:
-    reach = max(1, images.shape[-1] // 20)
-    kernel = 2 * reach + 1
+    kernel = 2 * max(1, images.shape[-1] // 20) + 1
     return T.gaussian_blur(images, kernel, sigma=2.0 * strength)
 
 
-# Each change takes images in [0, 1] and a strength from 0 (no change) to 1. A flip ignores the strength.
-CHANGES: Mapping[str, Change] = {
+# Each change takes images in [0, 1] and a strength above 0, up to 1. A flip ignores the strength.
+CHANGES: dict[str, Callable[[Tensor, float], Tensor]] = {
     'crop': _crop,
     'flip': lambda images, strength: images.flip(-1),
     'brightness': lambda images, strength: T.adjust_brightness(images, 1 + 0.8 * strength),
@@ -128,52 +123,35 @@ CHANGES: Mapping[str, Change] = {
     'hue': lambda images, strength: T.adjust_hue(images, 0.5 * strength),
     'blur': _blur,
     'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
-    'rotation': lambda images, strength: T.rotate(images, 90.0 * strength, BILINEAR),
+    'rotation': lambda images, strength: T.rotate(
+        images, 90.0 * strength, T.InterpolationMode.BILINEAR
+    ),
 }
-# At strength 0, these functions are not called, because some of them change the images or raise an error.
-UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')
-# These changes are skipped for images that are not RGB. torchvision cannot apply them to most other numbers of channels.
 RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')
-STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-
-
-def change_images(images: Tensor, name: str, strength: float) -> Tensor:
-    """Apply one of `CHANGES` to images in [0, 1], and return the changed images."""
-    if strength == 0 and name in UNCHANGED_AT_ZERO:
-        return images
-    change = CHANGES[name]
-    return change(images, strength).clamp(0, 1)
 
 
 @torch.inference_mode()
 def invariance(
-    embed: Callable[[Tensor], Tensor],
-    images: Tensor,
-    strengths: Sequence[float] = STRENGTHS,
+    embed: Callable[[Tensor], Tensor], images: Tensor, strengths: Sequence[float] = STRENGTHS
 ) -> dict[str, list[float]]:
-    """Return the mean similarity between images and their changed copies, for each change and each strength.
+    """Return the mean similarity of images and changed copies, for each change and each strength.
 
-    The similarity is scaled. It is 1 if a change does not affect the embedding. It is 0 if a changed copy is only as similar
-    to its image as a different image is. It is NaN if all embeddings are equal. Changes of color are left out for images
-    that are not RGB.
+    It is 1 if a change does not affect the features, 0 if a changed copy is only as similar to its
+    image as a different image is, and NaN if all features are equal. Changes of color are left out
+    for images that are not RGB.
     """
     original = F.normalize(embed(images).double())
     count = len(original)
-    similarities = original @ original.T
-    similarities.fill_diagonal_(0)
-    others = similarities.sum() / (count * (count - 1))
-    largest = (original - original[:1]).abs().max()
-    collapsed = largest <= 1e-9
-    reach = torch.nan if collapsed else 1 - others
-    is_rgb = images.shape[1] == 3
+    others = ((original @ original.T).sum() - count) / (count * (count - 1))
+    reach = 1 - others if original.std(dim=0).max() > 1e-9 else torch.nan
     kept = {}
-    for name in CHANGES:
-        if is_rgb or name not in RGB_ONLY:
-            kept[name] = []
-            for strength in strengths:
-                changed = change_images(images, name, strength)
-                features = F.normalize(embed(changed).double())
-                likeness = (original * features).sum(dim=1).mean()
-                share = (likeness - others) / reach
-                kept[name].append(share.item())
+    for name, change in CHANGES.items():
+        if images.shape[1] != 3 and name in RGB_ONLY:
+            continue
+        kept[name] = []
+        for strength in strengths:
+            changed = change(images, strength).clamp(0, 1) if strength else images
+            features = F.normalize(embed(changed).double())
+            likeness = (original * features).sum(dim=1).mean()
+            kept[name].append(((likeness - others) / reach).item())
     return kept

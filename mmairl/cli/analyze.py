@@ -81,7 +81,7 @@ def analyze(
             patch_picture(backbones, shown, cfg).save(temporary, 'PNG')
         print(out / 'patches.png')
     elif instrument == 'geometry':
-        layers = {name: (*subject, 'backbone') for name, subject in subjects.items()}
+        layers = subjects
         shown = Images(cfg, images or 5000, **loading)
         print(analysis_pages.geometry_page(layers, shown, recalibrate, out, seed))
     else:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,27 +25,21 @@ class DenseDataset(Dataset):
     (3, H, W), and its target, (H, W).
 
     Args:
-        target: 'classes' for class indices (255 marks pixels that are not scored), or 'depth' for
-            the depth in meters (0 marks pixels of unknown depth).
+        depth: Whether targets are depths in meters (0 is unknown). Default: they are class indices
+            (255 is not scored).
     """
 
     classes: list[str]
 
-    def __init__(self, target: Literal['classes', 'depth'] = 'classes') -> None:
-        if target not in ('classes', 'depth'):
-            raise UserError(
-                f"{type(self).__name__}.target: unknown target ('{target}'); set 'classes' or "
-                "'depth'",
-                code='unknown-target',
-            )
-        self.target = target
+    def __init__(self, depth: bool = False) -> None:
+        self.depth = depth
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
     def fingerprint(self) -> str:
         """Return a digest of the classes, the size, and evenly spaced images and targets."""
-        digest = hashlib.sha256(repr((len(self), list(self.classes), self.target)).encode())
+        digest = hashlib.sha256(repr((len(self), list(self.classes), self.depth)).encode())
         for index in np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int)).tolist():
             for part in self.pair(index):
                 digest.update(part.numpy().tobytes())
@@ -53,12 +47,12 @@ class DenseDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         image, target = self.pair(index)
-        wrong = self.target == 'classes' and (target != IGNORED) & (target >= len(self.classes))
-        if image.shape[1:] != target.shape or torch.as_tensor(wrong).any():
+        target = target.float() if self.depth else target.long()
+        known = target[target != IGNORED]
+        if not self.depth and len(known) and known.max() >= len(self.classes):
             raise UserError(
-                f'{type(self).__name__}: image {index} has a target of another size '
-                f'({tuple(target.shape)}) or with labels of {len(self.classes)} or more; check the '
-                'files, and set reduce_zero_label if 0 marks unlabeled pixels',
+                f'{type(self).__name__}: image {index} has a label of {len(self.classes)} or more; '
+                'check the files, and set reduce_zero_label if 0 marks unlabeled pixels',
                 code='bad-target',
             )
         return dict(inputs=[image], data_samples=dict(target=target))
@@ -71,17 +65,14 @@ class MMSegImages(DenseDataset):
     Args:
         source: Config of mmseg's data set without a pipeline, such as
             ``dict(type='ADE20KDataset', data_root=...)``.
-        target: 'classes' or 'depth'.
-        depth_scale: Meters per unit of the depth files.
+        depth: Whether targets are depths, stored in millimeters.
 
     Raises:
         UserError: If mmseg is not installed.
     """
 
-    def __init__(
-        self, source: Mapping[str, Any], target: str = 'classes', depth_scale: float = 1e-3
-    ) -> None:
-        super().__init__(target)
+    def __init__(self, source: Mapping[str, Any], depth: bool = False) -> None:
+        super().__init__(depth)
         fault = 'MMSegImages: mmseg cannot be imported'
         # mmseg raises an AssertionError if it does not support the installed version of mmcv.
         kinds = (ImportError, AssertionError)
@@ -93,9 +84,10 @@ class MMSegImages(DenseDataset):
             from mmseg.registry import DATASETS as PLATFORM
         self.source = PLATFORM.build(dict(source, _scope_='mmseg', pipeline=[]))
         self.classes = list(self.source.metainfo['classes'])
+        self.key = 'gt_depth_map' if depth else 'gt_seg_map'
         self.load = transforms.LoadAnnotations()
-        if target == 'depth':
-            self.load = transforms.LoadDepthAnnotation(depth_rescale_factor=depth_scale)
+        if depth:
+            self.load = transforms.LoadDepthAnnotation(depth_rescale_factor=1e-3)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -104,8 +96,7 @@ class MMSegImages(DenseDataset):
         info = self.load(self.source.get_data_info(index))
         with open(info['img_path'], 'rb') as file:
             image = decode_bytes(file.read())
-        target = info['gt_depth_map' if self.target == 'depth' else 'gt_seg_map']
-        return image, torch.from_numpy(np.ascontiguousarray(target))
+        return image, torch.from_numpy(np.ascontiguousarray(info[self.key]))
 
 
 @DATASETS.register_module()
@@ -119,7 +110,7 @@ class Scenes(DenseDataset):
         count: Number of images.
         size: Height and width of an image in pixels. Default: 96.
         seed: Seed of the images.
-        target: 'classes' (0 is the background) or 'depth'.
+        depth: Whether targets are depths in meters.
 
     Example:
         >>> image, mask = Scenes(count=3).pair(0)
@@ -129,8 +120,8 @@ class Scenes(DenseDataset):
 
     classes = ['background', *(f'{corners} corners' for corners in range(3, 9))]
 
-    def __init__(self, count: int, size: int = 96, seed: int = 0, target: str = 'classes') -> None:
-        super().__init__(target)
+    def __init__(self, count: int, size: int = 96, seed: int = 0, depth: bool = False) -> None:
+        super().__init__(depth)
         self.count = count
         self.size = size
         self.seed = seed
@@ -142,22 +133,16 @@ class Scenes(DenseDataset):
         random = np.random.default_rng((self.seed, index))
         corners = Image.fromarray(random.integers(0, 256, (3, 3, 3), dtype=np.uint8))
         image = corners.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        # The label of a pixel in `mask` is the number of the polygon that covers it, from 1.
+        # A pixel of `mask` is the number of the polygon that covers it, from 1.
         mask = Image.new('L', image.size)
-        kinds, depths = [0], [8.0]
+        targets = [8.0 if self.depth else 0]
         for number in range(1, random.integers(2, 6)):
             radius = random.uniform(0.08, 0.16) * self.size
             center = random.uniform(radius, self.size - radius, 2)
             kind = int(random.integers(1, len(self.classes)))
-            circle = (*center, radius)
             color = tuple(random.integers(0, 256, 3).tolist())
-            turn = float(random.uniform(0, 360))
             for drawn, fill in ((image, color), (mask, number)):
-                ImageDraw.Draw(drawn).regular_polygon(circle, kind + 2, turn, fill)
-            kinds.append(kind)
-            depths.append(30.0 / radius)
-        values = np.array(kinds if self.target == 'classes' else depths, dtype=np.float32)
-        target = values[np.asarray(mask)]
-        if self.target == 'classes':
-            target = target.astype(np.int64)
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1), torch.from_numpy(target)
+                ImageDraw.Draw(drawn).regular_polygon((*center, radius), kind + 2, 9 * kind, fill)
+            targets.append(30.0 / radius if self.depth else kind)
+        target = torch.tensor(targets)[torch.from_numpy(np.array(mask)).long()]
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1), target

@@ -15,11 +15,12 @@ from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.decode import as_rgb
 from mmairl.data.preprocess import view_of
+from mmairl.data.raw_values import channels_first
 from mmairl.data.reading import read_file
 from mmairl.data.shards import SUFFIXES, Shards
 from mmairl.errors import UserError, explained
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
-from mmairl.evaluation.features import Extraction
+from mmairl.evaluation.features import Extraction, extract
 from mmairl.evaluation.protocol import default_device
 from mmairl.evaluation.sets import prepared_config
 
@@ -76,13 +77,12 @@ def embed(
     dataset = dataset_of(images, views, channels)
     device = device or default_device()
     how = Extraction(**normal, batch_size=batch, device=device, workers=workers)
-    x, _, readable = map(torch.cat, zip(*how.batches(load_backbone(cfg, backbone), dataset)))
-    names = [dataset.name(index) for index in range(len(dataset))]
-    lost = [name for name, is_readable in zip(names, readable.tolist()) if not is_readable]
-    if lost:
-        warnings.warn(f'{len(lost)} images cannot be read, such as {lost[0]}', stacklevel=3)
-    rows = readable.nonzero().flatten().tolist()
-    return x[rows].numpy(), [names[row] for row in rows]
+    found = extract(load_backbone(cfg, backbone), dataset, how)
+    if lost := found.unreadable:
+        text = f'{len(lost)} images cannot be read, such as {dataset.name(lost[0])}'
+        warnings.warn(text, stacklevel=2)
+    rows = [row for row in range(len(dataset)) if row not in set(lost)]
+    return found.x.numpy(), [dataset.name(row) for row in rows]
 
 
 def embedding_network(
@@ -143,7 +143,7 @@ class ListedImages(ViewDataset):
 
     def name(self, index: int) -> str:
         image = self.images[index]
-        return str(image) if isinstance(image, (str, Path)) else f'image {index}'
+        return str(image) if isinstance(image, str | Path) else f'image {index}'
 
     def encoded(self, index: int) -> bytes:
         path = Path(self.images[index])
@@ -151,18 +151,15 @@ class ListedImages(ViewDataset):
 
     def raw(self, index: int) -> Tensor:
         image = self.images[index]
-        if isinstance(image, (str, Path)):
+        if isinstance(image, str | Path):
             return super().raw(index)
         if isinstance(image, Tensor):
-            image = image.detach().cpu().movedim(-3, -1) if image.ndim == 3 else image
-            image = image.numpy()
+            image = image.detach().cpu().movedim(0, -1).numpy()
         if self.as_stored:
-            return self.checked_format(torch.from_numpy(np.atleast_3d(image)).movedim(-1, 0), index)
+            return self.checked_format(channels_first(np.asarray(image)), index)
         fault = f'image {index} has an unknown format'
-        remedy = 'give a path, a Pillow image, or uint8 from 0 to 255 as H x W (x C)'
+        remedy = 'give a path, a Pillow image, or uint8 from 0 to 255 as H x W x 3'
         with explained(fault, remedy, code='unknown-image'):
             if isinstance(image, np.ndarray):
-                image = image * np.uint8(255) if image.dtype == bool else image
-                image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
-            image = np.array(as_rgb(ImageOps.exif_transpose(image)))
-        return torch.from_numpy(image).movedim(-1, 0)
+                image = Image.fromarray(image)
+            return channels_first(np.array(as_rgb(ImageOps.exif_transpose(image))))

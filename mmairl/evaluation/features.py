@@ -193,7 +193,7 @@ def precision_of(cfg: Config) -> str:
     precision = cfg.evaluation.get('precision', 'float32')
     if precision not in PRECISIONS:
         raise UserError(
-            f"evaluation.precision: unknown precision ('{precision}'); set {' or '.join(PRECISIONS)}",
+            f"evaluation.precision: unknown ('{precision}'); set {' or '.join(PRECISIONS)}",
             code='unknown-precision',
         )
     return precision

@@ -8,12 +8,12 @@ part of it: paths, worker count, device.
 
 import hashlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine import Config
 from torch import Tensor
@@ -49,30 +49,30 @@ def identity_of(
     """
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
     normal = cfg.model.data_preprocessor
-    views = {}
-    for name, described in described_sets(cfg, settings.name).items():
-        views[name] = config_identity(innermost(described).get('views'))
-    built = {str(with_views(cfg, None)): dataset for cfg, dataset in (sets or {}).values()}
+    views = {
+        name: innermost(described).get('views')
+        for name, described in described_sets(cfg, settings.name).items()
+    }
+    built = {str(with_views(each, None)): dataset for each, dataset in (sets or {}).values()}
     data = {}
     for part in PARTS:
         if described := cfg.evaluation.get(part):
             dataset = built.get(str(with_views(described, None)))
             data[part] = data_identity(described, dataset)
+    chosen = cfg.evaluation.get('held_out') if settings.chooses(cfg) else None
     identity = dict(
-        protocol=dict(name=settings.name, **config_identity(settings.identity(cfg, subject))),
+        protocol=dict(name=settings.name, **settings.identity(cfg, subject)),
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
-        network='none' if subject == 'pixels' else config_identity(network),
-        input=dict(mean=list(normal.mean), std=list(normal.std), precision=precision_of(cfg)),
+        network='none' if subject == 'pixels' else network,
+        input=dict(mean=normal.mean, std=normal.std, precision=precision_of(cfg)),
         data=data,
         views=views,
-        groups=config_identity(cfg.evaluation.get('groups')),
+        groups=cfg.evaluation.get('groups'),
+        held_out=chosen,
         code=dict(versions(), mmairl=feature_source(), **outside_sources(cfg)),
+        asked=asked,
     )
-    if settings.chooses(cfg) and 'val' not in data:
-        identity['held_out'] = cfg.evaluation.get('held_out')
-    if asked:
-        identity['asked'] = config_identity(asked)
-    return identity
+    return config_identity(identity)
 
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
@@ -115,32 +115,27 @@ def config_identity(value: Any) -> Any:
     if isinstance(value, Mapping):
         items = {str(key): part for key, part in value.items() if key not in PLACES}
         return {key: config_identity(part) for key, part in items.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [config_identity(part) for part in value]
-    if isinstance(value, np.ndarray | np.generic | Tensor):
-        return value.tolist()
-    if isinstance(value, (str, Path)) and Path(value).suffix and Path(value).is_file():
+    if isinstance(value, str | Path) and Path(value).suffix and Path(value).is_file():
         status = Path(value).stat()
         return f'file {_digest_of_file(str(value), status.st_size, status.st_mtime_ns)}'
     if callable(value):
         return f'{value.__module__}.{value.__qualname__}'
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+    return value if isinstance(value, int | float | None) else str(value)
 
 
 @cache
 def _digest_of_file(path: str, size: int, changed: int) -> str:
-    with open(path, 'rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()[:16]
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def versions(packages: Collection[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of the packages that can change scores."""
+    """Return the versions of the installed packages that can change scores."""
     found = {'cuda': str(torch.version.cuda)}
     for name in packages:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -111,18 +111,17 @@ def nearest(
     found = []
     for rows in query.split(QUERY_BLOCK):
         rows = unit_rows(rows.to(device))
-        similarities, positions = rows[:, :0], rows[:, :0].long()
+        best, place = rows[:, :0], rows[:, :0].long()
         for start in range(0, len(bank), BANK_BLOCK):
             block = unit_rows(bank[start : start + BANK_BLOCK].to(device))
-            similarity = rows @ block.T
-            best, position = similarity.topk(min(k, len(block)))
-            # A row that is not among the best k of its block is not among the best k of the bank.
-            candidates = torch.cat([similarities, best], dim=1)
-            origins = torch.cat([positions, position + start], dim=1)
-            similarities, order = candidates.topk(min(k, candidates.shape[1]))
-            positions = origins.gather(1, order)
-        found.append((similarities.cpu(), positions.cpu()))
-    return torch.cat([part for part, _ in found]), torch.cat([part for _, part in found])
+            # The best rows of the bank are among the best rows so far and all rows of the block.
+            similarity = torch.cat([best, rows @ block.T], dim=1)
+            here = torch.arange(start, start + len(block), device=rows.device).expand(len(rows), -1)
+            best, order = similarity.topk(min(k, similarity.shape[1]))
+            place = torch.cat([place, here], dim=1).gather(1, order)
+        found.append((best.cpu(), place.cpu()))
+    similarities, rows = map(torch.cat, zip(*found))
+    return similarities, rows
 
 
 def unit_rows(x: Tensor) -> Tensor:

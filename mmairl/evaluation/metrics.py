@@ -76,7 +76,7 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
     classes = scores.shape[1]
     if labels.ndim == 1:
         require_labels(labels, classes)
-        scores = best_five(scores)
+        scores = scores.topk(min(5, classes)).indices
     return ranked_scores(metric, scores, labels, classes)
 
 
@@ -109,11 +109,6 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
         return None
     counts = (y * size + predicted).bincount(minlength=size**2)
     return dict(classes=list(map(str, classes)), counts=counts.view(size, size).tolist())
-
-
-def best_five(scores: Tensor) -> Tensor:
-    """Return the five classes with the highest scores of each image, best first."""
-    return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 
 def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:
@@ -150,10 +145,8 @@ def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
     >>> recalls(torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1]))
     {0: tensor(1., dtype=torch.float64), 1: tensor(0., dtype=torch.float64)}
     """
-    labels, position = y.unique(return_inverse=True)
     right = (predicted == y).double()
-    recall = position.bincount(weights=right) / position.bincount()
-    return dict(zip(labels.tolist(), recall))
+    return {label: right[y == label].mean() for label in y.unique().tolist()}
 
 
 def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str, float]:
@@ -242,7 +235,7 @@ class HeadAccuracy(BaseMetric):
             self.classes = scores.shape[2]
             if labels.ndim == 1:
                 # Five indices take a hundredth of the memory of the scores of 1000 classes.
-                scores = best_five(scores)
+                scores = scores.topk(min(5, self.classes)).indices
             readable = samples.get('readable', torch.ones(len(labels)))
             self.results += zip(scores, labels, readable.bool().cpu())
 

@@ -261,51 +261,49 @@ def _refuse_copies(held: Dataset, other: Dataset, part: str, cache: Path | None 
         )
 
 
-def copies(one: Dataset, other: Dataset, cache: Path | None = None) -> list[tuple[str, str]]:
+def copies(one: Dataset, other: Dataset, cache: Path | None = None) -> list[list[str]]:
     """Return the names of each image of `other` that equals an image of `one`, with that image.
 
     Only images of equal size are read, and only those with equal first 4 KB completely. The result
     is stored in the folder `cache`, so that two data sets are compared once.
     """
     if cache is not None:
-        key = hashlib.sha256((one.fingerprint() + other.fingerprint()).encode()).hexdigest()[:16]
-        path = cache / f'copies_{key}.json'
+        key = hashlib.sha256(f'{one.fingerprint()} {other.fingerprint()}'.encode()).hexdigest()
+        path = cache / f'copies_{key[:16]}.json'
         if path.is_file():
-            return [tuple(pair) for pair in read_json(path)]
+            return read_json(path)
     rows = [np.arange(len(one)), np.arange(len(other))]
     sizes = [one.sizes(), other.sizes()]
     if sizes[0] is not None and sizes[1] is not None:
         rows = [np.flatnonzero(np.isin(*pair)) for pair in (sizes, sizes[::-1])]
-    digests = [{}, {}]
-    for bytes_read in (HEAD, None):
-        for side, dataset in enumerate((one, other)):
-            digests[side] = _digests(dataset, rows[side], bytes_read)
-        shared = set(digests[0].values()) & set(digests[1].values())
+    for count in (HEAD, None):
+        first, second = (_digests(*side, count) for side in zip((one, other), rows))
         rows = [
-            np.array([row for row, digest in side.items() if digest in shared], dtype=int)
-            for side in digests
+            [row for row, digest in ours.items() if digest in theirs]
+            for ours, theirs in ((first, set(second.values())), (second, set(first.values())))
         ]
-    twin = {digests[0][row]: row for row in reversed(rows[0].tolist())}
-    pairs = [(other.name(row), one.name(twin[digests[1][row]])) for row in rows[1].tolist()]
+    twin = {digest: one.name(row) for row, digest in first.items()}
+    pairs = [[other.name(row), twin[second[row]]] for row in rows[1]]
     if cache is not None:
         write_json(path, pairs)
     return pairs
 
 
-def _digests(dataset: Dataset, rows: np.ndarray, count: int | None) -> dict[int, bytes]:
+def _digests(dataset: Dataset, rows: Sequence[int], count: int | None) -> dict[int, bytes]:
     """Return a digest of the first `count` bytes of each image, or of all bytes."""
 
     def digest(row: int) -> bytes:
         try:
-            if count is not None and os.path.isfile(dataset.name(row)):
+            if count and os.path.isfile(dataset.name(row)):
                 with open(dataset.name(row), 'rb') as file:
                     return hashlib.sha256(file.read(count)).digest()
             return hashlib.sha256(dataset.content(row)[:count]).digest()
         except (OSError, UnreadableImage):
             return os.urandom(32)  # an unreadable image equals no other image
 
+    rows = list(map(int, rows))
     with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(rows.tolist(), pool.map(digest, rows.tolist())))
+        return dict(zip(rows, pool.map(digest, rows)))
 
 
 def _refuse_shared_groups(data: Mapping) -> None:

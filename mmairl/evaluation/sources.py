@@ -4,9 +4,8 @@ import ast
 import hashlib
 import importlib.util
 import json
-import os
 import sys
-from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from mmairl.config import walk
 PACKAGE = Path(__file__).resolve().parents[1]
 # The sources on which the scores of a frozen network depend.
 SCORING = ('data', 'evaluation', 'models/backbones.py')
-INSTALLED = ('site-packages', 'dist-packages')
+INSTALLED = {'site-packages', 'dist-packages', 'mmairl'}
 
 
 def outside_sources(cfg: Config) -> dict[str, str]:
@@ -31,68 +30,28 @@ def outside_sources(cfg: Config) -> dict[str, str]:
     waiting = [custom] if isinstance(custom, str) else list(custom)
     for keys, value in walk(cfg.to_dict()):
         if keys and keys[-1] == 'type' and isinstance(value, str) and '.' in value:
-            waiting += [value, value.rpartition('.')[0]]
+            waiting.append(value.rpartition('.')[0])
     found: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
-        path = _outside_file(name)
-        if path is not None and name not in found:
+        path = _file_of(name)
+        if path and name not in found and not INSTALLED & set(path.parts):
             found[name] = digest_of(path)
-            waiting += _imports(path, name)
+            waiting += imports_of(path, name)
     return dict(sorted(found.items()))
 
 
-@cache
-def feature_source() -> str:
-    """Return one digest of the parts of mmairl that read images and compute and score features."""
-    return _digest_of_all(SCORING)
-
-
-@cache
-def package_source() -> str:
-    """Return one digest of all Python files of the package."""
-    return _digest_of_all(['.'])
-
-
-def _digest_of_all(places: Iterable[str]) -> str:
-    digests = {}
-    for place in places:
-        top = PACKAGE / place
-        for path in top.rglob('*.py') if top.is_dir() else [top]:
-            if '.mim' not in path.parts:
-                digests[path.relative_to(PACKAGE).as_posix()] = digest_of(path)
-    return key_of(digests)
-
-
-def digest_of(path: Path) -> str:
-    """Return a digest of the syntax tree of a Python file, without docstrings."""
-    tree = ast.parse(path.read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(getattr(node, 'body', None), list):
-            node.body = [part for part in node.body if not _is_text(part)]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _outside_file(name: str) -> Path | None:
-    """Return the file of a module, or None if it is installed, built in or not a module."""
-    top = name.partition('.')[0]
-    if top in sys.stdlib_module_names or top == 'mmairl':
+def _file_of(name: str) -> Path | None:
+    """Return the file of a module, or None if it is built in, missing or not a module."""
+    if name.partition('.')[0] in sys.stdlib_module_names:
         return None
-    try:
+    with suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    if spec is None or not spec.origin or not spec.origin.endswith('.py'):
-        return None
-    path = Path(os.path.abspath(spec.origin))
-    return None if set(INSTALLED) & set(path.parts) else path
+        return Path(spec.origin).resolve() if spec and spec.has_location else None
+    return None
 
 
-def _imports(path: Path, name: str) -> list[str]:
+def imports_of(path: Path, name: str) -> list[str]:
     """Return the names that a module may import: modules, and objects as if they were modules."""
     package = name if path.stem == '__init__' else name.rpartition('.')[0]
     names = []
@@ -100,10 +59,40 @@ def _imports(path: Path, name: str) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package.split('.')[: len(package.split('.')) - node.level + 1]
-            base = '.'.join([*above, node.module or '']).strip('.') if node.level else node.module
+            module = '.' * node.level + (node.module or '')
+            base = importlib.util.resolve_name(module, package) if node.level else module
             names += [base, *(f'{base}.{alias.name}' for alias in node.names)]
     return names
+
+
+@cache
+def feature_source() -> str:
+    """Return one digest of the parts of mmairl that read images and compute and score features."""
+    return _digest_below(SCORING)
+
+
+@cache
+def package_source() -> str:
+    """Return one digest of all Python files of the package."""
+    return _digest_below(('.',))
+
+
+def _digest_below(places: tuple[str, ...]) -> str:
+    digests = {}
+    for place in places:
+        top = PACKAGE / place
+        for path in [top] if top.suffix else top.rglob('*.py'):
+            digests[str(path.relative_to(PACKAGE))] = digest_of(path)
+    return key_of(digests)
+
+
+def digest_of(path: Path) -> str:
+    """Return a digest of the syntax tree of a Python file, without docstrings."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = None
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
 
 def key_of(content: Any) -> str:

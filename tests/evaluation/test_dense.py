@@ -6,10 +6,9 @@ import torch
 from harness.errors import raises_code
 from PIL import Image
 
+from mmairl.evaluation.dense import DepthProbe, Segmentation
 from mmairl.evaluation.dense_images import IGNORED, DenseDataset, MMSegImages, Scenes
-from mmairl.evaluation.depth_probe import DepthProbe
 from mmairl.evaluation.protocol import evaluate, settings_for
-from mmairl.evaluation.segment import Segmentation
 from mmairl.registry import DATASETS
 
 
@@ -19,8 +18,8 @@ class Halves(DenseDataset):
 
     classes = ['dark', 'bright']
 
-    def __init__(self, count: int = 16, target: str = 'classes') -> None:
-        super().__init__(target)
+    def __init__(self, count: int = 16, depth: bool = False) -> None:
+        super().__init__(depth)
         self.count = count
 
     def __len__(self) -> int:
@@ -31,16 +30,16 @@ class Halves(DenseDataset):
         mask[:, :32] = 1
         mask = mask.rot90(index % 4)
         noise = torch.randint(0, 60, (3, 64, 64), generator=torch.Generator().manual_seed(index))
-        target = mask if self.target == 'classes' else torch.where(mask == 1, 1.0, 4.0)
+        target = mask if not self.depth else torch.where(mask == 1, 1.0, 4.0)
         return (noise + 150 * mask).byte(), target
 
 
-@pytest.mark.parametrize('protocol, target', [('segment', 'classes'), ('depth_probe', 'depth')])
-def test_probe_learns_and_is_reproducible(cfg, protocol, target):
-    cfg.evaluation = {part: dict(type='Halves', target=target) for part in ('train', 'test')}
-    how = dict(size=64, crop=48, epochs=6, batch=4, layers=(0, 1), lr=0.05)
+@pytest.mark.parametrize('protocol, depth', [('segment', False), ('depth_probe', True)])
+def test_probe_learns_and_is_reproducible(cfg, protocol, depth):
+    cfg.evaluation = {part: dict(type='Halves', depth=depth) for part in ('train', 'test')}
+    how = dict(size=64, epochs=6, batch=4, layers=(0, 1), lr=0.05)
     if protocol == 'depth_probe':
-        how.update(epochs=20, bins=16, max_depth=6.0)
+        how.update(epochs=20, max_depth=6.0)
     settings = settings_for(protocol, **how)
     first, second = (evaluate(cfg, protocol, 'random', settings=settings) for _ in range(2))
     name, score = next(iter(first.scores.items()))
@@ -55,21 +54,21 @@ def test_miou_equals_plain_counts():
     outputs = torch.from_numpy(random.normal(size=(4, 9, 9)))
     prepared = probe.prepared(target)
     assert (prepared[target == 3] == IGNORED).all()
-    scores, details = probe.summarize(probe.measure(outputs, prepared, 'abcd'), 'abcd')
+    scores, details = probe.summarize(probe.measure(outputs, prepared), 'abcd')
     predicted, counted = outputs.argmax(0), target != 3
     each = []
     for label in range(3):
         ours, true = (predicted == label) & counted, (target == label) & counted
         each.append(100 * float((ours & true).sum() / (ours | true).sum()))
     assert scores['mIoU'] == pytest.approx(np.mean(each))
-    assert details['pixel_accuracy'] == pytest.approx(100 * float((predicted == target)[counted].float().mean()))
+    assert details['accuracy'] == pytest.approx(100 * float((predicted == target)[counted].float().mean()))
 
 
 def test_depth_scores_equal_plain_formulas():
     probe = DepthProbe(max_depth=5.0, scored=(0, 4, 0, 4))
     target = torch.tensor(np.random.default_rng(0).uniform(0.5, 8, (6, 6)))
     depth = torch.full((1, 6, 6), 2.0, dtype=torch.float64)
-    scores, _ = probe.summarize(probe.measure(depth, probe.prepared(target), []), [])
+    scores, _ = probe.summarize(probe.measure(depth, probe.prepared(target)), [])
     truth = target[:4, :4][target[:4, :4] < 5].numpy()
     assert scores['RMSE (m)'] == pytest.approx(np.sqrt(np.mean((2 - truth) ** 2)))
     assert scores['AbsRel'] == pytest.approx(np.mean(np.abs(2 - truth) / truth))
@@ -78,7 +77,7 @@ def test_depth_scores_equal_plain_formulas():
 
 def test_scenes_have_masks_and_depths_that_agree():
     image, mask = Scenes(3).pair(1)
-    _, depth = Scenes(3, target='depth').pair(1)
+    _, depth = Scenes(3, depth=True).pair(1)
     assert image.dtype == torch.uint8 and ((depth == 8) == (mask == 0)).all()
     assert torch.equal(Scenes(9).pair(1)[0], image) and not torch.equal(Scenes(3, seed=1).pair(1)[0], image)
 

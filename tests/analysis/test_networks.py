@@ -1,0 +1,89 @@
+"""The sample of images, and patch pictures of real networks."""
+
+import numpy as np
+import pytest
+import torch
+from mmengine import Config
+from PIL import Image
+
+from mmairl.analysis.patch_pictures import class_attention, component_colors, patch_picture, whole_images
+from mmairl.analysis.subjects import Images
+from mmairl.config import load_config
+from mmairl.evaluation.backbone import build_backbone, load_backbone
+from mmairl.models.backbones import pooled
+
+
+@pytest.fixture
+def cfg() -> Config:
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    for part in ('train', 'test'):
+        cfg.evaluation[part].count = 60
+    cfg.train_dataloader.dataset.count = 60
+    return cfg
+
+
+def test_sample_is_random_but_fixed(cfg):
+    first, second = (Images(cfg, 24, batch_size=10) for _ in range(2))
+    assert torch.equal(torch.cat(list(first)), torch.cat(list(second)))
+    assert len(first) == 24 and len(first.labels.unique()) > 6
+    picture = first.picture(0)
+    assert torch.allclose(first.first(1)[0], picture / 255)
+
+
+def test_checkpoint_network_equals_the_trained_one(cfg, tmp_path):
+    network = load_backbone(cfg, seed=3)
+    state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
+    torch.save({'state_dict': state}, tmp_path / 'a.pth')
+    images = Images(cfg, 8)
+    loaded = images.network(str(tmp_path / 'a.pth'))
+    batch = images.first(8)
+    expected = pooled(network(images.normalize(batch)))
+    assert torch.allclose(images.embed(loaded, batch), expected, atol=1e-5)
+
+
+def test_colors_separate_an_object_from_its_background():
+    torch.manual_seed(0)
+    features = 0.05 * torch.randn(8, 12, 12)
+    features[0] += 3
+    features[:, 4:8, 4:8] = 0.3 * torch.randn(8, 4, 4)
+    [colors] = component_colors([features])
+    inside = torch.zeros(12, 12, dtype=torch.bool)
+    inside[4:8, 4:8] = True
+    assert colors[:, ~inside].max() == 0 and (colors[:, inside].amax(0) > 0).float().mean() > 0.9
+
+
+@pytest.fixture
+def vit() -> torch.nn.Module:
+    arch = dict(embed_dims=32, num_layers=2, num_heads=4, feedforward_channels=64)
+    described = dict(type='mmpretrain.VisionTransformer', arch=arch, patch_size=16, img_size=64)
+    backbone = build_backbone(Config(dict(model=dict(backbone=described))))
+    backbone.eval()
+    return backbone
+
+
+def test_attention_equals_a_plain_softmax(vit):
+    images = torch.randn(1, 3, 64, 64)
+    inputs = []
+    with vit.layers[-1].attn.register_forward_hook(lambda m, args, out: inputs.append(args[0])), torch.no_grad():
+        vit(images)
+        found = class_attention(vit, images, torch.zeros(32, 4, 4))
+        q, k, _ = vit.layers[-1].attn.qkv(inputs[0])[0].view(17, 3, 4, 8).unbind(1)
+    rows = []
+    for head in range(4):
+        scores = (k[:, head] @ q[0, head]) / 8**0.5
+        rows.append(scores.softmax(0)[1:])
+    expected = torch.stack(rows).mean(0)
+    assert torch.allclose(found.flatten(), expected / expected.max(), atol=1e-5)
+
+
+def test_picture_has_a_row_for_each_image(cfg, vit, tmp_path):
+    for index in range(3):
+        pixels = np.random.default_rng(index).integers(0, 256, (50 + 30 * index, 90, 3), np.uint8)
+        (tmp_path / 'a').mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / 'a' / f'{index}.png')
+    cfg.evaluation.test = dict(type='ImageFolder', root=str(tmp_path))
+    images = list(whole_images(cfg, 3, 64))
+    assert all(side % 32 == 0 for image in images for side in image.shape[1:])
+    picture = patch_picture({'cnn': load_backbone(cfg), 'vit': vit}, images, cfg)
+    side = max(image.shape[1] for image in images) + 4
+    assert picture.size == (4 * side + 4, 3 * side + 4)
