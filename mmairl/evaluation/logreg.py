@@ -1,10 +1,9 @@
 """Fit L2-regularized logistic regression on frozen features, as in BYOL's transfer table.
 
-If each image has one class, each fit runs Newton's method until it is close to the minimum, also on
-a GPU. Gradients are in float64. The linear system of each Newton step is solved by conjugate
-gradients with matrix products in float32 (Nocedal and Wright 2006, ch. 7). BYOL uses L-BFGS instead,
-which stops far from the minimum if the regularization is very strong or very weak. If images can
-have several classes, scikit-learn fits one classifier per class.
+If each image has one class, each fit runs Newton's method in a trust region until it is close to the
+minimum, also on a GPU. BYOL uses L-BFGS instead, which stops far from the minimum if the
+regularization is very strong or very weak. If images can have several classes, scikit-learn fits
+one classifier per class.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from logging import WARNING
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine import Config
@@ -31,12 +31,9 @@ from mmairl.registry import PROTOCOLS
 EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-TOLERANCE = 1e-4  # largest last step of a converged fit, relative to the largest weight
-FORCING = 0.01  # relative residual at which a linear system counts as solved
-STEPS = 100  # largest number of Newton steps
-INNER = 300  # largest number of conjugate gradient steps per Newton step
-BALANCE = 1e-5  # largest gradient of a converged fit, relative to strength times |weights|
-NEVER = 1e6  # a class without a training image always gets the score -NEVER
+TOLERANCE = 1e-7  # largest gradient of a converged fit
+STEPS = 200  # largest number of Newton steps
+NEVER = 1e6  # score by which a class is never predicted
 
 
 @PROTOCOLS.register_module('logreg')
@@ -166,7 +163,7 @@ def per_class_fits(
             if target.min() == target.max():
                 weights[label, -1] = NEVER if target[0] else -NEVER
                 continue
-            model = Classifier(C=1 / (strength * len(y)), max_iter=1000, tol=TOLERANCE)
+            model = Classifier(C=1 / (strength * len(y)), max_iter=1000)
             model.fit(x[rows].double().numpy(), target)
             weights[label, :-1] = torch.from_numpy(model.coef_[0])
             weights[label, -1] = model.intercept_[0]
@@ -176,131 +173,80 @@ def per_class_fits(
 def newton_fits(
     x: Tensor, y: Tensor, classes: int, strengths: Sequence[float]
 ) -> Iterator[tuple[float, Tensor]]:
-    """Yield each strength whose fit converged, with the weights on the CPU."""
-    objective = Objective(x, y, classes)
-    start = previous = None
+    """Yield each strength whose fit converged, with the weights (classes, D + 1) on the CPU.
+
+    The objective is the mean cross-entropy on features `x` (N, D) and labels `y`, plus
+    strength/2 |W|^2; the bias is not penalized. In scikit-learn's notation, the strength is
+    1 / (N C). Features are centered and rotated to their principal axes, which does not change the
+    minimum. A class without a training image always gets the score -NEVER.
+    """
+    from scipy.optimize import minimize
+
+    target = F.one_hot(y, classes).double()
+    known = target.any(0)
+    target = target[:, known]
+    mean = x.double().mean(0)
+    centered = x.double() - mean
+    if len(x) < x.shape[1]:
+        axes = torch.linalg.svd(centered, full_matrices=False).Vh.T
+    else:
+        axes = torch.linalg.eigh(centered.T @ centered).eigenvectors
+    rotated = F.pad(centered @ axes, (0, 1), value=1.0)
+    weight = rotated.new_zeros(target.shape[1], rotated.shape[1])
     for strength in strengths:
-        weight, solved = objective.minimize(strength, start)
-        # The next fit starts from a linear extrapolation of the last two solutions.
-        start = weight if previous is None else 2 * weight - previous
-        previous = weight
-        if solved:
-            yield strength, objective.plain(weight).cpu()
-        else:
+        penalty = rotated.new_tensor([strength] * axes.shape[1] + [0.0])
+        # In these units, the diagonal of the Hessian is about constant.
+        unit = (rotated.square().mean(0) / len(weight) + penalty).rsqrt()
+        problem = Objective(rotated * unit, target, penalty * unit**2)
+        found = minimize(
+            problem.loss,
+            (weight / unit).cpu().numpy().ravel(),
+            jac=True,
+            hessp=problem.hessian,
+            method='trust-ncg',
+            options=dict(gtol=TOLERANCE, maxiter=STEPS),
+        )
+        weight = problem.tensor(found.x) * unit
+        if not found.success and np.abs(found.jac).max() > 100 * TOLERANCE:
             text = f'logistic regression at strength {strength:.1e} did not converge'
             print_log(text, logger='current', level=WARNING)
+            continue
+        plain = weight.new_zeros(classes, x.shape[1] + 1)
+        plain[:, -1] = -NEVER
+        inner = weight[:, :-1] @ axes.T
+        plain[known] = torch.cat([inner, (weight[:, -1] - inner @ mean)[:, None]], dim=1)
+        yield strength, plain.cpu()
 
 
 class Objective:
-    """The mean cross-entropy on features `x` (N, D) and labels `y`, plus strength/2 |W|^2.
+    """The regularized mean cross-entropy, as functions of flat weights for scipy."""
 
-    The bias is not penalized. In scikit-learn's notation, the strength is 1 / (N C). Internally,
-    features are centered and rotated to their principal axes. This does not change the minimum, and
-    it makes the diagonal of the Hessian a good preconditioner.
-    """
+    def __init__(self, x: Tensor, target: Tensor, penalty: Tensor) -> None:
+        self.x = x
+        self.narrow = x.float()  # products of the Hessian are computed in float32
+        self.target = target
+        self.penalty = penalty
 
-    def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
-        target = F.one_hot(y, classes).double()
-        self.known = target.any(0)
-        self.target = target[:, self.known]
-        self.mean = x.double().mean(0)
-        centered = x.double() - self.mean
-        if len(x) < x.shape[1]:
-            self.axes = torch.linalg.svd(centered, full_matrices=False).Vh.T
-        else:
-            self.axes = torch.linalg.eigh(centered.T @ centered).eigenvectors
-        self.x = F.pad((centered @ self.axes).float(), (0, 1), value=1.0)
+    def tensor(self, flat: np.ndarray) -> Tensor:
+        return torch.from_numpy(flat).to(self.x).view(self.target.shape[1], -1)
 
-    def gradient(self, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-        """Return the gradient in float64, and the class probabilities of each image."""
-        x = self.x.double()
-        p = (x @ weight.T).softmax(dim=1)
-        return penalty(weight, strength) + (p - self.target).T @ x / len(x), p
+    def loss(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the loss and its gradient, in float64."""
+        weight = self.tensor(flat)
+        logits = self.x @ weight.T
+        log_p = logits.log_softmax(dim=1)
+        loss = -(log_p * self.target).sum(1).mean() + (self.penalty * weight**2).sum() / 2
+        gradient = (log_p.exp() - self.target).T @ self.x / len(self.x) + self.penalty * weight
+        return loss.item(), gradient.cpu().numpy().ravel()
 
-    def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
-        """Return the product of the Hessian and a direction, with matrix products in float32."""
-        change = p * (self.x @ direction.T.float())
+    def hessian(self, flat: np.ndarray, direction: np.ndarray) -> np.ndarray:
+        """Return the product of the Hessian and a direction."""
+        direction = self.tensor(direction)
+        p = (self.x @ self.tensor(flat).T).softmax(dim=1)
+        change = p * (self.narrow @ direction.T.float())
         change = change - p * change.sum(1, True)
-        return penalty(direction, strength) + change.T.float() @ self.x / len(self.x)
-
-    def curvature(self, p: Tensor, strength: float) -> Tensor:
-        """Return the diagonal of the Hessian, at least `strength`.
-
-        If all probabilities are 0 or 1, the curvature of the bias is 0.
-        """
-        diagonal = (p * (1 - p)).T.float() @ self.x.square() / len(self.x)
-        return (diagonal.double() + penalty(torch.ones_like(diagonal), strength)).clamp_min(
-            strength
-        )
-
-    def minimize(self, strength: float, start: Tensor | None = None) -> tuple[Tensor, bool]:
-        """Run Newton's method from `start` (default: zero). Return the weights, and success."""
-        weight = start
-        if start is None:
-            weight = self.mean.new_zeros(self.target.shape[1], self.x.shape[1])
-        gradient, p = self.gradient(weight, strength)
-        for _ in range(STEPS):
-            if not gradient.isfinite().all():
-                break
-            step = self._newton_step(gradient, p, strength)
-            length = 1.0
-            slope = (gradient * step).sum().abs()
-            while True:
-                after, p = self.gradient(weight + length * step, strength)
-                # Near the minimum, the objective is too flat for comparing its values.
-                if (after * step).sum() <= slope / 2 or length < 1e-4:
-                    break
-                length /= 2
-            stuck = after.norm() >= gradient.norm()
-            weight = weight + length * step
-            gradient = after
-            largest = weight[:, :-1].abs().max()
-            small = step[:, :-1].abs().max() <= TOLERANCE * largest
-            bias = weight[:, -1].abs().max().clamp_min(1)
-            if length == 1 and small and step[:, -1].abs().max() <= TOLERANCE * bias:
-                balance = BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9)
-                solved = bool(gradient.norm() <= balance)
-                if solved or stuck:
-                    return weight, solved
-        return weight, False
-
-    def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
-        """Compute the Newton step by conjugate gradients with a diagonal preconditioner."""
-        scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        residual = -gradient / scale
-        curvature = self.curvature(p, strength)
-        step = torch.zeros_like(residual)
-        towards = residual / curvature
-        product = first = (residual * towards).sum()
-        for _ in range(INNER):
-            bent = self.hessian(p, towards, strength)
-            along = (towards * bent).sum()
-            if not along > 0:
-                break
-            step += product / along * towards
-            residual = residual - product / along * bent
-            downhill = residual / curvature
-            before = product
-            product = (residual * downhill).sum()
-            if product <= FORCING**2 * first:
-                break
-            towards = downhill + product / before * towards
-        # Adding the same amount to the scores of all classes changes no probability.
-        return (step - step.mean(dim=0)) * scale
-
-    def plain(self, weight: Tensor) -> Tensor:
-        """Return the weights for the original features, (classes, D + 1). The last is the bias."""
-        inner = weight[:, :-1] @ self.axes.T
-        bias = weight[:, -1] - inner @ self.mean
-        plain = weight.new_zeros(len(self.known), len(self.mean) + 1)
-        plain[:, -1] = -NEVER
-        plain[self.known] = torch.cat([inner, bias[:, None]], dim=1)
-        return plain
-
-
-def penalty(weight: Tensor, strength: float) -> Tensor:
-    """Return the gradient of the L2 penalty: strength times the weights, and 0 for the bias."""
-    return F.pad(strength * weight[:, :-1], (0, 1))
+        product = change.T.float() @ self.narrow / len(self.x) + self.penalty * direction
+        return product.double().cpu().numpy().ravel()
 
 
 def class_scores(x: Tensor, weight: Tensor) -> Tensor:
