@@ -24,11 +24,6 @@ OWN_KEYS = (
     'custom_imports',
     'runner_type',
 )
-# The allowed keys of sections that no class receives as arguments.
-SECTIONS = {
-    'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
-    'env_cfg': ('cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'),
-}
 # Each part of a model that a hook changes: the method that the hook calls, the hook, and the hook's key in default_hooks.
 MOVED = {
     'teacher': ('follow', 'MomentumHook', 'momentum'),
@@ -49,11 +44,6 @@ def check_config(cfg: Config) -> None:
         # A config may also define variables, so a key that resembles no known key is allowed.
         if key not in known and (advice := closest(key, known)):
             raise UserError(f"unknown key '{key}'{advice}", code='unknown-key')
-    for section, keys in SECTIONS.items():
-        for key in cfg.get(section) or ():
-            if key not in keys:
-                advice = closest(key, keys) or f'; use one of {", ".join(keys)}'
-                raise UserError(f"{section} has no key '{key}'{advice}", code='unknown-key')
 
 
 def check_built_run(runner: Runner) -> None:
@@ -150,9 +140,8 @@ def _check_queue_length(runner: Runner, model: nn.Module, batch: int) -> None:
             code='queue-too-short',
         )
     images = len(runner.train_dataloader.dataset)
-    negatives = getattr(model.head, 'queue_role', 'negatives') == 'negatives'
-    if negatives and length > images:
+    if length > images:
         runner.logger.warning(
-            f'model.queue.length: the queue of {length} keys is longer than an epoch of {images} images, so the negatives of '
-            f'an image include its own old keys; set at most {max(total, images // 10)}'
+            f'model.queue.length: the queue of {length} keys is longer than an epoch of {images} images, so it holds several '
+            'keys of an image; shorten it'
         )

@@ -75,14 +75,13 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
 def _select_gpu(launcher: str) -> torch.device:
     """Select the GPU whose index is the local rank of this process, or the only GPU that Slurm makes visible to it."""
     number = int(os.environ['LOCAL_RANK'])
-    count = torch.cuda.device_count()
-    if number >= count and (count > 1 or launcher == 'pytorch'):
+    if torch.cuda.device_count() == 1 and launcher == 'slurm':
+        number = 0
+    if number >= torch.cuda.device_count():
         raise UserError(
-            f'--launcher: {number + 1} or more processes run on this machine, but torch finds {count} GPU(s); start one '
-            'process per GPU',
+            f'--launcher: process {number} of this machine has no GPU; start one process per GPU',
             code='no-gpu-for-process',
         )
-    number = min(number, count - 1)
     # mmengine uses this variable as the index of the GPU.
     os.environ['LOCAL_RANK'] = str(number)
     device = torch.device('cuda', number)
@@ -104,14 +103,7 @@ def _set_variables_from_slurm() -> None:
     # As in mmengine, the default address is the first machine of the step.
     if 'MASTER_ADDR' not in os.environ:
         hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_STEP_NODELIST']]
-        try:
-            os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
-        except FileNotFoundError:
-            raise UserError(
-                "MASTER_ADDR: Slurm's scontrol, which would find the address, is not on the PATH; set MASTER_ADDR to the name "
-                'of the first machine on which srun started processes',
-                code='no-scontrol',
-            ) from None
+        os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
 
 
 @MODEL_WRAPPERS.register_module()

@@ -96,8 +96,8 @@ class MLflowLogger(MLflowVisBackend):
             mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'mmairl'))
             where = f"tags.`{RUN_TAG}` = '{self.run_id}'"
             stored = mlflow.search_runs(filter_string=where, output_format='list')
-            tags = None if stored else {RUN_TAG: self.run_id}
-            mlflow.start_run(stored[0].info.run_id if stored else None, tags=tags)
+            mlflow.start_run(stored[0].info.run_id if stored else None)
+            mlflow.set_tag(RUN_TAG, self.run_id)
 
     def add_config(self, config: Config, **_: Any) -> None:
         self.experiment.log_text(config.pretty_text, 'config.py')

@@ -149,8 +149,6 @@ def lock(folder: str) -> IO[str] | None:
             '--work-dir',
             code='work-dir-in-use',
         ) from None
-    except OSError:  # Some network file systems do not support locks.
-        pass
     file.truncate(0)
     file.write(f'process {os.getpid()} on {socket.gethostname()}')
     file.flush()

@@ -139,14 +139,6 @@ class Runner(PlainRunner):
         text = json.dumps(self.cfg.to_dict(), indent=1, default=str)
         write_text(Path(self.log_dir) / CONFIG, text)
 
-    @master_only
-    def dump_config(self) -> None:
-        """Write the config to the work dir like mmengine, unless the run was started from that file."""
-        source = Path(self.cfg.filename or 'config.py')
-        path = Path(self.work_dir) / source.name
-        if path.resolve() != source.resolve():
-            write_text(path, python_text(self.cfg))
-
     def register_default_hooks(self, hooks: dict[str, Any] | None = None) -> None:
         """Register the default hooks, except those that are None. mmengine accepts None only for its own hooks."""
         chosen = {key: hook for key, hook in (hooks or {}).items() if hook or key in PLATFORM_HOOKS}

@@ -16,10 +16,8 @@ Batch-norm statistics, softmax, the teacher's average and the queue are always f
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
 import torch
 from mmengine.config import ConfigDict
-from mmengine.logging import print_log
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,6 +25,7 @@ from mmairl.errors import UserError
 from mmairl.models.backbones import blocks
 from mmairl.models.norm import norms_of
 
+KEYS = {'precision', 'channels_last', 'fused', 'compile', 'checkpointing'}
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode (training or
 # evaluation). FORMS is the maximum number of compiled versions. With torch's own limit of 8, some blocks of a ResNet-50 would
@@ -39,7 +38,15 @@ FUSED = ('SGD', 'Adam', 'AdamW')
 def set_fast_keys(cfg: ConfigDict) -> None:
     """Set the config keys that follow from the section `fast`. Keys that the config itself sets stay as they are."""
     fast = cfg.get('fast') or {}
-    _check(fast)
+    if unknown := fast.keys() - KEYS:
+        raise UserError(
+            f"fast has no key '{unknown.pop()}'; use {', '.join(sorted(KEYS))}", code='unknown-key'
+        )
+    if fast.get('precision', 'tf32') not in PRECISIONS:
+        raise UserError(
+            f"fast.precision: unknown precision ('{fast['precision']}'); set one of {', '.join(PRECISIONS)}",
+            code='unknown-precision',
+        )
     wrapper = cfg.optim_wrapper
     if fast.get('precision') in ('bfloat16', 'float16'):
         wrapper.setdefault('dtype', fast['precision'])
@@ -63,19 +70,6 @@ def make_fast(model: nn.Module, fast: dict) -> nn.Module:
     if fast.get('compile'):
         compile_parts(model, {} if fast['compile'] is True else dict(fast['compile']))
     return model
-
-
-def _check(fast: dict) -> None:
-    if fast.get('precision', 'float32') not in PRECISIONS:
-        raise UserError(
-            f"fast.precision: unknown precision ('{fast['precision']}'); set one of {', '.join(PRECISIONS)}",
-            code='unknown-precision',
-        )
-    if fast.get('checkpointing') and fast.get('compile'):
-        raise UserError(
-            'fast.checkpointing: cannot be combined with fast.compile; set one of them to False',
-            code='exclusive-options',
-        )
 
 
 def lay_out(model: nn.Module, fast: dict | None) -> None:
@@ -113,16 +107,10 @@ def compile_parts(model: nn.Module, options: dict) -> None:
     import torch._dynamo
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
-    for layer in model.modules():
-        # mmpretrain stores drop rates as NumPy numbers. Torch would split the graph at each of them.
-        if isinstance(getattr(layer, 'drop_prob', None), np.floating):
-            layer.drop_prob = float(layer.drop_prob)
-    parts = list(compiled_parts(model))
-    for part in parts:
+    for part in compiled_parts(model):
         # All stages of a backbone run the same code. With dynamic shapes, torch would compile one general version for all of
         # them instead of one version for each.
         part.compile(**{'dynamic': False, **options})
-    print_log(f'fast.compile: torch compiles {len(parts)} parts of the model', logger='current')
 
 
 def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:

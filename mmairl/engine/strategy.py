@@ -9,7 +9,6 @@ import torch.distributed as dist
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.dist import broadcast
-from mmengine.optim import OptimWrapper
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
@@ -20,6 +19,9 @@ KINDS = dict(zero='ZeroStrategy', deepspeed='DeepSpeedStrategy')
 
 class Strategy:
     """Base class of strategies.
+
+    A subclass defines `shard(model)`, which initializes the model, splits it if the strategy splits models, and returns it, and
+    `shard_optimizer(wrapper, model)`, which splits the optimizer in the wrapper in place.
 
     Args:
         stage: The stage of ZeRO.
@@ -43,14 +45,6 @@ class Strategy:
 
     def complete(self, cfg: Config) -> None:
         """Set config keys whose values follow from the strategy."""
-
-    def shard(self, model: nn.Module) -> nn.Module:
-        """Initialize the model, split it if the strategy splits models, and return it."""
-        raise NotImplementedError
-
-    def shard_optimizer(self, wrapper: OptimWrapper, model: nn.Module) -> None:
-        """Split the optimizer in the wrapper, in place."""
-        raise NotImplementedError
 
     def weights(self, model: nn.Module) -> dict[str, Any]:
         """Return the state dict that the model would have without a strategy.
