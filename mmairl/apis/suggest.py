@@ -35,6 +35,10 @@ LARGEST_BATCH = 1024
 LONGEST_QUEUE = 65_536
 MOST_WORKERS = 16
 TIMED_IMAGES = 16
+BATCH_TEXT = (
+    "customary: MoCo used 256 images per step, and most of mmairl's ImageNet configs use 1024. For data sets with fewer than "
+    '4096 images, mmairl suggests a smaller batch: about a sixteenth of the images, but at least 16.'
+)
 COLORFUL = ('ColorJitter', 'RandomGrayscale', 'StainJitter')
 
 
@@ -201,7 +205,7 @@ def choices(request: Request) -> list[Choice]:
     batch = _batch(request)
     return [
         _model(request, base, batch),
-        _batch_choice(batch),
+        Choice({'total_batch_size': batch, 'auto_scale_lr.base_batch_size': batch}, [BATCH_TEXT]),
         _rate(request, base, batch),
         _schedule(request, base, batch),
         _data(request, base),
@@ -310,36 +314,23 @@ def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
     return backbone, backbone.get('arch', backbone)['embed_dims']
 
 
-def _batch_choice(batch: int) -> Choice:
-    known = 'known' if batch in (256, 1024) else 'customary'
-    why = (
-        f"{known}: MoCo used 256 images per step, and most of mmairl's ImageNet configs use 1024. For data sets with fewer "
-        'than 4096 images, mmairl suggests a smaller batch: about a sixteenth of the images, but at least 16.'
-    )
-    return Choice({'total_batch_size': batch, 'auto_scale_lr.base_batch_size': batch}, [why])
-
-
 def _rate(request: Request, base: Config, batch: int) -> Choice:
     """Return the optimizer. Its learning rate is proportional to the batch size."""
-    key = 'optim_wrapper.optimizer'
+    optimizer: dict[str, Any] = {}
     kind = base.optim_wrapper.optimizer.type
     rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
-    if not request.weights:
-        why = f'known: {kind} with a learning rate of {256 * rate:g} per 256 images, proportional to the batch size.'
-        return Choice({f'{key}.lr': rate * batch}, [why])
-    optimizer: dict[str, Any] = {}
-    if 'depth' not in read_backbone(request.weights).network and kind != 'AdamW':
-        # The configs in configs/vit use these settings of AdamW.
-        optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
-        rate = 1.5e-4 / 256
-        kind = 'AdamW'
-    rate /= CONTINUED
-    why = (
-        f'customary: {kind} with a learning rate of {256 * rate:g} per 256 images. This is a tenth of the rate for random '
-        'weights, because the full rate would destroy the learned features. If the k-NN accuracy on labeled images falls, '
-        'reduce the rate.'
-    )
-    return Choice({key: {**optimizer, 'lr': rate * batch}}, [why])
+    why = f'known: {kind} with a learning rate of {256 * rate:g} per 256 images, proportional to the batch size.'
+    if request.weights:
+        if 'depth' not in read_backbone(request.weights).network and kind != 'AdamW':
+            # The configs in configs/vit use these settings of AdamW.
+            optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
+            rate = 1.5e-4 / 256
+        rate /= CONTINUED
+        why = (
+            f'customary: a learning rate of {256 * rate:g} per 256 images. This is a tenth of the rate for random weights, '
+            'because the full rate would destroy the learned features. If the k-NN accuracy on labeled images falls, reduce it.'
+        )
+    return Choice({'optim_wrapper.optimizer': {**optimizer, 'lr': rate * batch}}, [why])
 
 
 def _schedule(request: Request, base: Config, batch: int) -> Choice:

@@ -41,7 +41,7 @@ class AnalysisPage(Page):
 
     def add_figure(self, name: str, heading: str, text: str, figure: Figure) -> None:
         save_figure(figure, self.out / name)
-        self.add(heading, text, embedded(figure, f'{heading}. The numbers are in {name}.csv.'))
+        self.add(heading, text, embedded(figure, heading))
 
 
 def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
@@ -152,10 +152,6 @@ def geometry_page(
         'A steep decline means that few directions carry most of the variance.',
         lines(spectra, 'shares of the variance', 'rank of the eigenvalue', log='xy'),
     )
-    rows = [[name, *shares] for name, (_, shares) in spectra.items()]
-    longest = max(map(len, rows))
-    padded = [row + [None] * (longest - len(row)) for row in rows]
-    Table(['network', *map(str, range(1, longest))], padded).save(out / 'spectrum')
     return page.write(out / 'geometry.html')
 
 

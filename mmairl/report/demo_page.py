@@ -21,7 +21,6 @@ from mmairl.report.page import Page, macro
 from mmairl.report.sections import (
     CURVES,
     add_maps,
-    add_neighbors,
     augmented,
     percent,
     picture,
@@ -132,8 +131,6 @@ def draw_demo(
     )
     maps = {name: features[name][1] for name in (PIXELS, TRAINED)}
     add_maps(page, maps, test_set.classes, seed)
-    train_bank, test_bank = features[TRAINED]
-    add_neighbors(page, (train_set.raw, train_bank), (test_set.raw, test_bank), test_set.classes)
     curves = read_scalars(cfg.work_dir)
     charts = [
         chart({'': percent(name, curves[name])}, title, 'step')

@@ -186,7 +186,7 @@ def _add_plot(page: Page, found: Mapping[str, Rows], x: str, y: str) -> None:
 
 
 def _add_details(page: Page, record: Record) -> None:
-    """Add the confusion matrix, the scores of single classes, and the scores of classifiers trained on few images."""
+    """Add the confusion matrix and the scores of single classes."""
     tables = {}
     if confusion := record.details.get('confusion'):
         rows = [
@@ -198,12 +198,6 @@ def _add_details(page: Page, record: Record) -> None:
         )
     if per_class := record.details.get('per_class'):
         tables['score of each class'] = ['class', next(iter(record.scores))], [*per_class.items()]
-    if few := record.details.get('low_shot'):
-        rows = [[count, few['mean'][count], few['std'][count]] for count in few['mean']]
-        tables['few positive images per class, over random training sets'] = (
-            ['images', 'mAP', '±'],
-            rows,
-        )
     for text, table in tables.items():
         heading = f'{record.data}, {record.protocol} of {record.subject}'
         page.add(heading, text, Table(*table).html(), folded=True)

@@ -1,8 +1,8 @@
-"""Create parts that several pages share: pictures of images, t-SNE maps, nearest neighbors, and the names of curves."""
+"""Create parts that several pages share: pictures of images, t-SNE maps, and the names of curves."""
 
 import io
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,13 +15,10 @@ from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.knn import nearest
 from mmairl.report.figures import chart
-from mmairl.report.page import Page, macro
+from mmairl.report.page import Page
 
 MAPPED = 1000  # maximum number of images on a t-SNE map
-NEIGHBORS = 7
-QUERIES = 8
 REACH = 3  # in images other than photographs, black and white are this many standard deviations from the mean
 CURVES = {
     'loss': 'loss',
@@ -113,47 +110,3 @@ def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Marku
     for label, name in enumerate(classes):
         series[str(name)] = tuple(points[labels == label].T)
     return chart(series, title, dots=True, ticks=[''])
-
-
-# The features of images, and a function that returns the stored image for a row of the features.
-Pictures = tuple[Callable[[int], Tensor], Features]
-
-
-def add_neighbors(
-    page: Page,
-    train: Pictures,
-    test: Pictures,
-    classes: Sequence[str],
-    title: str = 'Nearest neighbors',
-) -> None:
-    """Add a section that shows test images of several classes, each with the training images that have the nearest features.
-
-    Args:
-        page: The page to extend.
-        train: The images to search, with their features. If `test` has the same features, an image is not its own neighbor.
-        test: The images to find neighbors for, with their features. The first image of each of up to QUERIES classes is shown.
-        classes: The names of the classes.
-        title: The heading of the section.
-    """
-    bank = train[1]
-    query = test[1]
-    labels = query.y.unique()[:QUERIES]
-    firsts = [query.y.tolist().index(label) for label in labels.tolist()]
-    skipped = int(bank is query)
-    _, positions = nearest(query.x[firsts], bank.x, NEIGHBORS + skipped)
-    shown = []
-    for first, rows in zip(firsts, positions[:, skipped:].tolist()):
-        is_right = (bank.y[rows] == query.y[first]).tolist()
-        found = [(_class_picture(train, row, classes), right) for row, right in zip(rows, is_right)]
-        shown.append((_class_picture(test, first, classes), found))
-    page.add(
-        title,
-        f'Left: the first test image of each of {len(firsts)} classes. Right: the {NEIGHBORS} other images with the most '
-        'similar features.',
-        macro('pictures.html', 'neighbors', shown),
-    )
-
-
-def _class_picture(pictures: Pictures, row: int, classes: Sequence[str]) -> Picture:
-    image_of, features = pictures
-    return picture(image_of(row), str(classes[int(features.y[row])]), longest=96)
