@@ -1,10 +1,8 @@
 """Detect the architecture of a ResNet or a plain ViT from its weights, and return it as the `backbone=` of a config."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from mmairl.errors import UserError
 
 # The number of attention heads of released ViTs by their width. An exception is MoCo v3's ViT of width 384, which has 12.
 HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+PATCHES = 'patch_embed.projection.weight'
 
 
 def backbone_of(
@@ -26,14 +25,14 @@ def backbone_of(
     Args:
         weights: Tensors of a ResNet, or of a ViT with a class token and position embeddings.
         path: The file, for messages.
-        heads: Number of attention heads of a ViT, which cannot be derived from the tensors. Default: the number that released
-            ViTs of the same width have.
+        heads: Number of attention heads of a ViT, which cannot be derived from the tensors. Default: one for 64 channels, with
+            a warning.
 
     Raises:
         UserError: 'unknown-network' if the weights belong to any other network.
     """
     try:
-        if 'patch_embed.projection.weight' in weights:
+        if PATCHES in weights:
             return _vit_of(weights, path, heads)
         return resnet_of(weights, path)
     # A tensor is missing, or it has another number of dimensions.
@@ -49,16 +48,29 @@ def _unknown(weights: Mapping[str, Tensor], path: str) -> UserError:
     )
 
 
-@lru_cache(16)
-def tensors_of(network: str) -> dict[str, Tensor]:
-    """Return the tensors of a network, which is given as the JSON text of its config."""
+def tensors_of(network: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a network."""
     # This import registers mmpretrain's backbones. The import takes seconds, so it is not at the top of the file.
     import mmairl.models  # noqa: F401
     from mmairl.registry import MODELS
 
     init_default_scope('mmairl')
     with torch.random.fork_rng(devices=[]):
-        return MODELS.build(json.loads(network)).state_dict()
+        return MODELS.build(network).state_dict()
+
+
+def heads_of(weights: Mapping[str, Tensor], project: str) -> int | None:
+    """Return the number of attention heads of a released ViT, or None if its width is unknown.
+
+    Args:
+        weights: The tensors of any network.
+        project: The project that trained the network, or the name of its architecture.
+    """
+    if PATCHES not in weights:
+        return None
+    width = len(weights[PATCHES])
+    is_moco = project.lower().replace(' ', '').startswith('mocov3')
+    return 12 if is_moco and width == 384 else HEADS.get(width)
 
 
 def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
@@ -73,10 +85,9 @@ def _in_channels(channels: int) -> dict[str, int]:
 
 
 def _vit_of(weights: Mapping[str, Tensor], path: str, heads: int | None) -> dict[str, Any]:
-    width, channels, patch, _ = weights['patch_embed.projection.weight'].shape
-    tokens = weights['cls_token'].shape[1]
-    positions = weights['pos_embed'].shape[1]
-    if heads is None and width not in HEADS:
+    width, channels, patch, _ = weights[PATCHES].shape
+    positions = weights['pos_embed'].shape[1] - weights['cls_token'].shape[1]
+    if heads is None:
         heads = max(1, width // 64)
         warn(
             f'{path}: the number of attention heads is unknown, and {heads} heads of {width // heads} dimensions are used; '
@@ -85,14 +96,13 @@ def _vit_of(weights: Mapping[str, Tensor], path: str, heads: int | None) -> dict
     arch = dict(
         embed_dims=width,
         num_layers=_count_layers(weights, 'layers.'),
-        num_heads=heads or HEADS[width],
+        num_heads=heads,
         feedforward_channels=weights['layers.0.ffn.layers.0.0.bias'].shape[0],
     )
     return dict(
-        type='VisionTransformer',
+        type='mmpretrain.VisionTransformer',
         arch=arch,
-        registers=tokens - 1,
-        img_size=math.isqrt(positions - tokens) * patch,
+        img_size=math.isqrt(positions) * patch,
         patch_size=patch,
         **_in_channels(channels),
         qkv_bias='layers.0.attn.qkv.bias' in weights,

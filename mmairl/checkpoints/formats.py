@@ -4,12 +4,10 @@ formats.yaml lists where each project stores the backbones of student and teache
 mmairl uses torchvision's names for ResNets and mmpretrain's for ViTs.
 """
 
-import math
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from mmairl.io import Declared, read_yaml
@@ -21,8 +19,6 @@ IGNORED = re.compile(
     r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
     r'mask_token|masked_embed|pooler|queue\w*)(\.|$)'
 )
-# mmpretrain's TIMMBackbone adds this prefix to timm's names.
-TIMM_BACKBONE = 'timm_model.'
 
 
 class Format(Declared):
@@ -65,8 +61,7 @@ def prefixes(keys: Collection[str], network: Collection[str] = ()) -> set[str]:
 
     If there is no such prefix, return those prefixes of known formats that only backbones have.
     """
-    last = list(network)[-1:]
-    given = {*last, *(key.removeprefix(TIMM_BACKBONE) for key in last)}
+    given = set(list(network)[-1:])
     marks = {layout.marks[0] for layout in KNOWN.layouts}
     found = set()
     for end in marks | given:
@@ -124,22 +119,3 @@ def rename(key: str, table: str, to_ours: bool = False) -> str:
         template = new.replace('#', '{}')
         key = re.sub(pattern, lambda match, new=template: new.format(*match.groups()), key)
     return key
-
-
-def join_registers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Append a ViT's register tokens to its class token, because mmairl's network stores both in one parameter.
-
-    The position embeddings of the registers are zeros. The class token also gets zeros if the file has no position embedding
-    for it.
-    """
-    name = next((name for name in ('reg_token', 'register_tokens') if name in weights), '')
-    if not name or not {'cls_token', 'pos_embed'} <= weights.keys():
-        return weights
-    joined = dict(weights)
-    tokens = torch.cat([weights['cls_token'], joined.pop(name)], dim=1)
-    positions = weights['pos_embed']
-    # Patches form a square, so if the number of positions is not a square, the first position belongs to the class token.
-    has_class = int(math.isqrt(positions.shape[1]) ** 2 != positions.shape[1])
-    zeros = positions.new_zeros(1, tokens.shape[1] - has_class, positions.shape[2])
-    parts = [positions[:, :has_class], zeros, positions[:, has_class:]]
-    return joined | dict(cls_token=tokens, pos_embed=torch.cat(parts, dim=1))

@@ -8,7 +8,6 @@ from typing import Any
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.write import unwritable, write_backbone
-from mmairl.errors import UserError
 from mmairl.io import write_json
 
 # Every ResNet of timm has this many channels in its stem.
@@ -27,14 +26,8 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
         The path of the file with the weights.
 
     Raises:
-        UserError: 'unwritable-network' if timm has no such network, 'not-a-folder' if the folder is an existing file.
+        UserError: 'unwritable-network' if timm has no such network.
     """
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(
-            f"--to hub: the output must be a folder ('{folder}'); give another path",
-            code='not-a-folder',
-        )
     architecture, arguments = timm_architecture(backbone.network)
     images = backbone.input
     side = backbone.network.get('img_size', images.size)
@@ -53,10 +46,9 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
         model_args=arguments,
         pretrained_cfg=settings,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = folder / 'model.safetensors'
+    weights = Path(folder) / 'model.safetensors'
     write_backbone(backbone, weights, 'safetensors')
-    write_json(folder / 'config.json', config)
+    write_json(weights.with_name('config.json'), config)
     return weights
 
 
@@ -75,7 +67,7 @@ def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         width = network['base_channels']
         widths = {} if width == STEM else {'channels': [width * 2**stage for stage in range(4)]}
         return f'resnet{network["depth"]}', {**channels, **widths}
-    if kind == 'VisionTransformer':
+    if kind == 'mmpretrain.VisionTransformer':
         arch = network['arch']
         return 'vit_base_patch16_224', dict(
             **channels,
@@ -87,7 +79,5 @@ def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             mlp_ratio=arch['feedforward_channels'] / arch['embed_dims'],
             qkv_bias=network['qkv_bias'],
             init_values=1.0 if network['layer_scale_init_value'] else None,
-            reg_tokens=network['registers'],
-            no_embed_class=network['registers'] > 0,
         )
     raise unwritable('hub', kind, 'safetensors')

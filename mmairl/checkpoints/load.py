@@ -20,23 +20,15 @@ WITH_SETTINGS = {'pytorch-lightning_version', 'ds_version'}
 Device = str | torch.device | dict | Callable | None
 
 
-class DamagedCheckpoint(UserError):
-    """The error for a truncated or damaged file."""
-
-
-def load_checkpoint(
-    path: str | Path, map_location: Device = 'cpu', mmap: bool = False
-) -> dict[str, Any]:
+def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
     """Return the dictionary in a file of torch or in a .safetensors file.
 
     Args:
         path: The file.
         map_location: Device of the tensors, as in `torch.load`.
-        mmap: Whether to read tensors from the disk only when they are used. Default: False.
 
     Raises:
-        DamagedCheckpoint: If the file is truncated, damaged or not a checkpoint.
-        UserError: If the file cannot be read, if loading it would run code, or if its content is not a dictionary.
+        UserError: If the file cannot be read, is damaged, would run code, or contains anything but a dictionary.
 
     Example:
         >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
@@ -49,7 +41,7 @@ def load_checkpoint(
     try:
         if path.suffix == '.safetensors':
             return _load_safetensors(path)
-        loaded = plain(_unpickled(path, map_location, mmap))
+        loaded = plain(_unpickled(path, map_location))
     except OSError as error:
         raise UserError(
             f'{path}: cannot be read ({error.strerror}); check the file and its permissions',
@@ -70,7 +62,7 @@ def load_checkpoint(
     return loaded
 
 
-def _unpickled(path: Path, map_location: Device, mmap: bool) -> Any:
+def _unpickled(path: Path, map_location: Device) -> Any:
     """Return the content of a file of torch.
 
     In the checkpoints of Lightning and DeepSpeed, objects of unknown classes are left out, and none of their code runs. In any
@@ -80,7 +72,7 @@ def _unpickled(path: Path, map_location: Device, mmap: bool) -> Any:
     def read(*unknown: str) -> Any:
         names = [*STAND_INS, *((Skipped, name) for name in unknown)]
         with torch.serialization.safe_globals(names):
-            return torch.load(path, map_location, weights_only=True, mmap=mmap or None)  # noqa: TID251  weights only
+            return torch.load(path, map_location, weights_only=True)  # noqa: TID251  weights only
 
     try:
         return read()
@@ -113,18 +105,10 @@ def _explained(path: Path, error: Exception) -> UserError:
             f'{path}: unsafe content ({content}); load only files that contain plain weights',
             code='unsafe-checkpoint',
         )
-    return DamagedCheckpoint(
+    return UserError(
         f'{path}: truncated, damaged or not a checkpoint ({type(error).__name__}); copy the file again, or give another file',
         code='damaged-checkpoint',
     )
-
-
-def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
-    """Return one dictionary of a checkpoint without reading its tensors, or None if the file lacks it or cannot be read."""
-    try:
-        return load_checkpoint(path, mmap=True).get(part)
-    except UserError:
-        return None
 
 
 def warn(text: str) -> None:
@@ -161,12 +145,3 @@ def first_few(names: Collection[str], separator: str = ', ') -> str:
     """Join the first three names and state how many more there are."""
     shown = separator.join(list(names)[:3])
     return f'{shown} (and {len(names) - 3} more)' if len(names) > 3 else shown
-
-
-def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of tensors that contain NaN or plus infinity.
-
-    Minus infinity is accepted, because attention masks may contain it.
-    """
-    floats = {key: value for key, value in weights.items() if value.is_floating_point()}
-    return [key for key, value in floats.items() if (value.isnan() | value.isposinf()).any()]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmairl.checkpoints.init import PretrainedBackbone
 from mmairl.checkpoints.load import first_few, load_checkpoint, warn
-from mmairl.checkpoints.norms import is_statistic, looks_lars_trained
+from mmairl.checkpoints.norms import is_statistic
 from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
 from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
@@ -155,8 +155,6 @@ def rescale_checkpoint(
         )
     if skipped:
         warn(f'{lars}: {skipped}')
-    if not looks_lars_trained(source.weights):
-        warn(f'{lars}: does not look LARS-trained')
     record = {**source.record, 'normrescale': str(target or f'constant {constant}')}
     state = {f'backbone.{key}': value for key, value in weights.items()}
     meta = {ORIGIN: record}

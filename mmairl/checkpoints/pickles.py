@@ -38,8 +38,6 @@ ATTRIBUTES = ('_metadata', ORIGIN)
 class StandIn:
     """Base class of the stand-ins. An instance has no attribute except `value`."""
 
-    __slots__ = ('value',)
-
     def __init__(self, *unused: object) -> None:
         self.value = None
 
@@ -49,8 +47,6 @@ class StandIn:
 
 class ArrayType(StandIn):
     """The stand-in for `numpy.dtype`. It accepts only numeric types."""
-
-    __slots__ = ()
 
     def __init__(self, code: str, *unused: object) -> None:
         if not isinstance(code, str) or not NUMERIC.fullmatch(code):
@@ -69,8 +65,6 @@ class ArrayType(StandIn):
 class Array(StandIn):
     """The stand-in for `numpy.ndarray` and for the function that creates an empty array."""
 
-    __slots__ = ()
-
     def __setstate__(self, state: tuple) -> None:
         _, shape, kind, fortran, content = state
         self.value = kind.read(content).reshape(shape, order='F' if fortran else 'C')
@@ -79,16 +73,12 @@ class Array(StandIn):
 class Scalar(StandIn):
     """The stand-in for the function that creates a NumPy number. The value is a Python number."""
 
-    __slots__ = ()
-
     def __init__(self, kind: ArrayType, content: bytes | str) -> None:
         self.value = kind.read(content)[0].item()
 
 
 class History(StandIn):
     """The stand-in for mmengine's HistoryBuffer. The value is a buffer with the same logged values."""
-
-    __slots__ = ()
 
     def __setstate__(self, state: dict) -> None:
         values, counts = (plain(state[key]) for key in ('_log_history', '_count_history'))
@@ -97,8 +87,6 @@ class History(StandIn):
 
 class Skipped(StandIn):
     """The stand-in for objects that are not needed, such as the options of scripts. The value is None."""
-
-    __slots__ = ()
 
 
 def statistic(owner: object, name: str) -> None:
@@ -150,14 +138,11 @@ def portable_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
     mmengine stores the logged values in the message hub as `HistoryBuffer`, a class that `torch.load(weights_only=True)`
     rejects.
     """
-    hub = checkpoint.get('message_hub')
-    scalars = hub.get('log_scalars') if isinstance(hub, dict) else None
-    if scalars:
-        resumed = hub.get('resumed_keys', {})
-        others = {name: value for name, value in resumed.items() if name not in scalars}
+    hub = checkpoint.get('message_hub') or {}
+    if scalars := hub.get('log_scalars'):
+        others = {key: value for key, value in hub['resumed_keys'].items() if key not in scalars}
         hub = {**hub, 'log_scalars': {}, 'resumed_keys': others}
-        buffers = {name: item for name, item in scalars.items() if isinstance(item, HistoryBuffer)}
-        checkpoint = {**checkpoint, 'message_hub': hub, HISTORIES: buffers}
+        checkpoint = {**checkpoint, 'message_hub': hub, HISTORIES: scalars}
     return portable(checkpoint)
 
 
@@ -170,13 +155,11 @@ def write_checkpoint(content: dict, path: str | Path) -> None:
 
 def restore_histories(checkpoint: dict[str, Any]) -> None:
     """Move the logged values of a checkpoint from the key HISTORIES back to its message hub."""
-    histories = checkpoint.pop(HISTORIES, None)
-    hub = checkpoint.get('message_hub')
-    if isinstance(histories, dict) and isinstance(hub, dict):
-        for name, saved in histories.items():
-            values, counts = saved['values'].numpy(), saved['counts'].numpy()
-            hub['log_scalars'][name] = HistoryBuffer(values, counts, saved['max_length'])
-            hub['resumed_keys'][name] = True
+    for name, saved in checkpoint.pop(HISTORIES, {}).items():
+        hub = checkpoint['message_hub']
+        values, counts = saved['values'].numpy(), saved['counts'].numpy()
+        hub['log_scalars'][name] = HistoryBuffer(values, counts, saved['max_length'])
+        hub['resumed_keys'][name] = True
 
 
 def portable(value: Any, place: str = '') -> Any:
@@ -198,9 +181,7 @@ def portable(value: Any, place: str = '') -> Any:
         return _with_attributes(copy, value, portable)
     for kind, plain_kind in ((tuple, tuple), ((list, deque), list), ((set, frozenset), set)):
         if isinstance(value, kind):
-            return plain_kind(
-                portable(item, f'{place}.{index}') for index, item in enumerate(value)
-            )
+            return plain_kind(portable(item, place) for item in value)
     return _portable_leaf(value, place)
 
 
@@ -215,16 +196,14 @@ def _portable_leaf(value: Any, place: str) -> Any:
         with suppress(TypeError):
             return torch.from_numpy(value.astype(value.dtype.newbyteorder('='), order='C'))
         return portable(value.tolist(), place)
-    if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
-        return portable(value.item(), place)
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    # The value is an instance of a subclass of str, such as a member of an Enum.
-    if isinstance(value, str):
-        return str.__str__(value)
-    for kind in (int, float, bytes):
+    # The value is an instance of a subclass of one of these types, such as a member of an Enum.
+    for kind in (str, int, float, bytes):
         if isinstance(value, kind):
-            return kind(value)
+            return kind.__new__(kind, getattr(value, 'value', value))
     warn_left_out(place, type(value).__name__)
     return None
 

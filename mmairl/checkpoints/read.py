@@ -4,10 +4,9 @@ Every tensor with the backbone's prefix is used, except heads and other tensors 
 """
 
 import ast
-import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,9 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.checkpoints.architecture import backbone_of, tensors_of
-from mmairl.checkpoints.formats import (
-    IGNORED,
-    TEACHER,
-    TIMM_BACKBONE,
-    detect_format,
-    join_registers,
-    prefixes,
-    to_ours,
-)
-from mmairl.checkpoints.load import load_checkpoint, not_finite, require_same_keys, warn
+from mmairl.checkpoints.architecture import backbone_of, heads_of, tensors_of
+from mmairl.checkpoints.formats import IGNORED, TEACHER, detect_format, prefixes, to_ours
+from mmairl.checkpoints.load import load_checkpoint, require_same_keys, warn
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import (
     architecture,
@@ -42,6 +33,16 @@ WRAPPERS = ('module.', '_orig_mod.')
 # VISSL has dictionaries with these names inside the dictionary of weights.
 NESTED = ('trunk', 'heads')
 PARTS = ('student', 'teacher')
+# The types of the values in a record of origin. Values of other types are ignored.
+KINDS = dict(
+    heads=int,
+    timm=dict,
+    mean=list | tuple,
+    std=list | tuple,
+    size=int,
+    channels=int,
+    interpolation=str,
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ class Input:
     origin: str = ''
 
 
+IMAGES = [entry.name for entry in fields(Input) if entry.name != 'origin']
+
+
 @dataclass(frozen=True)
 class Backbone:
     """The weights of a backbone, with the names that mmairl uses.
@@ -76,8 +80,8 @@ class Backbone:
         part: 'student' or 'teacher'.
         renamed: Maps each key that was read from the file to the name in `weights`.
         dropped: The keys of the file that were not read.
-        origin: The record of origin in the file. mmairl stores this record in converted files, to state where the weights
-            come from and which images the backbone expects.
+        origin: What is known about the network and its images: the number of attention heads (`heads`), the arguments of
+            TimmBackbone (`timm`) and the fields of `Input`. The other entries are those of the record in a converted file.
         settings: The config of the mmairl training run that wrote the file. Maps dotted config keys to text.
     """
 
@@ -94,54 +98,17 @@ class Backbone:
         return f'{self.part} of {self.path} ({self.source})'
 
     @property
-    def heads(self) -> int | None:
-        """Number of attention heads of a ViT, or None if neither the file nor the project states it."""
-        arch = str(self.settings.get('model.backbone.arch'))
-        stated = [self.origin.get('heads'), self.settings.get('model.backbone.arch.num_heads')]
-        if 'patch_embed.projection.weight' in self.weights:
-            from mmpretrain.models.backbones.vision_transformer import VisionTransformer
-
-            stated.append(VisionTransformer.arch_zoo.get(arch, {}).get('num_heads'))
-            # MoCo v3's ViT of width 384 has twice as many heads as all others.
-            width = len(self.weights['patch_embed.projection.weight'])
-            stated.append(12 if 'MoCo v3' in self.source and width == 384 else None)
-        return next((int(text) for text in stated if re.fullmatch(r'[1-9]\d?', str(text))), None)
-
-    @property
     def input(self) -> Input:
-        """The properties of the images that the backbone expects.
-
-        They come from the settings of the training run or from the record of origin. If neither states the mean and std, the
-        result has ImageNet's.
-        """
-        if self.settings:
-            return input_of(self.settings)
-        stated = {key: _literal(self.origin.get(key)) for key in ('mean', 'std')}
-        if not all(isinstance(value, list | tuple) for value in stated.values()):
-            return Input()
-        for key in ('size', 'channels'):
-            if isinstance(value := _literal(self.origin.get(key)), int):
-                stated[key] = value
-        interpolation = str(self.origin.get('interpolation', Input.interpolation))
-        return Input(**stated, interpolation=interpolation, origin='its record')
+        """The properties of the images that the backbone expects. If nothing states mean and std, they are ImageNet's."""
+        stated = {key: self.origin[key] for key in IMAGES if key in self.origin}
+        known = {'mean', 'std'} <= stated.keys()
+        return Input(**stated, origin='the checkpoint' if known else '')
 
     @property
     def record(self) -> dict[str, Any]:
         """The record of origin to store in a file to which this backbone is written."""
-        record = dict(self.origin)
-        if timm := timm_arguments(self.origin, self.settings):
-            record['timm'] = timm
-        if self.heads is not None:
-            record['heads'] = self.heads
-        images = self.input
-        if images.origin:
-            record |= dict(mean=list(images.mean), std=list(images.std), size=images.size)
-            if images.channels is not None:
-                record['channels'] = images.channels
-            if images.interpolation != Input.interpolation:
-                record['interpolation'] = images.interpolation
         file = self.path if is_released(self.path) else Path(self.path).name
-        return {**record, 'file': file, 'source_format': self.source, 'part': self.part}
+        return {**self.origin, 'file': file, 'source_format': self.source, 'part': self.part}
 
     @cached_property
     def network(self) -> dict[str, Any]:
@@ -151,30 +118,46 @@ class Backbone:
             UserError: 'unknown-network' if the network is neither a ResNet, a plain ViT nor a network of timm,
                 'other-network' or 'incomplete-network' if a tensor is unexpected or missing.
         """
-        if timm := timm_arguments(self.origin, self.settings):
+        if timm := self.origin.get('timm'):
             network = dict(type='TimmBackbone', **timm)
         else:
-            network = backbone_of(self.weights, self.path, self.heads)
-        tensors = tensors_of(json.dumps(network, sort_keys=True))
-        require_same_keys(self.weights, tensors, self.path, network.get('name', network['type']))
+            network = backbone_of(self.weights, self.path, self.origin.get('heads'))
+        name = network.get('name', network['type'])
+        require_same_keys(self.weights, tensors_of(network), self.path, name)
         return network
 
 
-def timm_arguments(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments by which timm builds the network of a file, or an empty dictionary if it is not known from timm.
+def described(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the record of origin of a file, with what the config of the training run states about network and images.
 
     Args:
-        origin: The record of origin in the file.
+        origin: The record of origin in the file. In safetensors, all values are text.
         settings: The config of the training run that wrote the file.
     """
-    timm = _literal(origin.get('timm'))
-    if settings.get('model.backbone.type', '').endswith('TimmBackbone'):
-        start = 'model.backbone.'
-        own = [key for key in settings if key.startswith(start)]
-        timm = {key.removeprefix(start): _literal(settings[key]) for key in own}
-    if not isinstance(timm, dict) or not re.fullmatch(r'[\w.]+', str(timm.get('name'))):
-        return {}
-    return architecture(timm)
+    known = {key: _literal(value) for key, value in origin.items()}
+    known |= {
+        name: _literal(settings[key])
+        for name in ('mean', 'std')
+        if (key := f'model.data_preprocessor.{name}') in settings
+    }
+    start = 'model.backbone.'
+    backbone = {key.removeprefix(start): settings[key] for key in settings if key.startswith(start)}
+    if backbone.get('type', '').endswith('TimmBackbone'):
+        known['timm'] = {key: _literal(value) for key, value in backbone.items()}
+    elif heads := backbone.get('arch.num_heads'):
+        known['heads'] = _literal(heads)
+    for key, value in settings.items():
+        if key.endswith('.views') and (crop := re.search(r"'size': (\d+)\b", str(value))):
+            known.setdefault('size', int(crop[1]))
+        elif key.endswith('dataset.channels'):
+            known.setdefault('channels', _literal(value))
+    valid = {
+        key: value for key, value in known.items() if isinstance(value, KINDS.get(key, object))
+    }
+    # The file may only name an architecture of timm, not weights to load.
+    if timm := architecture(valid.pop('timm', {})):
+        valid['timm'] = timm
+    return valid
 
 
 def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
@@ -188,22 +171,6 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
         f"{backbone.path}: the file does not state the mean and std of its images; ImageNet's mean {Input.mean} and std "
         f'{Input.std} are used; set other values by {how}'
     )
-
-
-def input_of(settings: Mapping[str, str]) -> Input:
-    """Return the properties of the images that a backbone expects, according to the settings of its training run."""
-    stated = {}
-    for name in ('mean', 'std'):
-        numbers = _literal(settings.get(f'model.data_preprocessor.{name}'))
-        if isinstance(numbers, list | tuple):
-            stated[name] = numbers
-    views = ' '.join(str(text) for key, text in settings.items() if key.endswith('.views'))
-    if crop := re.search(r"'size': (\d+)\b", views):
-        stated['size'] = int(crop[1])
-    channels = [text for key, text in settings.items() if key.endswith('dataset.channels')]
-    if channels and str(channels[0]).isdigit():
-        stated['channels'] = int(channels[0])
-    return Input(**stated, origin='its training run')
 
 
 def _literal(value: Any) -> Any:
@@ -252,17 +219,12 @@ def read_backbone(
         prefix, source = _prefix_of(tensors, path, part, prefix, network or ())
     inside = {key.removeprefix(prefix): key for key in tensors if key.startswith(prefix)}
     stored = {name: tensors[key] for name, key in inside.items()}
-    keep = network is None and bool(timm_arguments(origin, settings))
-    names = _names(stored, network, keep)
+    origin = described(origin, settings)
+    names = _names(stored, network, 'timm' in origin)
     weights = {ours: stored[name] for name, ours in names.items()}
-    if not keep and 'reg_token' not in (network or {}):
-        weights = join_registers(weights)
+    if heads := heads_of(weights, source + settings.get('model.backbone.arch', '')):
+        origin.setdefault('heads', heads)
     renamed = {inside[name]: ours for name, ours in names.items()}
-    if broken := not_finite(weights):
-        warn(
-            f'{path}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; the training probably diverged, so '
-            'use an earlier checkpoint'
-        )
     for key in [key for key in weights if key.endswith('.running_mean')]:
         # Some formats omit the counters of batches, which do not affect batch norms with a fixed momentum.
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
@@ -322,31 +284,27 @@ def _prefix_of(
 
 
 def _names(
-    stored: Mapping[str, Tensor], network: Mapping[str, Tensor] | None, keep: bool
+    stored: Mapping[str, Tensor], network: Mapping[str, Tensor] | None, is_timm: bool
 ) -> dict[str, str]:
     """Return a dictionary from the names in a file to the names of the network. Heads are left out.
 
     Args:
         stored: The tensors, under their names in the file.
-        network: The tensors of the network, if they are known. Among mmairl's names, the names in the file and those names in
-            mmpretrain's TIMMBackbone, the names that fit best are chosen.
-        keep: Whether to keep the names in the file if the network is unknown.
+        network: The tensors of the network, if they are known. They decide whether the names are translated.
+        is_timm: Whether the network is timm's, whose names are kept.
     """
     ours = to_ours(stored)
     as_stored = {name: name for name in stored}
+    required = (network or {}).keys()
     if network is None:
-        names = ours if ours and not keep else as_stored
-        is_known = bool(ours)
+        names = as_stored if is_timm else ours or as_stored
     else:
-        in_timm = {name: TIMM_BACKBONE + name for name in stored}
-        candidates = [names for names in (ours, as_stored, in_timm) if names]
-        names = max(candidates, key=lambda names: len(network.keys() & set(names.values())))
-        is_known = True
-    required = network or {}
+        names = max(ours, as_stored, key=lambda names: len(required & set(names.values())))
+    has_heads = ours or network is not None
     return {
         name: new
         for name, new in names.items()
-        if new in required or not (is_known and IGNORED.match(name.removeprefix(TIMM_BACKBONE)))
+        if new in required or not (has_heads and IGNORED.match(name))
     }
 
 

@@ -10,6 +10,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
+from mmairl.checkpoints.architecture import PATCHES
 from mmairl.checkpoints.formats import rename
 from mmairl.checkpoints.pickles import ORIGIN, portable
 from mmairl.checkpoints.read import Backbone
@@ -67,14 +68,14 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write the tensors under torchvision's names.
 
-    Raise an error for ViTs that torchvision cannot represent: without biases, or with registers or layer scales.
+    Raise an error for ViTs that torchvision cannot represent: without biases, or with layer scales.
     """
     if 'timm' in origin:
         raise unwritable('torchvision', 'a network of timm', 'timm')
     if 'cls_token' in weights:
         named = {rename(key, 'torchvision_vit'): value for key, value in weights.items()}
         unnamed = any(re.search(r'^layers\.|\.(attn|ffn)\.', key) for key in named)
-        if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
+        if unnamed or 'layers.0.attn.qkv.bias' not in weights:
             raise unwritable('torchvision', 'a ViT without biases or with other layers', 'timm')
         weights = named
     _plain(weights, origin, file)
@@ -82,35 +83,20 @@ def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 def in_timm(weights: Weights) -> Weights:
     """Return the weights under timm's names. Only the names of mmpretrain's ViTs differ from timm's."""
-    if 'patch_embed.projection.weight' not in weights or 'cls_token' not in weights:
+    if not {PATCHES, 'cls_token'} <= weights.keys():
         return weights
-    tokens = weights['cls_token'].shape[1]
-    if tokens > 1:
-        # timm stores registers as a separate tensor. In a network with registers, timm adds position embeddings only to
-        # patches. Therefore the position embeddings of the class token and the registers are added to these tokens here.
-        positions = weights['pos_embed']
-        first = weights['cls_token'] + positions[:, :tokens]
-        weights = {
-            **weights,
-            'cls_token': first[:, :1].contiguous(),
-            'reg_token': first[:, 1:].contiguous(),
-            'pos_embed': positions[:, tokens:].contiguous(),
-        }
     return {rename(key, 'timm'): value for key, value in weights.items()}
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write NumPy arrays under detectron2's names.
 
-    The entry `matching_heuristics` makes both C4 and FPN models find their weights. Weights in bfloat16 become float32,
-    because NumPy does not have bfloat16.
+    The entry `matching_heuristics` makes both C4 and FPN models find their weights.
     """
     if not {'conv1.weight', 'layer1.0.conv1.weight'} <= weights.keys():
         raise unwritable('detectron2', 'not a ResNet', 'timm')
     arrays = {
-        rename(key, 'detectron2'): (
-            value.float() if value.dtype == torch.bfloat16 else value
-        ).numpy()
+        rename(key, 'detectron2'): value.numpy()
         for key, value in weights.items()
         # detectron2's batch norm has no counter of batches.
         if not key.endswith('num_batches_tracked')

@@ -24,10 +24,6 @@ def dinov3() -> torch.nn.Module:
     return randomized(MODELS.build(dict(type='TimmBackbone', name=name, depth=2, embed_dim=64, num_heads=1)))
 
 
-def registers() -> torch.nn.Module:
-    return vit('vit_small_patch14_reg4_dinov2', patch_size=16)
-
-
 @pytest.mark.parametrize('to', [to for to in WRITERS if to != 'detectron2'])
 def test_round_trip_is_exact(to, tmp_path):
     state = narrow_resnet().state_dict()
@@ -68,7 +64,6 @@ LOADED = {
     'vit in torchvision': (torchvision_vit, 'torchvision', torchvision_vit),
     'vit of torchvision in timm': (torchvision_vit, 'timm', lambda: timm_vit(mlp_ratio=2)),
     'vit in timm': (vit, 'timm', timm_vit),
-    'registers in timm': (registers, 'timm', registers),
 }
 
 
@@ -89,7 +84,7 @@ NETWORKS = {
     'resnet': dict(type='ResNet', depth=18, base_channels=16),
     'five channels': dict(type='ResNet', depth=18, in_channels=5),
     'vit': dict(
-        type='VisionTransformer',
+        type='mmpretrain.VisionTransformer',
         arch=dict(embed_dims=64, num_layers=2, num_heads=1, feedforward_channels=96),
         img_size=SIDE,
         patch_size=16,
@@ -142,7 +137,6 @@ def test_shared_memory_and_records_are_stored(tmp_path):
 
 
 UNWRITABLE = [
-    ('torchvision', registers),
     ('torchvision', lambda: vit('vit_small_patch14_dinov2', patch_size=16)),
     ('detectron2', vit),
     ('hub', narrow_resnet),
