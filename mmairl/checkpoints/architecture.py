@@ -80,7 +80,7 @@ def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
 
 
 def _in_channels(channels: int) -> dict[str, int]:
-    """Return the config entry for the number of channels, or an empty dictionary if images have three channels."""
+    """Return the config entry for the number of channels. Without the entry, networks take 8-bit RGB images."""
     return {} if channels == 3 else dict(in_channels=channels)
 
 

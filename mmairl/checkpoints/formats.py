@@ -61,17 +61,15 @@ def prefixes(keys: Collection[str], network: Collection[str] = ()) -> set[str]:
 
     If there is no such prefix, return those prefixes of known formats that only backbones have.
     """
-    given = set(list(network)[-1:])
-    marks = {layout.marks[0] for layout in KNOWN.layouts}
-    found = set()
-    for end in marks | given:
-        before = {key.removesuffix(end) for key in keys if key.endswith(end)}
-        found |= {
-            prefix
-            for prefix in before
-            if (not prefix or prefix.endswith('.'))
-            and (end in given or any(layout.matches(keys, prefix) for layout in KNOWN.layouts))
-        }
+    last = list(network)[-1:]
+    ends = [*last, *(layout.marks[0] for layout in KNOWN.layouts)]
+
+    def is_start(prefix: str) -> bool:
+        is_given = any(prefix + end in keys for end in last)
+        return is_given or any(layout.matches(keys, prefix) for layout in KNOWN.layouts)
+
+    before = {key.removesuffix(end) for end in ends for key in keys if key.endswith(end)}
+    found = {prefix for prefix in before if prefix[-1:] in ('', '.') and is_start(prefix)}
     pure = [prefix for form in KNOWN.formats for prefix in (form.student, form.teacher or '')]
     return found or {
         prefix

@@ -30,15 +30,15 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
     """
     architecture, arguments = timm_architecture(backbone.network)
     images = backbone.input
+    channels = next(value.shape[1] for value in backbone.weights.values() if value.ndim == 4)
     side = backbone.network.get('img_size', images.size)
     settings = dict(
-        input_size=[images.channels or backbone.network.get('in_channels', 3), side, side],
-        mean=list(images.mean),
-        std=list(images.std),
+        input_size=[channels, side, side],
+        mean=images.mean,
+        std=images.std,
         interpolation=images.interpolation,
         crop_pct=0.875,
-        num_classes=0,
-        **({'license': license} if license else {}),
+        license=license,
     )
     config = dict(
         architecture=architecture,
@@ -62,15 +62,15 @@ def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     kind = arguments.pop('type')
     if kind == 'TimmBackbone':
         return arguments.pop('name'), arguments
-    channels = {'in_chans': network['in_channels']} if 'in_channels' in network else {}
+    channels = network.get('in_channels', 3)
     if kind == 'ResNet' and network['stem_channels'] == STEM:
         width = network['base_channels']
         widths = {} if width == STEM else {'channels': [width * 2**stage for stage in range(4)]}
-        return f'resnet{network["depth"]}', {**channels, **widths}
+        return f'resnet{network["depth"]}', {'in_chans': channels, **widths}
     if kind == 'mmpretrain.VisionTransformer':
         arch = network['arch']
         return 'vit_base_patch16_224', dict(
-            **channels,
+            in_chans=channels,
             img_size=network['img_size'],
             patch_size=network['patch_size'],
             embed_dim=arch['embed_dims'],

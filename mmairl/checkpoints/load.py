@@ -3,7 +3,7 @@
 import logging
 import pickle
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ from mmairl.errors import UserError
 
 # Checkpoints of Lightning and DeepSpeed have one of these keys. They also contain objects with settings, which are left out.
 WITH_SETTINGS = {'pytorch-lightning_version', 'ds_version'}
-Device = str | torch.device | dict | Callable | None
 
 
-def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
+def load_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, Any]:
     """Return the dictionary in a file of torch or in a .safetensors file.
 
     Args:
@@ -42,11 +41,6 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         if path.suffix == '.safetensors':
             return _load_safetensors(path)
         loaded = plain(_unpickled(path, map_location))
-    except OSError as error:
-        raise UserError(
-            f'{path}: cannot be read ({error.strerror}); check the file and its permissions',
-            code='unreadable-file',
-        ) from error
     # Reading a damaged file can raise any exception.
     except Exception as error:
         raise _explained(path, error) from error
@@ -62,7 +56,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
     return loaded
 
 
-def _unpickled(path: Path, map_location: Device) -> Any:
+def _unpickled(path: Path, map_location: Any) -> Any:
     """Return the content of a file of torch.
 
     In the checkpoints of Lightning and DeepSpeed, objects of unknown classes are left out, and none of their code runs. In any
@@ -106,7 +100,7 @@ def _explained(path: Path, error: Exception) -> UserError:
             code='unsafe-checkpoint',
         )
     return UserError(
-        f'{path}: truncated, damaged or not a checkpoint ({type(error).__name__}); copy the file again, or give another file',
+        f'{path}: damaged, unreadable or not a checkpoint ({type(error).__name__}); copy it again, or give another file',
         code='damaged-checkpoint',
     )
 

@@ -5,22 +5,19 @@ so batch norm's running statistics must be measured again before the network is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from mmairl.checkpoints.init import PretrainedBackbone
-from mmairl.checkpoints.load import first_few, load_checkpoint, warn
+from mmairl.checkpoints.load import first_few, warn
 from mmairl.checkpoints.norms import is_statistic
-from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
 from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.write import write_backbone
 from mmairl.errors import UserError
 from mmairl.io import output
 from mmairl.registry import WEIGHT_INITIALIZERS
-
-# Entries of a checkpoint's `meta` that describe its weights. They are copied to the rescaled checkpoint.
-KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')
 
 
 @dataclass(frozen=True)
@@ -100,15 +97,10 @@ def _target(weight: Tensor, anchor: Tensor | None) -> tuple[float | None, str]:
 
 def left_alone(rows: list[TensorChange]) -> str:
     """Return a message about the tensors that could not be rescaled, or '' if all were rescaled."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.why:
-            reasons.setdefault(row.why, []).append(row.name)
-    if not reasons:
+    skipped = [f'{row.name}: {row.why}' for row in rows if row.why]
+    if not skipped:
         return ''
-    skipped = sum(map(len, reasons.values()))
-    parts = '; '.join(f'{why}: {first_few(names)}' for why, names in reasons.items())
-    return f'{skipped} of {len(rows)} tensors were not rescaled ({parts})'
+    return f'{len(skipped)} of {len(rows)} tensors were not rescaled ({first_few(skipped)})'
 
 
 def rescale_checkpoint(
@@ -119,10 +111,7 @@ def rescale_checkpoint(
     part: str = 'student',
     anchor_part: str = 'student',
 ) -> list[TensorChange]:
-    """Rescale the backbone in a checkpoint, and write the result to a file that contains only weights.
-
-    If the backbone is the student of a training checkpoint of mmairl or OpenMMLab, the other weights of the checkpoint are
-    copied, too.
+    """Rescale the backbone in a checkpoint, and write the result to a file that contains only the backbone.
 
     Args:
         lars: The checkpoint of the LARS-trained network, in any known format.
@@ -155,15 +144,8 @@ def rescale_checkpoint(
         )
     if skipped:
         warn(f'{lars}: {skipped}')
-    record = {**source.record, 'normrescale': str(target or f'constant {constant}')}
-    state = {f'backbone.{key}': value for key, value in weights.items()}
-    meta = {ORIGIN: record}
-    if source.source.startswith('mmairl') and part == 'student':
-        loaded = load_checkpoint(lars)
-        state = {**loaded.get('state_dict', {}), **state}
-        stored = loaded.get('meta', {})
-        meta |= {key: stored[key] for key in KEPT_META if key in stored}
-    write_checkpoint(dict(meta=meta, state_dict=state), out)
+    how = str(target or f'constant {constant}')
+    write_backbone(replace(source, weights=weights), out, normrescale=how)
     return rows
 
 
