@@ -62,6 +62,7 @@ MODELS = Registry(
     'models',
     'models.heads',
     'data.preprocess',
+    'data.masks',
     'apis.given_network',
 )
 MODEL_WRAPPERS = Registry(parent.MODEL_WRAPPERS, 'engine.distributed')

@@ -81,11 +81,13 @@ def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     _plain(weights, origin, file)
 
 
-def in_timm(weights: Weights) -> Weights:
-    """Return the weights under timm's names. Only the names of mmpretrain's ViTs differ from timm's."""
-    if not {PATCHES, 'cls_token'} <= weights.keys():
-        return weights
-    return {rename(key, 'timm'): value for key, value in weights.items()}
+def in_timm(weights: Weights, origin: dict) -> Weights:
+    """Return the weights under timm's names. timm's names of ResNets are torchvision's."""
+    if {PATCHES, 'cls_token'} <= weights.keys():
+        return {rename(key, 'timm'): value for key, value in weights.items()}
+    if 'timm' not in origin and 'layer1.0.conv1.weight' not in weights:
+        raise unwritable('timm', 'neither a ResNet, a plain ViT nor a network of timm', 'mmairl')
+    return weights
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -106,19 +108,19 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write a safetensors file under timm's names, so that timm can load it. timm's names of ResNets are torchvision's."""
+    """Write a safetensors file under timm's names, so that timm can load it."""
     from safetensors.torch import save
 
     metadata = {str(key): str(value) for key, value in origin.items()}
     # Programs that load files from the hub require this entry.
     metadata['format'] = 'pt'
-    file.write(save(in_timm(weights), metadata=metadata))
+    file.write(save(in_timm(weights, origin), metadata=metadata))
 
 
 WRITERS: dict[str, Callable[[Weights, dict, IO[bytes]], None]] = {
     'mmairl': _mmairl,
     'torchvision': _torchvision,
-    'timm': lambda weights, origin, file: _plain(in_timm(weights), origin, file),
+    'timm': lambda weights, origin, file: _plain(in_timm(weights, origin), origin, file),
     'detectron2': _detectron2,
     'safetensors': _safetensors,
 }

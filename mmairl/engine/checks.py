@@ -57,12 +57,17 @@ def check_built_run(runner: Runner) -> None:
     require_a_batch(loader)
     model = network_of(runner)
     preprocessor = model.data_preprocessor
+    if not hasattr(model, 'backbone'):
+        raise UserError(
+            f"model.type: the model has no attribute `backbone` ('{type(model).__name__}'); give the network that is evaluated "
+            'this name',
+            code='no-backbone',
+        )
     views = [
         *(getattr(innermost_dataset(loader.dataset), 'views', None) or ()),
         *(getattr(preprocessor, 'views', None) or ()),
     ]
-    backbone = getattr(model, 'backbone', None)
-    require_channels(loader.dataset, getattr(preprocessor, 'mean', None), backbone, views)
+    require_channels(loader.dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
     if views and not getattr(preprocessor, 'single_view', False):
         _check_takes_views(model)
     batch = loader.batch_size or loader.batch_sampler.batch_size

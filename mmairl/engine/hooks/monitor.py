@@ -61,7 +61,9 @@ class HealthHook(Hook):
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         """Keep the pooled features of the first view."""
         if self.features is None:
-            self.features = pooled(output).detach()
+            # In training, a masked backbone such as MAE's returns tokens, masks and indices.
+            masked = isinstance(output, tuple) and not output[-1].is_floating_point()
+            self.features = pooled(output[0] if masked else output).detach()
 
     def _keep_embeddings(self, module: nn.Module, inputs: tuple, output: dict) -> None:
         """Keep the queries and the keys of one pair of views, and the negatives."""
