@@ -24,9 +24,6 @@ except ImportError:
 # The accepted formats. Pillow supports more, but opening an EPS file executes PostScript.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
 EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm')
-# The file extension of each format whose name in Pillow differs from its extension. Some phones
-# write MPO files, which are JPEG files with several pictures.
-KINDS = {'JPEG': 'jpg', 'MPO': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}
 NPY = b'\x93NUMPY'
 TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 ORIENTATION = 0x0112  # the EXIF tag that states how to rotate the image
@@ -211,7 +208,7 @@ def file_kind(data: bytes) -> str:
     if ending := ending_by_reader(data, READERS):
         return ending[1:]
     with open_image(data) as image:
-        return KINDS.get(image.format, image.format.lower())
+        return image.format.lower()
 
 
 def to_unit(images: Tensor) -> Tensor:

@@ -13,8 +13,6 @@ from mmairl.data.datasets import FileDataset, ViewDataset
 from mmairl.errors import explained
 from mmairl.registry import DATASETS
 
-Rows = tuple[list[str], list, list[str]]
-
 
 @DATASETS.register_module()
 class PublicImages(FileDataset):
@@ -49,18 +47,17 @@ class PublicImages(FileDataset):
     ) -> None:
         self.metric = metric
         root = source.get('data_root', '')
-        files, labels = [], []
-        for part in (split or '').split('+'):
-            chosen = dict(source, split=part) if part else source
-            found, of_found, self.classes = listing(chosen)
-            files += found
-            labels += of_found
-        names = [os.path.relpath(file, root or '.') for file in files]
-        super().__init__(root, names, labels, **options)
+        splits = [dict(split=part) for part in split.split('+')] if split else [{}]
+        parts = [built({**source, **part}) for part in splits]
+        self.classes = list(parts[0].CLASSES or ())
+        infos = [part.get_data_info(index) for part in parts for index in range(len(part))]
+        files = [os.path.relpath(info['img_path'], root or '.') for info in infos]
+        labels = [label_of(info, len(self.classes)) for info in infos]
+        super().__init__(root, files, labels, **options)
 
 
-def listing(source: Mapping[str, Any]) -> Rows:
-    """Return the files, labels and classes of one of mmpretrain's data sets."""
+def built(source: Mapping[str, Any]) -> Any:
+    """Build one of mmpretrain's data sets without a pipeline."""
     kind = str(source['type'])
     remedy = (
         'put its files there in the layout that the documentation of mmpretrain states for this '
@@ -71,11 +68,7 @@ def listing(source: Mapping[str, Any]) -> Rows:
         from mmpretrain.registry import DATASETS as PLATFORM
 
         name = kind if '.' in kind else f'mmpretrain.{kind}'
-        images = PLATFORM.build(dict(source, type=name, pipeline=[]))
-        infos = [images.get_data_info(index) for index in range(len(images))]
-    classes = list(images.CLASSES or ())
-    labels = [label_of(info, len(classes)) for info in infos]
-    return [info['img_path'] for info in infos], labels, classes
+        return PLATFORM.build(dict(source, type=name, pipeline=[]))
 
 
 def label_of(info: Mapping[str, Any], classes: int) -> int | list[int]:

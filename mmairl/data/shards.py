@@ -18,7 +18,7 @@ from rich.progress import track
 from torch.utils.data import DataLoader
 
 from mmairl.data.datasets import ViewDataset
-from mmairl.data.decode import extensions, installed
+from mmairl.data.decode import FORMATS, extensions, installed
 from mmairl.data.reading import retried
 from mmairl.errors import UserError, explained
 from mmairl.hardware import cache, cores
@@ -183,7 +183,8 @@ def build_index(shards: Sequence[str]) -> dict[str, np.ndarray]:
 
 def read_tar(path: str) -> tuple[list[tuple], list[str]]:
     """Return the start, size, name and label of each image of a shard, and the noted classes."""
-    kinds = {ending[1:] for ending in (*extensions(), '.npy', '.avif', '.jp2')}
+    formats = map(str.lower, FORMATS)
+    kinds = {'npy', 'mpo', *formats, *(ending[1:] for ending in extensions())}
     images: dict[str, tuple] = {}
     labels: dict[str, str] = {}
     classes = []

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
-from torch.nn.functional import conv2d, interpolate, pad
+from torch.nn.functional import conv2d, pad
 from torchvision.transforms import v2
 
 from mmairl.data.decode import to_unit
@@ -163,21 +163,16 @@ class RandomResizedCrop(Augmentation):
         return {key: torch.from_numpy(value) for key, value in box.items()}
 
     def __call__(self, image: Tensor) -> Tensor:
-        params = self.draw(1, *image.shape[-2:])
-        box = F.crop(image, *(int(params[key]) for key in ('top', 'left', 'height', 'width')))
-        if box.dtype is torch.uint8:
-            # In channels-last layout, torch resizes bytes twice as fast.
-            box = torch.from_numpy(np.atleast_3d(interleaved(box))).permute(2, 0, 1)
-        size = self.size, self.size
-        return interpolate(box[None], size, mode='bilinear', antialias=True)[0]
+        box = [int(value) for value in self.draw(1, *image.shape[-2:]).values()]
+        return F.resized_crop(image, *box, [self.size, self.size], antialias=True)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         count, channels, height, width = images.shape
-        params = {
-            key: to_device_of(value.to(images.dtype), images) for key, value in params.items()
-        }
-        rows = filter_weights(params['top'], params['height'], height, self.size)
-        columns = filter_weights(params['left'], params['width'], width, self.size)
+        top, left, h, w = (
+            to_device_of(value.to(images.dtype), images)[:, None, None] for value in params.values()
+        )
+        rows = filter_weights(top, h, height, self.size)
+        columns = filter_weights(left, w, width, self.size)
         narrow = torch.bmm(images.reshape(count, channels * height, width), columns.transpose(1, 2))
         return torch.matmul(rows[:, None], narrow.view(count, channels, height, self.size))
 
@@ -192,8 +187,6 @@ def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> T
     The result has the shape (B, target, source): one matrix per image, which maps `source` pixels
     to `target` pixels.
     """
-    start = start[:, None, None]
-    length = length[:, None, None]
     step = length / target
     center = start + (torch.arange(target, device=start.device)[:, None] + 0.5) * step
     pixel = torch.arange(source, device=start.device) + 0.5
@@ -232,9 +225,6 @@ class RandomTurn(Augmentation):
 
     def draw(self, count: int, height: int, width: int) -> Params:
         return dict(turn=torch.randint(8, (count,)))
-
-    def single(self, image: Tensor, params: Params) -> Tensor:
-        return turned(image, int(params['turn'])).contiguous()
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         return torch.stack(
@@ -390,8 +380,7 @@ class RandomGrayscale(Augmentation):
     """
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        luminance = cv2.transform(interleaved(image).astype(np.float32), LUMA_ROW)
-        return torch.from_numpy(cv2.convertScaleAbs(luminance)).repeat(3, 1, 1)
+        return F.rgb_to_grayscale(image, 3)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         return to_gray(images)

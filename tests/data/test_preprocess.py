@@ -19,7 +19,6 @@ from mmairl.data.preprocess import (
     require_channels,
     view_of,
 )
-from mmairl.data.shapes import Shapes
 
 RECIPE = [
     dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
@@ -147,9 +146,3 @@ def test_printed_recipe_equals_the_data_set(tmp_path, size, channels, monkeypatc
     exec('import numpy as np\nimport torch\nfrom PIL import Image, ImageOps\n' + code, values)
     assert expected.shape == (1, number, size, size)
     torch.testing.assert_close(values['x'].float(), expected, atol=0.006 / 0.2, rtol=0)
-
-
-def test_demo_images_keep_their_size():
-    view = view_of(preprocessing_of(dict(preprocessing=dict(size=48, resize=48))))
-    data = Shapes(count=1, views=[view])
-    assert torch.equal(data[0]['inputs'][0], data.raw(0))

@@ -1,6 +1,5 @@
 """The order of images depends only on seed, epoch and position, for any number of processes and any start."""
 
-import numpy as np
 import pytest
 
 from mmairl.data import sampler as module
@@ -46,8 +45,3 @@ def test_processes_share_the_batches_and_seeds(monkeypatch):
         indices, seeds = zip(*joined)
         assert indices[7 - processes :] == tuple(index for index, _ in plan)[: len(joined) - 7 + processes]
         assert len(set(seeds)) == len(seeds)
-
-
-def test_without_shuffling_the_order_is_that_of_the_data_set():
-    assert list(ResumableSampler(range(5), shuffle=False, seed=0)) == [0, 1, 2, 3, 4]
-    assert np.array_equal(ResumableSampler(range(5), shuffle=False, seed=0).order(), np.arange(5))

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from mmairl.data.datasets import ImageFolder, UnlabelledFolder
 from mmairl.data.hub_images import HubImages
 from mmairl.data.packed import Smaller, pack
-from mmairl.data.shards import Shards, expand_braces
+from mmairl.data.shards import Shards
 
 
 @pytest.fixture(autouse=True)
@@ -137,10 +137,6 @@ def test_remote_shards_are_copied(folder, tmp_path):
     data = Shards(f'file://{tmp_path}/a.tar', copies=tmp_path / 'copies')
     (tmp_path / 'a.tar').unlink()
     assert_same(data, folder)
-
-
-def test_braces_count_with_leading_zeros():
-    assert list(expand_braces('a{08..10}-{1..2}')) == ['a08-1', 'a08-2', 'a09-1', 'a09-2', 'a10-1', 'a10-2']
 
 
 def test_hub_images_equal_the_folder(folder, tmp_path):

@@ -7,7 +7,7 @@ from harness.errors import raises_code
 from torch import Tensor
 
 from mmairl.data.datasets import build_views
-from mmairl.data.transforms import Augmentation, reach_of
+from mmairl.data.transforms import Augmentation
 
 COUNT = 24
 STEPS = dict(
@@ -69,8 +69,8 @@ def test_worker_form_is_the_rounded_device_form(kind, height):
         params = operation.draw(1, height, height + 10)
         batched = operation.apply(image[None] / 255, params)[0] * 255
         operation.draw, operation.p = lambda *_, params=params: params, 1.0
-        # torch resizes bytes with integer weights, so the tolerance of crops is larger.
-        off = 1.2 if kind == 'RandomResizedCrop' else 0.52
+        # torch resizes bytes with integer weights, and torchvision rounds gray values down.
+        off = dict(RandomResizedCrop=1.2, RandomGrayscale=1.0).get(kind, 0.52)
         assert (operation(image) - batched).abs().max() < off
         operation = build(kind)
 
@@ -109,10 +109,6 @@ def test_turns_are_the_eight_symmetries():
     single = {tuple(turn(image).flatten().tolist()) for _ in range(200)}
     batch = turn.batch((image / 255).expand(200, -1, -1, -1))
     assert single == {tuple(one.flatten().mul(255).round().int().tolist()) for one in batch} and len(single) == 8
-
-
-def test_blur_kernel_is_a_tenth_of_the_image():
-    assert [2 * reach_of(torch.empty(3, size, 300)) + 1 for size in (224, 40, 32)] == [23, 5, 3]
 
 
 @pytest.mark.parametrize('depth', [torch.uint8, torch.uint16, torch.float32])
