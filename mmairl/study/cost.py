@@ -10,7 +10,6 @@ from mmengine.config import Config
 
 from mmairl import hardware
 from mmairl.data.preprocess import channels_of
-from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import key_of
 from mmairl.evaluation.sets import innermost
@@ -74,7 +73,7 @@ def count_flops(cfg: Config) -> float | None:
 
 def view_sizes(cfg: Config) -> list[int]:
     """Return the size of each view in pixels, after its transforms in the data loader and on the device."""
-    in_worker = expand_named_views(innermost(cfg.train_dataloader.dataset).get('views')) or []
+    in_worker = innermost(cfg.train_dataloader.dataset).get('views') or []
     on_device = (cfg.model.get('data_preprocessor') or {}).get('views') or []
     pairs = zip_longest(in_worker, on_device, fillvalue=())
     return [next(_sizes([*first, *second])) for first, second in pairs]

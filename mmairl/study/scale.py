@@ -10,7 +10,6 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.config import home, load_config, override
-from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
@@ -138,7 +137,7 @@ def read_once(path: str) -> Config:
 def change_data(cfg: Config, scale: Scale) -> None:
     """Replace the training data set if the scale has a data set of its own, and change the transforms of the views."""
     dataset = innermost(cfg.train_dataloader.dataset)
-    own_views = expand_named_views(dataset.get('views')) or ()
+    own_views = dataset.get('views') or ()
     sizes = [step['size'] for view in own_views for step in view if 'size' in step]
     views = []
     for view in own_views:
