@@ -22,7 +22,6 @@ SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
 # Tests of these configs are not marked as slow, because test_five_steps and test_processes train no
 # similar config.
 DISTINCT = (
-    'fast/mocov2plus_r50_200e_cpu.py',
     'large/mocov2plus_vit_l16_300e.py',
     'methods/dino_vit_s16_300e.py',
 )

@@ -15,9 +15,10 @@ def test_generated_file_is_current(name):
     assert (ROOT / name).read_text() == files()[name], 'the file is outdated; run python -m projects.papers.model_index'
 
 
-def test_metafile_has_only_published_numbers():
-    models = yaml.safe_load((ROOT / 'configs/metafile.yml').read_text())['Models']
+def test_metafile_states_published_numbers_and_the_sample():
+    *models, sample = yaml.safe_load((ROOT / 'configs/metafile.yml').read_text())['Models']
     assert all((ROOT / model['Config']).is_file() and model['Weights'] is None for model in models)
     results = [result for model in models for result in model['Results'] or []]
     assert len(results) == len(PUBLISHED)
     assert all('published' in metric for result in results for metric in result['Metrics'])
+    assert (ROOT / sample['Weights']).stat().st_size < 2e6

@@ -10,8 +10,8 @@ PATH = Path(__file__).parents[1] / 'sample' / 'epoch_20.pth'
 def sample() -> Path:
     """Return the path of a small checkpoint, with which every command that reads checkpoints can be tried.
 
-    It is the student of `mmairl demo` in float16: MoCo v2+ with a narrow ResNet-18, trained on 12 000 synthetic images. Its
-    folder also has the config, the log and the scores of the run.
+    It is the student of `mmairl demo` with 20 instead of 30 epochs, in float16: MoCo v2+ with a narrow ResNet-18, trained on
+    12 000 synthetic images. Its folder also has the config, the logged values and the scores of the run.
 
     Example:
         >>> features, names = mmairl.embed(mmairl.sample(), 'images/')  # doctest: +SKIP
