@@ -134,6 +134,7 @@ class Shapes(ViewDataset):
         count: Number of images.
         size: Height and width in pixels.
         seed: Seed of all images.
+        gray: Whether the three channels are equal.
         options: `views`, as in `ViewDataset`.
 
     Raises:
@@ -150,9 +151,11 @@ class Shapes(ViewDataset):
         count: int = 12_000,
         size: int = 48,
         seed: int = 0,
+        gray: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.gray = gray
         if split not in SPLITS:
             raise UserError(
                 f"Shapes.split: unknown value ('{split}'); set 'train' or 'val'",
@@ -163,7 +166,11 @@ class Shapes(ViewDataset):
         self.images = cached_shapes(split, count, size, seed)
 
     def raw(self, index: int) -> Tensor:
-        return torch.from_numpy(np.array(self.images[index]))
+        image = np.array(self.images[index])
+        if self.gray:
+            luma = np.tensordot(LUMA, image, 1).round().astype(np.uint8)
+            image = np.repeat(luma[None], len(image), axis=0)
+        return torch.from_numpy(image)
 
 
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:

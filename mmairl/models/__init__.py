@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 
 def import_mmpretrain() -> None:
@@ -14,14 +15,14 @@ def import_mmpretrain() -> None:
 
     The multimodal models import internals of `transformers` that move between its releases. If one of these imports fails,
     not even mmpretrain's ResNet can be imported. mmpretrain has no public switch that skips these models, so this function
-    sets the private one, which mmpretrain itself sets if `transformers` is not installed.
+    sets the private one during the import. mmpretrain itself sets it if `transformers` is not installed.
     """
     if 'mmpretrain.models' in sys.modules:
         return
     from mmpretrain.utils import dependency
 
-    dependency.WITH_MULTIMODAL = False
-    with without_mmdet(), warnings.catch_warnings():
+    multimodal = patch.object(dependency, 'WITH_MULTIMODAL', False)
+    with multimodal, without_mmdet(), warnings.catch_warnings():
         # mmpretrain warns with this message under mmcv-lite, which has no compiled ops.
         message = 'Fail to import ``MultiScaleDeformable'
         warnings.filterwarnings('ignore', message=message)
