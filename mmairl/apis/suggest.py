@@ -387,7 +387,8 @@ def _data(request: Request, base: Config) -> Choice:
         )
     if request.size != 224:
         largest = max(step['size'] for view in views for step in view if 'size' in step)
-        views = [_rescale_crops(view, request.size / largest) for view in views]
+        patch = base.model.backbone.get('patch_size', 1)
+        views = [_rescale_crops(view, request.size / largest, patch) for view in views]
     if channels not in (None, 3):
         views = [_without_rgb(view) for view in views]
         texts.append('The views leave out random grayscale, saturation and hue, which require RGB.')
@@ -403,10 +404,13 @@ def _data(request: Request, base: Config) -> Choice:
     return Choice({**settings, 'evaluation': None}, texts)
 
 
-def _rescale_crops(view: Sequence[dict], factor: float) -> list[dict]:
-    """Return the view with the sizes of its crops multiplied by a factor."""
+def _rescale_crops(view: Sequence[dict], factor: float, patch: int) -> list[dict]:
+    """Return the view with the sizes of its crops multiplied by a factor, and rounded to whole patches of a ViT."""
     return [
-        {**step, 'size': round(step['size'] * factor)} if 'size' in step else step for step in view
+        {**step, 'size': max(1, round(step['size'] * factor / patch)) * patch}
+        if 'size' in step
+        else step
+        for step in view
     ]
 
 
