@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from mmpretrain.models.backbones.resnet import Bottleneck
 from mmpretrain.models.backbones.resnet import ResNet as ResNetOfMMPretrain
-from mmpretrain.models.backbones.resnet_cifar import ResNet_CIFAR
 from mmpretrain.models.backbones.vision_transformer import (
     VisionTransformer as VisionTransformerOfMMPretrain,
 )
@@ -121,15 +120,6 @@ class ResNet(ResNetOfMMPretrain):
 
 
 @MODELS.register_module()
-class SoloLearnResNet(ResNet_CIFAR):
-    """solo-learn's ResNet for small images: `mmpretrain.ResNet_CIFAR` with a padding of 2 pixels in the stem."""
-
-    def _make_stem_layer(self, in_channels: int, base_channels: int) -> None:
-        super()._make_stem_layer(in_channels, base_channels)
-        self.conv1.padding = (2, 2)
-
-
-@MODELS.register_module()
 class VisionTransformer(VisionTransformerOfMMPretrain):
     """mmpretrain's ViT with DINOv2's register tokens.
 
@@ -210,30 +200,17 @@ def blocks(backbone: nn.Module) -> Iterator[nn.Module]:
 
 
 def parameters_by_stage(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return the student's parameters, grouped by part of the model. The backbone is divided into its stages.
+    """Return the student's parameters, grouped by stage of the backbone and by part of the model.
 
-    The backbone's parameters that belong to no stage are in the group `stem` if they precede the first stage, and otherwise
-    in the group `top`.
+    The backbone's parameters outside of its stages are in the group `backbone`.
     """
-    parts: dict[str, list[nn.Parameter]] = {}
-    for name, child in model.named_children():
-        if name == 'backbone':
-            parts.update(_backbone_parameters(child))
-        elif name != 'teacher' and any(True for _ in child.parameters()):
-            parts[name] = list(child.parameters())
-    return parts
-
-
-def _backbone_parameters(backbone: nn.Module) -> dict[str, list[nn.Parameter]]:
     stage_of = {}
-    for stage, modules in stages(backbone).items():
+    for stage, modules in stages(model.backbone).items():
         for module in modules:
             stage_of.update((id(weight), stage) for weight in module.parameters())
     parts: dict[str, list[nn.Parameter]] = {}
-    outside = 'stem'
-    for weight in backbone.parameters():
-        stage = stage_of.get(id(weight))
-        parts.setdefault(stage or outside, []).append(weight)
-        if stage:
-            outside = 'top'
+    for name, weight in model.named_parameters():
+        part = name.partition('.')[0]
+        if part != 'teacher':
+            parts.setdefault(stage_of.get(id(weight), part), []).append(weight)
     return parts

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.models.backbones import features
-from mmairl.models.layers import layer_outputs, pooled_blocks, pooled_layers
+from mmairl.models.layers import layer_outputs, pooled_layers
 from mmairl.registry import MODELS
 
 
@@ -59,7 +59,7 @@ class Classifier(BaseModel):
         self.layers = layers
         self.pooling = pooling
         if layers is not None:
-            in_channels *= pooled_blocks(layers, pooling)
+            in_channels *= layers * (pooling != 'mean') + (pooling != 'cls')
         # All heads start from the same weights.
         start = torch.empty(classes, in_channels).normal_(std=0.01)
         self.fc = nn.Linear(in_channels, heads * classes)

@@ -123,8 +123,3 @@ def pooled_layers(outputs: Sequence[LayerOutput], pooling: str) -> Tensor:
     if pooling != 'cls':
         parts.append(outputs[-1].features.mean(dim=(2, 3)))
     return torch.cat(parts, dim=1)
-
-
-def pooled_blocks(layers: int, pooling: str) -> int:
-    """Return how many vectors `pooled_layers` concatenates for each image."""
-    return layers * (pooling != 'mean') + (pooling != 'cls')

@@ -230,16 +230,4 @@ def passes(network: nn.Module, views: dict[int, Tensor]) -> Iterator[tuple[list[
         groups.setdefault(number if separate else view.shape, []).append(number)
     for numbers in groups.values():
         together = [views[number] for number in numbers]
-        network.views = len(numbers)
         yield numbers, torch.cat(together) if len(together) > 1 else together[0]
-        network.views = 1
-
-
-def first_view(network: nn.Module, rows: Tensor) -> Tensor:
-    """Return only the rows that belong to the first view. Forward hooks call this function during a pass of `passes`.
-
-    Args:
-        network: The network that `passes` received.
-        rows: Output of a part of the network for a batch that may contain several views.
-    """
-    return rows.chunk(getattr(network, 'views', 1))[0]

@@ -15,7 +15,7 @@ from mmairl.analysis.subjects import Images
 from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
 from mmairl.checkpoints.read import Backbone
 from mmairl.evaluation.backbone import refresh_statistics
-from mmairl.models.backbones import pooled
+from mmairl.models.backbones import features
 from mmairl.report.figures import embedded, heat_map, lines, save_figure
 from mmairl.report.page import Page
 from mmairl.report.table import Table
@@ -163,7 +163,7 @@ def _by_network(found: Mapping[str, Mapping[str, float]], head: str, digits: int
 
 @torch.inference_mode()
 def _features(network: nn.Module, images: Images) -> Tensor:
-    return torch.cat([pooled(network(batch)).float().cpu() for batch in images])
+    return torch.cat([features(network, batch).pooled.float().cpu() for batch in images])
 
 
 @torch.inference_mode()
@@ -171,13 +171,14 @@ def _views(network: nn.Module, images: Images, seed: int) -> Tensor | None:
     """Return the features (views, images, C) of augmented views; None if the config does not define training views."""
     if not images.cfg.get('train_dataloader'):
         return None
-    features = []
+    found = []
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         for _ in range(VIEWS // 2):
             for side in zip(*images.views()):
-                features.append(torch.cat([pooled(network(view)).float().cpu() for view in side]))
-    return torch.stack(features)
+                rows = [features(network, view).pooled.float().cpu() for view in side]
+                found.append(torch.cat(rows))
+    return torch.stack(found)
 
 
 def _networks(subjects: Subjects, images: Images, recalibrate: bool) -> dict[str, nn.Module]:
