@@ -89,8 +89,7 @@ class DenseProtocol(Protocol):
         @torch.no_grad()
         def maps(images: Tensor) -> Tensor:
             x = normalize(images.to(self.device), how.mean, how.std)
-            with how.autocast():
-                return joined_map(layer_outputs(backbone, x, self.layers)).float()
+            return joined_map(layer_outputs(backbone, x, self.layers))
 
         def probe() -> tuple[Scores, dict]:
             head = self._trained(sets['train'][1], maps)

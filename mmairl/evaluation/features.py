@@ -32,7 +32,6 @@ from mmairl.registry import DATASETS
 
 Result = TypeVar('Result')
 Batch = tuple[Tensor, Tensor, Tensor]
-PRECISIONS = ('float32', 'bfloat16')
 PROBED = 4  # the backbone runs twice on this many images, to check that its outputs are features
 TOLERANCE = 1e-3  # largest difference between two calls, relative to the largest feature
 SECONDS = 30  # number of seconds between two lines of progress in a log
@@ -94,18 +93,13 @@ class Readable(Dataset):
 
 @dataclass(frozen=True)
 class Extraction:
-    """The settings for extracting features from images.
-
-    With ``precision='bfloat16'``, the matrix products and convolutions of the backbone run in
-    bfloat16. The features are then pooled in float32.
-    """
+    """The settings for extracting features from images."""
 
     mean: Sequence[float]
     std: Sequence[float]
     batch_size: int = 256
     device: str | torch.device = 'cpu'
     workers: int = 0
-    precision: str = 'float32'
 
     @torch.no_grad()
     def batches(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[Batch]:
@@ -135,13 +129,7 @@ class Extraction:
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """Return one feature vector per image, pooled in float32."""
-        with self.autocast():
-            return features(backbone, images).pooled.float()
-
-    def autocast(self) -> torch.autocast:
-        """Return the context manager in which the backbone runs with the chosen precision."""
-        kind = torch.device(self.device).type
-        return torch.autocast(kind, torch.bfloat16, enabled=self.precision == 'bfloat16')
+        return features(backbone, images).pooled.float()
 
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[Batch]:
         """Yield the normalized images on the device, the labels and a mask of readable images."""
@@ -178,25 +166,10 @@ def require_features(compute: Callable[[Tensor], Tensor], images: Tensor, name: 
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
-    """Return the settings for extracting features with a config.
-
-    Images are normalized as in the config's training. `evaluation.precision` sets the number
-    format in which the backbone computes.
-    """
+    """Return the settings for extracting features, with images normalized as in training."""
     normal = cfg.model.data_preprocessor
     size = cfg.evaluation.get('batch_size', 256)
-    return Extraction(normal.mean, normal.std, size, device, workers, precision_of(cfg))
-
-
-def precision_of(cfg: Config) -> str:
-    """Return `evaluation.precision`, the number format in which frozen backbones compute."""
-    precision = cfg.evaluation.get('precision', 'float32')
-    if precision not in PRECISIONS:
-        raise UserError(
-            f"evaluation.precision: unknown ('{precision}'); set {' or '.join(PRECISIONS)}",
-            code='unknown-precision',
-        )
-    return precision
+    return Extraction(normal.mean, normal.std, size, device, workers)
 
 
 def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:

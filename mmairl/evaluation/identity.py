@@ -21,7 +21,6 @@ from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.config import flat
-from mmairl.evaluation.features import precision_of
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, with_views
 from mmairl.evaluation.sources import feature_source, key_of, outside_sources
 from mmairl.registry import DATASETS
@@ -64,7 +63,7 @@ def identity_of(
         protocol=dict(name=settings.name, **settings.identity(cfg, subject)),
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else network,
-        input=dict(mean=normal.mean, std=normal.std, precision=precision_of(cfg)),
+        input=dict(mean=normal.mean, std=normal.std),
         data=data,
         views=views,
         groups=cfg.evaluation.get('groups'),

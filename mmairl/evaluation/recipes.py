@@ -18,7 +18,7 @@ from mmairl.config import home, load_config
 from mmairl.data.preprocess import normalize
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import Readable, precision_of
+from mmairl.evaluation.features import Readable
 from mmairl.evaluation.sets import with_views
 from mmairl.models.backbones import features
 from mmairl.registry import DATASETS, OPTIMIZERS, PROTOCOLS
@@ -103,8 +103,6 @@ def compose(
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         composed.setdefault('fast', dict(channels_last=True))
-    if recipe.model.get('frozen') and (precision := precision_of(cfg)) != 'float32':
-        composed.fast = {**composed.get('fast', {}), 'precision': precision}
     loader = dict(
         num_workers=workers,
         persistent_workers=workers > 0,

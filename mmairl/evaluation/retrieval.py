@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
@@ -16,40 +16,30 @@ from mmairl.registry import PROTOCOLS
 @PROTOCOLS.register_module('retrieval')
 @dataclass(frozen=True)
 class Retrieval(FeatureProtocol):
-    """Rank the images of a gallery by their cosine similarity to each test image.
+    """Rank all other test images by their cosine similarity to each test image.
 
     A match is an image of the same class. The scores are mAP and recall@k, the fraction of test
     images with a match among the first k images. Test images without a match are not scored.
 
     Args:
-        gallery: The images to rank: 'test' for all other test images, or 'train'. Default: 'test'.
         ks: Values of k. Default: 1, 5 and 10.
     """
 
-    gallery: Literal['test', 'train'] = 'test'
     ks: Sequence[int] = (1, 5, 10)
 
     labels: ClassVar = ('single',)
     metric: ClassVar = 'mAP'
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        if self.gallery not in ('test', 'train'):
-            raise UserError(
-                f"retrieval.gallery: unknown images ('{self.gallery}'); set 'test' or 'train'",
-                code='unknown-gallery',
-            )
         queries = split.test
-        bank = getattr(split, self.gallery)
-        gallery = unit_rows(bank.x.to(self.device)).T
+        gallery = unit_rows(queries.x.to(self.device)).T
         precisions, places = [], []
         for rows in torch.arange(len(queries.x)).split(QUERY_BLOCK // 4):
             similarity = unit_rows(queries.x[rows].to(self.device)) @ gallery
-            if bank is queries:
-                similarity[range(len(rows)), rows] = -torch.inf  # an image must not match itself
+            similarity[range(len(rows)), rows] = -torch.inf  # an image must not match itself
             order = similarity.argsort(dim=1, descending=True, stable=True).cpu()
-            match = bank.y[order] == queries.y[rows, None]
-            if bank is queries:
-                match[:, -1] = False
+            match = queries.y[order] == queries.y[rows, None]
+            match[:, -1] = False
             rank = torch.arange(1, match.shape[1] + 1)
             precision = (match.cumsum(1) / rank * match).double().sum(1) / match.sum(1)
             precisions.append(precision)
@@ -58,7 +48,7 @@ class Retrieval(FeatureProtocol):
         found = precision.isfinite()
         if not found.any():
             raise UserError(
-                'retrieval: no image has another image of its class in the gallery; use several '
+                'retrieval: no image has another image of its class ; use several '
                 'images of each class',
                 code='no-positives',
             )

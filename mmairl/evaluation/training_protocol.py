@@ -60,13 +60,10 @@ class TrainingProtocol(Protocol):
         recipe: Name or path of a recipe. Default: the config's entry in `recipes`, or the protocol's
             default recipe.
         seed: Seed for training the classifier. Default: the recipe's seed, or 0.
-        trials: Sets of options for the recipe. Each set is tried, and the set that is best on
-            held-out images is used. Default: the recipe's `trials`.
     """
 
     recipe: str | None = None
     seed: int | None = None
-    trials: tuple[dict[str, Any], ...] = ()
 
     validation: ClassVar = 'recipe'
     null_rows: ClassVar = ('random',)
@@ -81,8 +78,6 @@ class TrainingProtocol(Protocol):
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
         """Return the recipe, in which this protocol's settings replace the recipe's own."""
         recipe = recipe_of(cfg, self.name, self.recipe, subject)
-        if self.trials:
-            recipe.trials = list(self.trials)
         randomness = recipe.get('randomness', {})
         # The seed is fixed, so that repeated evaluations agree.
         seed = randomness.get('seed', 0) if self.seed is None else self.seed

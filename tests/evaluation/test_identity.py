@@ -54,7 +54,6 @@ def test_copied_folder_and_device_are_no_change(cfg, folders):
         (dict(ks=[3]), 'protocol.ks'),
         (dict(temperature=0.2), 'protocol.temperature'),
         ({'evaluation.test.views': [[dict(type='CenterCrop', size=24)]]}, 'views.test'),
-        ({'evaluation.precision': 'bfloat16'}, 'input.precision'),
         ({'model.data_preprocessor.mean': (0.1, 0.2, 0.3)}, 'input.mean'),
         ({'model.backbone.depth': 34}, 'network.depth'),
         ({'evaluation.test.seed': 5}, 'data.test'),

@@ -99,8 +99,8 @@ def test_trials_choose_on_held_out_images(cfg, small_recipe, monkeypatch, tmp_pa
         return {'top-1': 10 * rate}
 
     monkeypatch.setattr(training_protocol, 'run_recipe', measured)
-    trials = tuple({'optim_wrapper.optimizer.lr': rate} for rate in (3.0, 9.0, 5.0))
-    options = dict(recipe=small_recipe(), trials=trials, work_dir=tmp_path)
+    trials = [{'optim_wrapper.optimizer.lr': rate} for rate in (3.0, 9.0, 5.0)]
+    options = dict(recipe=small_recipe(trials=trials), work_dir=tmp_path)
     result = evaluate(cfg, 'linear', 'random', settings=settings_for('linear', **options))
     assert [rate for _, rate, _ in seen] == [3.0, 9.0, 5.0, 5.0]
     assert [kind for *_, kind in seen] == ['Part', 'Part', 'Part', 'Noise']
