@@ -19,6 +19,8 @@ IGNORED = re.compile(
     r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
     r'mask_token|masked_embed|pooler|queue\w*)(\.|$)'
 )
+# The prefixes of mmairl's and OpenMMLab's checkpoints.
+BACKBONES = ('backbone.', 'teacher.backbone.')
 
 
 class Format(Declared):
@@ -59,7 +61,7 @@ KNOWN = read_yaml(Path(__file__).with_suffix('.yaml'), Known)
 def prefixes(keys: Collection[str], network: Collection[str] = ()) -> set[str]:
     """Return each prefix that is followed by the keys of a known layout, or by the last key of a given network.
 
-    If there is no such prefix, return those prefixes of known formats that only backbones have.
+    If there is no such prefix, return those of mmairl's and OpenMMLab's checkpoints, which may contain any network.
     """
     last = list(network)[-1:]
     ends = [*last, *(layout.marks[0] for layout in KNOWN.layouts)]
@@ -70,12 +72,7 @@ def prefixes(keys: Collection[str], network: Collection[str] = ()) -> set[str]:
 
     before = {key.removesuffix(end) for end in ends for key in keys if key.endswith(end)}
     found = {prefix for prefix in before if prefix[-1:] in ('', '.') and is_start(prefix)}
-    pure = [prefix for form in KNOWN.formats for prefix in (form.student, form.teacher or '')]
-    return found or {
-        prefix
-        for prefix in pure
-        if prefix.endswith('backbone.') and any(key.startswith(prefix) for key in keys)
-    }
+    return found or {name for name in BACKBONES if any(key.startswith(name) for key in keys)}
 
 
 def detect_format(found: Collection[str]) -> Format | None:

@@ -105,8 +105,7 @@ def fitted(
     if key is None or key not in weights or weights[key].ndim != 4:
         return weights
     kernels = weights[key]
-    found = kernels.shape[1]
-    channels = network[key].shape[1]
+    found, channels = kernels.shape[1], network[key].shape[1]
     if found == channels or kernels[:, :1].shape != network[key][:, :1].shape:
         return weights
     if found != 3:

@@ -12,7 +12,7 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.checkpoints.pickles import ORIGIN, STAND_INS, Skipped, plain, restore_histories
+from mmairl.checkpoints.pickles import ORIGIN, STAND_INS, Skipped, plain
 from mmairl.errors import UserError
 
 # Checkpoints of Lightning and DeepSpeed have one of these keys. They also contain objects with settings, which are left out.
@@ -49,7 +49,6 @@ def load_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
             f"{path}: expected a dictionary of weights ('{type(loaded).__name__}'); give the checkpoint of a model",
             code='no-dictionary',
         )
-    restore_histories(loaded)
     if isinstance(loaded.get('meta'), dict):
         # This entry is removed, because mmengine's `resume` would run its text as Python.
         loaded['meta'].pop('config', None)

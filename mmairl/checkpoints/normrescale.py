@@ -125,15 +125,10 @@ def rescale_checkpoint(
         The change of each learned tensor.
 
     Raises:
-        UserError: 'rescaled-twice' if the checkpoint is already rescaled, 'nothing-rescaled' if no tensor can be rescaled.
+        UserError: 'nothing-rescaled' if no tensor can be rescaled.
     """
     output(out, lars, anchor)
     source = read_backbone(lars, part)
-    if constant and 'normrescale' in source.origin:
-        raise UserError(
-            f"{lars}: the checkpoint is already rescaled ('{source.origin['normrescale']}'); rescale the original checkpoint",
-            code='rescaled-twice',
-        )
     target = read_backbone(anchor, anchor_part) if anchor else None
     weights, rows = normrescale(source.weights, target and target.weights, constant)
     skipped = left_alone(rows)

@@ -27,12 +27,10 @@ from mmairl.io import replacing
 
 # Under this key, converted files store the record of origin, which states where their weights come from.
 ORIGIN = 'mmairl_origin'
-# Under this key, checkpoints store the logged values.
-HISTORIES = 'histories'
+# mmengine's buffers of logged values are stored as dictionaries with these keys. mmengine itself skips such dictionaries.
+HISTORY = {'values', 'counts', 'max_length'}
 NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
 VALUES = (bool, int, float, complex, str, bytes, NoneType, torch.dtype, torch.device, torch.Size)
-# These attributes of a dictionary of weights are copied, too: torch's version numbers of modules, and the record of origin.
-ATTRIBUTES = ('_metadata', ORIGIN)
 
 
 class StandIn:
@@ -108,58 +106,29 @@ STAND_INS = [
 
 
 def plain(value: Any) -> Any:
-    """Return a copy of a loaded value in which the values of stand-ins replace the stand-ins."""
+    """Return a loaded value after replacing the stand-ins in it by their values."""
     if value is Skipped:
         return None
     if isinstance(value, StandIn):
         # A pickle can create an object without calling its constructor.
         return getattr(value, 'value', None)
+    if isinstance(value, dict) and value.keys() == HISTORY:
+        return HistoryBuffer(value['values'].numpy(), value['counts'].numpy(), value['max_length'])
     if isinstance(value, dict):
-        copy = type(value)()
-        # `value.items` is not called, because a file can replace it by an attribute.
-        copy.update((plain(key), plain(item)) for key, item in dict.items(value))
-        return _with_attributes(copy, value, plain)
+        # Methods of `value` are not called by name, because a file can replace them by attributes.
+        for key in list(dict.keys(value)):
+            dict.__setitem__(value, key, plain(dict.__getitem__(value, key)))
+        return value
     if type(value) in (list, tuple, set):
         return type(value)(plain(item) for item in value)
     return value
-
-
-def _with_attributes(copy: dict, original: dict, convert: Any) -> dict:
-    if type(copy) is OrderedDict:
-        for name in ATTRIBUTES:
-            if name in vars(original):
-                setattr(copy, name, convert(vars(original)[name]))
-    return copy
-
-
-def portable_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Convert a checkpoint to plain types, and move the logged values to the key HISTORIES, as tensors.
-
-    mmengine stores the logged values in the message hub as `HistoryBuffer`, a class that `torch.load(weights_only=True)`
-    rejects.
-    """
-    hub = checkpoint.get('message_hub') or {}
-    if scalars := hub.get('log_scalars'):
-        others = {key: value for key, value in hub['resumed_keys'].items() if key not in scalars}
-        hub = {**hub, 'log_scalars': {}, 'resumed_keys': others}
-        checkpoint = {**checkpoint, 'message_hub': hub, HISTORIES: scalars}
-    return portable(checkpoint)
 
 
 def write_checkpoint(content: dict, path: str | Path) -> None:
     """Write a checkpoint atomically, in plain types that `torch.load(weights_only=True)` accepts without this package."""
     # torch is given an open file, because it hides the cause of an error if it is given a path.
     with replacing(path) as temporary, temporary.open('wb') as file:
-        torch.save(portable_checkpoint(content), file)
-
-
-def restore_histories(checkpoint: dict[str, Any]) -> None:
-    """Move the logged values of a checkpoint from the key HISTORIES back to its message hub."""
-    for name, saved in checkpoint.pop(HISTORIES, {}).items():
-        hub = checkpoint['message_hub']
-        values, counts = saved['values'].numpy(), saved['counts'].numpy()
-        hub['log_scalars'][name] = HistoryBuffer(values, counts, saved['max_length'])
-        hub['resumed_keys'][name] = True
+        torch.save(portable(content), file)
 
 
 def portable(value: Any, place: str = '') -> Any:
@@ -178,7 +147,10 @@ def portable(value: Any, place: str = '') -> Any:
         copy = OrderedDict() if type(value) is OrderedDict else {}
         for key, item in value.items():
             copy[portable(key)] = portable(item, f'{place}.{key}' if place else str(key))
-        return _with_attributes(copy, value, portable)
+        if type(value) is OrderedDict:
+            attributes = {name: portable(item) for name, item in vars(value).items()}
+            vars(copy).update(attributes)
+        return copy
     for kind, plain_kind in ((tuple, tuple), ((list, deque), list), ((set, frozenset), set)):
         if isinstance(value, kind):
             return plain_kind(portable(item, place) for item in value)

@@ -218,6 +218,8 @@ def read_backbone(
         tensors, origin, settings = read_tensors(path)
         prefix, source = _prefix_of(tensors, path, part, prefix, network or ())
     inside = {key.removeprefix(prefix): key for key in tensors if key.startswith(prefix)}
+    if not inside:
+        raise _no_backbone(path, part, tensors)
     stored = {name: tensors[key] for name, key in inside.items()}
     origin = described(origin, settings)
     names = _names(stored, network, 'timm' in origin)
@@ -245,11 +247,6 @@ def _prefix_of(
     known layout, or of the given network.
     """
     if given is not None:
-        if not any(key.startswith(given) for key in tensors):
-            raise UserError(
-                f"{path}: no key begins with the prefix ('{given}'); its keys look like {list(tensors)[:3]}",
-                code='unknown-prefix',
-            )
         return given, f"prefix '{given}'"
     found = prefixes(tensors, network)
     form = detect_format(found)
@@ -273,14 +270,18 @@ def _prefix_of(
             code='several-backbones',
         )
     if not outer or part == 'teacher':
-        raise UserError(
-            f'{path}: no {part} backbone of a known format (its keys look like {list(tensors)[:3]}); set the prefix of its '
-            'keys by --prefix, and give a config unless it is a ResNet or a ViT',
-            code='no-backbone',
-        )
+        raise _no_backbone(path, part, tensors)
     (prefix,) = outer
     print_log(f"{path}: the backbone is read below the prefix '{prefix}'", 'current')
     return prefix, f"prefix '{prefix}'"
+
+
+def _no_backbone(path: str, part: str, tensors: Mapping[str, Tensor]) -> UserError:
+    return UserError(
+        f'{path}: no {part} backbone with this prefix or of a known format (its keys look like {list(tensors)[:3]}); set the '
+        'prefix of its keys by --prefix, and give a config unless it is a ResNet or a ViT',
+        code='no-backbone',
+    )
 
 
 def _names(

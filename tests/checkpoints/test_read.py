@@ -155,7 +155,6 @@ def test_timm_file_fills_the_network_of_a_config(prefix, stored):
 
 WRONG = {
     'unknown-part': dict(part='neck'),
-    'unknown-prefix': dict(prefix='none.'),
     'no-backbone': {},
     'no-part': dict(part='teacher'),
 }
