@@ -3,11 +3,12 @@
 import inspect
 
 from mmengine.config import Config
-from mmengine.dist import get_world_size
 from mmengine.optim.scheduler.param_scheduler import ReduceOnPlateauParamScheduler
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from mmairl.engine.hooks.after_step import accumulated
+from mmairl.engine.resume import images_per_step
 from mmairl.errors import UserError, closest
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
@@ -70,11 +71,9 @@ def check_built_run(runner: Runner) -> None:
     require_channels(loader.dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
     if views and not getattr(preprocessor, 'single_view', False):
         _check_takes_views(model)
-    batch = loader.batch_size or loader.batch_sampler.batch_size
-    _check_batch_norm(model, batch)
     for name in MOVED:
         _check_moved(runner, model, name)
-    _check_queue_length(runner, model, batch)
+    _check_queue_length(runner, model)
     plateau = [
         one
         for one in runner.param_schedulers or ()
@@ -99,19 +98,6 @@ def _check_takes_views(model: nn.Module) -> None:
         )
 
 
-def _check_batch_norm(model: nn.Module, batch: int) -> None:
-    from mmairl.models.norm import SyncBN, norms_of
-
-    norms = norms_of(model)
-    joined = all(isinstance(layer, SyncBN) for layer in norms)
-    rows = batch * get_world_size() if joined else batch
-    if norms and rows == 1:
-        raise UserError(
-            "total_batch_size: batch norm requires at least two images per process ('1'); raise total_batch_size",
-            code='batch-of-one',
-        )
-
-
 def _check_moved(runner: Runner, model: nn.Module, name: str) -> None:
     """Raise unless a part of the model has the method that the hook calls, and the run has the hook."""
     part = getattr(model, name, None)
@@ -132,21 +118,12 @@ def _check_moved(runner: Runner, model: nn.Module, name: str) -> None:
     )
 
 
-def _check_queue_length(runner: Runner, model: nn.Module, batch: int) -> None:
+def _check_queue_length(runner: Runner, model: nn.Module) -> None:
     length = getattr(getattr(model, 'queue', None), 'length', None)
-    if length is None:
-        return
-    steps = runner.optim_wrapper._accumulative_counts
-    total = batch * get_world_size() * steps
-    if length < total:
+    total = images_per_step(runner.train_dataloader) * accumulated(runner)
+    if length is not None and length < total:
         raise UserError(
             f"model.queue.length: the queue must hold all keys of an optimizer step ('{length}'); set a length of at least "
             f'{total}, or lower total_batch_size',
             code='queue-too-short',
-        )
-    images = len(runner.train_dataloader.dataset)
-    if length > images:
-        runner.logger.warning(
-            f'model.queue.length: the queue of {length} keys is longer than an epoch of {images} images, so it holds several '
-            'keys of an image; shorten it'
         )

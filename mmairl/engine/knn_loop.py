@@ -6,7 +6,6 @@ from typing import Literal
 from mmengine.runner import Runner
 from mmengine.runner.base_loop import BaseLoop
 
-from mmairl.errors import UserError
 from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, LOOPS
@@ -33,7 +32,7 @@ class KNNValLoop(BaseLoop):
             them. Default: 'held_out'.
 
     Raises:
-        UserError: If `images` is unknown, or if the config has no labeled data.
+        UserError: If the config has no labeled data.
     """
 
     def __init__(
@@ -47,17 +46,6 @@ class KNNValLoop(BaseLoop):
         # This import takes seconds, and only runs with this loop need it.
         from mmairl.evaluation.sets import evaluation_data, held_out
 
-        if images not in SCORES:
-            raise UserError(
-                f"KNNValLoop.images: unknown choice ('{images}'); set 'held_out' or 'test'",
-                code='unknown-images',
-            )
-        if runner.strategy:
-            raise UserError(
-                'val_cfg.type: KNNValLoop cannot copy a model that a strategy has split; remove val_cfg, or train without '
-                '--strategy',
-                code='not-with-strategy',
-            )
         self._runner = runner
         self.dataloader = []
         self.k = k

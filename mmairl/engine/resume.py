@@ -201,5 +201,4 @@ def config_changes(old: dict[str, str], new: dict[str, str]) -> list[str]:
         # Without a seed in the config, the seed of the checkpoint applies.
         if old.get(key) != new.get(key) and (key, new.get(key)) != (SEED, 'None')
     ]
-    hidden = len(changes) - MOST_ROWS
-    return changes if hidden <= 0 else [*changes[:MOST_ROWS], f'and {hidden} more']
+    return changes[:MOST_ROWS]

@@ -24,7 +24,6 @@ WRONG = {
     'an unknown speed key': ({'fast.compil': True}, 'unknown-key'),
     'an unknown type': ({'model.backbone.type': 'ResNot'}, 'unknown-class'),
     'a wrong number': ({'optim_wrapper.optimizer.lr': -1.0}, 'bad-value'),
-    'a batch of one': ({'total_batch_size': 1, 'model.queue.length': 8}, 'batch-of-one'),
     'a queue that is too short': ({'model.queue.length': 4}, 'queue-too-short'),
     'an unknown precision': ({'fast.precision': 'int8'}, 'unknown-precision'),
     'checkpointing with batch norm': ({'fast.checkpointing': True}, 'checkpointing-batch-norm'),

@@ -9,7 +9,6 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmairl.engine.hooks.saving import ExactCheckpointHook
-from mmairl.errors import UserError
 from mmairl.registry import HOOKS
 from mmairl.signals import Listener, Stopped
 
@@ -23,7 +22,6 @@ class PreemptionHook(Hook):
 
     Raises:
         Stopped: When the checkpoint is complete. The command then exits with code 75.
-        UserError: If the run has no ExactCheckpointHook.
     """
 
     # The hook runs after the checkpoint hook.
@@ -62,13 +60,7 @@ class PreemptionHook(Hook):
 
     def _leave(self, runner: Runner, number: int) -> None:
         name = signal.Signals(number).name
-        hook = next((hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)), None)
-        if hook is None:
-            raise UserError(
-                f'{name}: the run stopped without saving a checkpoint, because only ExactCheckpointHook saves one on a '
-                "signal; set default_hooks.checkpoint.type='ExactCheckpointHook'",
-                code='cannot-save',
-            )
+        hook = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))
         steps = runner.iter + 1
         self.leaving = True
         path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))

@@ -36,7 +36,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         gradient_norm: The norm of all gradients before clipping, on the device. None without `clip_grad`.
 
     Raises:
-        UserError: If the dtype is unknown or the GPU does not support it.
+        UserError: If the dtype is unknown.
 
     Example:
         >>> optimizer = dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4)
@@ -62,12 +62,6 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.clip_per = clip_grad.pop('per', 'all')
         OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad or None)
         self.device_type = optimizer.param_groups[0]['params'][0].device.type
-        bfloat16_on_gpu = self.device_type == 'cuda' and dtype == 'bfloat16'
-        if bfloat16_on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
-            raise UserError(
-                f"optim_wrapper.dtype: the GPU has no bfloat16 ('{torch.cuda.get_device_name()}'); set 'float16'",
-                code='no-bfloat16',
-            )
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None

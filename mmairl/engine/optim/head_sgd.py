@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmairl.engine.optim.gradients import require_dense
 from mmairl.registry import OPTIMIZERS
 
 
@@ -29,9 +28,6 @@ class HeadSGD(torch.optim.SGD):
         decays: Weight decay of each head.
         momentum: Momentum. Default: 0.9.
         nesterov: Use Nesterov momentum. Default: False.
-
-    Raises:
-        UserError: If a gradient is sparse.
     """
 
     def __init__(
@@ -55,7 +51,6 @@ class HeadSGD(torch.optim.SGD):
     ) -> bool:
         """Collect the tensors of a step like torch's SGD, but replace gradients by copies with rates and decays applied."""
         super()._init_group(group, params, grads, *buffers)
-        require_dense('HeadSGD', grads)
         grads[:] = [self._fold(grad, param) for grad, param in zip(grads, params)]
         return False  # Torch's SGD expects this method to return whether a gradient is sparse.
 

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mmairl.engine.optim.gradients import require_dense
 from mmairl.errors import UserError
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIMIZERS
@@ -51,7 +50,7 @@ class LARS(Optimizer):
         exclude: Exclude tensors with at most one axis (biases, gains) from adaptation and weight decay.
 
     Raises:
-        UserError: If `lr`, `momentum`, `weight_decay` or `eta` is negative, all parameters are frozen, or a gradient is sparse.
+        UserError: If `lr`, `momentum`, `weight_decay` or `eta` is negative.
 
     Example:
         >>> optimizer = LARS(torch.nn.Linear(4, 2).parameters(), lr=4.8, weight_decay=1e-6)
@@ -74,11 +73,6 @@ class LARS(Optimizer):
         self.exclude = exclude
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, inside=inside)
         super().__init__(params, defaults)
-        if not self.param_groups:
-            raise UserError(
-                'LARS: all parameters are frozen; pass at least one that requires a gradient',
-                code='no-trainable-parameters',
-            )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group in any form that torch accepts, and divide it as the class describes."""
@@ -109,7 +103,6 @@ class LARS(Optimizer):
                     if not self.state[param]:
                         self.state[param]['momentum_buffer'] = torch.zeros_like(param)
                 grads = [param.grad for param in params]
-                require_dense('LARS', grads)
                 buffers = [self.state[param]['momentum_buffer'] for param in params]
                 multi_tensor_lars(params, grads, buffers, group)
         return loss

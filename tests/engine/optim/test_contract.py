@@ -185,13 +185,3 @@ def test_parameters_of_two_precisions_train(kind, precision):
     optimizer.step()
     assert all(param.isfinite().all() for param in model.parameters())
     assert all(not torch.equal(new, old) for new, old in zip(model.parameters(), network().parameters()))
-
-
-def test_sparse_gradients_raise(kind):
-    embedding = nn.Embedding(4, 6, sparse=True)
-    optimizer = build(kind, embedding.parameters())
-    embedding(torch.tensor([0, 2])).sum().backward()
-    before = embedding.weight.detach().clone()
-    with pytest.raises((ValueError, RuntimeError), match='sparse'):
-        optimizer.step()
-    assert torch.equal(embedding.weight, before)
