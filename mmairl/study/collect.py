@@ -59,7 +59,7 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
         rows=rows,
         notes=[*prepared.notes, *watched_tests(prepared)],
         fairness=dict(before=compare_configs(prepared), after=compare_runs(trained)),
-        design=study.cross and study.cross.design.record,
+        design=study.cross and dict(asdict(study.cross.design), words=study.cross.design.words),
     )
     add_statistics(record)
     write_json(prepared.out / 'study.json', record)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
-from pathlib import Path
 
 import torch
 from mmengine.config import Config
 
+import mmairl
 from mmairl import hardware
 from mmairl.data.preprocess import channels_of
 from mmairl.errors import UserError
@@ -16,6 +16,9 @@ from mmairl.evaluation.sets import innermost
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
 from mmairl.registry import MODELS
+
+# Counts are stored for these versions of the code.
+VERSIONS = torch.__version__, mmairl.__version__
 
 
 def run_flops(cfg: Config) -> float | None:
@@ -35,13 +38,10 @@ def flops_per_image(cfg: Config) -> float | None:
     They include all views, the teacher and the backward pass. A multiply-add counts as two FLOPs. Return None if they cannot be
     counted, for example because the model reads the values of tensors.
     """
-    code = [
-        path.stat()[6:9] for path in sorted((Path(__file__).parents[1] / 'models').rglob('*.py'))
-    ]
-    subject = [cfg.model.to_dict(), str(batch_size(cfg)), outside_sources(cfg), torch.__version__]
+    subject = [cfg.model.to_dict(), str(batch_size(cfg)), outside_sources(cfg), VERSIONS]
     with suppress(StopIteration):
         subject.append(view_sizes(cfg))
-    path = hardware.cache() / 'flops' / f'{key_of([str(part) for part in (*subject, code)])}.json'
+    path = hardware.cache() / 'flops' / f'{key_of([str(part) for part in subject])}.json'
     with suppress(UserError):
         return read_json(path)
     flops = count_flops(cfg)

@@ -21,9 +21,17 @@ from mmairl.study.tasks import is_measured, require_known
 
 # The keys of a config that affect what a training run computes.
 TRAINING = (
-    'model', 'load_from', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks',
-    'total_batch_size', 'custom_hooks', 'fast',
-)  # fmt: skip
+    'model',
+    'load_from',
+    'train_dataloader',
+    'optim_wrapper',
+    'param_scheduler',
+    'train_cfg',
+    'default_hooks',
+    'total_batch_size',
+    'custom_hooks',
+    'fast',
+)
 # The transforms of views have one config key if the data loader applies them, and another if the device does. A row that
 # declares the first key also declares the second one.
 VIEWS = 'train_dataloader.dataset.views'

@@ -4,7 +4,6 @@ A study is a table of rows. Each row is one variant of a method and usually diff
 row is trained from several seeds, which gives one run per seed, and every run is measured by the study's tasks.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -21,8 +20,8 @@ from mmairl.io import Declared, read_yaml
 from mmairl.study.statistics.designs import GENERATORS, Design, fraction_rows
 from mmairl.study.tune import Tune
 
-# A file name has at most 255 bytes, and the names of some files begin with the name of a row's folder.
-LONGEST_SLUG = 100
+# A folder name has at most 255 bytes, and a letter at most four.
+LONGEST_SLUG = 60
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Untrained = Literal['pixels', 'random']
 Positive = Annotated[float, Meta(gt=0)]
@@ -91,10 +90,8 @@ class Row(Declared, frozen=True):
     @property
     def slug(self) -> str:
         """The name of the row's folder."""
-        words = re.sub(r'[\W_]+', '_', self.name.lower().replace('+', ' plus ')).strip('_')
-        if words and len(words.encode()) <= LONGEST_SLUG:
-            return words
-        return f'{words[:20]}_{hashlib.sha256(self.name.encode()).hexdigest()[:12]}'
+        words = re.sub(r'[\W_]+', '_', self.name.lower().replace('+', ' plus '))
+        return words.strip('_')[:LONGEST_SLUG]
 
 
 class Factor(Declared, frozen=True):

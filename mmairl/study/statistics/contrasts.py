@@ -14,6 +14,7 @@ exclude it. If a run collapsed, the means are not tested. Instead, Fisher's exac
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean, variance
 from typing import Any
 
@@ -180,6 +181,7 @@ def _compare_collapses(
     return dict(collapsed=(first[0], rest[0]), collapse_p=fisher(*first, *rest))
 
 
+@cache
 def fisher(some: int, runs: int, others: int, other_runs: int) -> float:
     """Return the p-value of Fisher's exact test that compares `some` of `runs` with `others` of `other_runs`."""
     table = [[some, runs - some], [others, other_runs - others]]

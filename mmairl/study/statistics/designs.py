@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
-from typing import Any
 
 # An effect is named by its factors: one factor for a main effect, two factors for an interaction.
 Term = tuple[str, ...]
@@ -27,11 +26,6 @@ class Design:
 
     factors: Sequence[str]
     rows: Mapping[str, Sequence[int]]
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The design as study.json stores it."""
-        return dict(factors=self.factors, rows=self.rows, words=self.words)
 
     @property
     def main(self) -> list[Term]:
@@ -88,9 +82,17 @@ def title(term: Term) -> str:
 # The factors that generate each further factor of a fraction, by the number of basic factors and the number of halvings
 # (Box, Hunter and Hunter, Table 6.22). In the first entry, the factors a and b generate the factor c.
 GENERATORS = {
-    (2, 1): ['ab'], (3, 1): ['abc'], (4, 1): ['abcd'], (5, 1): ['abcde'], (3, 2): ['ab', 'ac'], (4, 2): ['abc', 'bcd'],
-    (5, 2): ['abcd', 'abde'], (3, 3): ['ab', 'ac', 'bc'], (4, 3): ['abc', 'bcd', 'acd'], (4, 4): ['abc', 'bcd', 'acd', 'abd'],
-}  # fmt: skip
+    (2, 1): ['ab'],
+    (3, 1): ['abc'],
+    (4, 1): ['abcd'],
+    (5, 1): ['abcde'],
+    (3, 2): ['ab', 'ac'],
+    (4, 2): ['abc', 'bcd'],
+    (5, 2): ['abcd', 'abde'],
+    (3, 3): ['ab', 'ac', 'bc'],
+    (4, 3): ['abc', 'bcd', 'acd'],
+    (4, 4): ['abc', 'bcd', 'acd', 'abd'],
+}
 
 
 def fraction_rows(factors: int, halvings: int) -> list[tuple[int, ...]]:

@@ -79,7 +79,8 @@ def tuned_scores(draw, trials: int, sharp: float, best: float) -> float:
 def test_error_rates_stay_at_or_below_the_nominal_level():
     rates = {}
     for seeds, paired in ((3, True), (3, False), (5, False)):
-        for name, spreads in SPREADS.items():
+        for name in ('one of 50 times',) if seeds == 5 else SPREADS:
+            spreads = SPREADS[name]
             found = [chain(table, paired) for table in tables(spreads, seeds, paired)]
             rates['difference', name, seeds, paired] = rate(found, DIFFERENCES)
         edges = []
@@ -87,14 +88,13 @@ def test_error_rates_stay_at_or_below_the_nominal_level():
             shifted = table + 1.0 * np.arange(4)[:, None]  # Each row is exactly the margin better
             edges.append(chain(shifted, paired))
         rates['equivalence', seeds, paired] = rate(edges, {EQUIVALENT})
-        designs = [list(product((0, 1), repeat=2)), fraction_rows(4, 1)]
-        for levels, wide in product(designs, (False, True)):
-            spreads = np.geomspace(0.5, 4, len(levels)) if wide else np.full(len(levels), 2.0)
+        for levels in (list(product((0, 1), repeat=2)), fraction_rows(4, 1)):
+            spreads = np.geomspace(0.5, 4, len(levels))
             found = []
             for table in tables(spreads, seeds, paired, DRAWS // 2):
                 main, _ = factor_effects(record_of(table, levels, paired), 'knn', 1.0)
                 found.append({effect.verdict for effect in main})
-            rates['factors', len(levels), wide, seeds, paired] = 2 * rate(found, DIFFERENCES)
+            rates['factors', len(levels), seeds, paired] = 2 * rate(found, DIFFERENCES)
     for seeds in (3, 5):
         # Analyses after 3 and after all seeds. A decision of any analysis counts.
         looks = []
