@@ -85,7 +85,10 @@ def test_links_and_paths_exist():
     missing = [
         (page.name, span)
         for page, span in spans
-        if OURS.match(span) and page.name != 'CHANGELOG.md' and not (ROOT / span).exists()
+        if OURS.match(span)
+        and not re.search('[A-Z]{4}', span)
+        and page.name != 'CHANGELOG.md'
+        and not (ROOT / span).exists()
     ]
     assert not missing
 
