@@ -124,7 +124,8 @@ class Siamese(BaseModel):
         head: Config of the head, which computes the loss from embeddings that are not normalized.
         predictor: Config of the student's MLP after the projector. Default: no predictor.
         target: Source of the keys: `'teacher'` (the moving average), `'student'` (gradients flow through queries and keys, as
-            in SimCLR) or `'stop_gradient'` (the student without gradient, as in SimSiam).
+            in SimCLR), `'stop_gradient'` (the student without gradient, as in SimSiam) or `'frozen'` (the network `teacher`).
+        teacher: Config of a frozen teacher, such as `dict(type='FrozenTeacher', backbone=...)`.
         teacher_predictor: Whether the teacher also has a predictor, which is a moving average like its other parts.
         copy_student: Whether the teacher starts as a copy of the student. With False, it has its own random initial
             weights, as in BYOL's released code.
@@ -150,6 +151,7 @@ class Siamese(BaseModel):
         head: dict,
         predictor: dict | None = None,
         target: str = 'teacher',
+        teacher: dict | None = None,
         teacher_predictor: bool = False,
         copy_student: bool = True,
         symmetric: bool = True,
@@ -163,7 +165,7 @@ class Siamese(BaseModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self._check(target, teacher_predictor and predictor is None, masking)
+        self._check(target, teacher, teacher_predictor and predictor is None, masking)
         parts = dict(backbone=backbone, projector=projector, predictor=predictor)
         parts['patch_projector'] = patch_projector
         for name, part in parts.items():
@@ -172,6 +174,8 @@ class Siamese(BaseModel):
         if target == 'teacher':
             own = self.predictor if teacher_predictor else None
             self.teacher = Teacher(self.backbone, self.projector, own, self.patch_projector)
+        elif teacher is not None:
+            self.teacher = MODELS.build(teacher)
         self.head = MODELS.build(head)
         self.queue = None
         if queue is not None:
@@ -197,11 +201,16 @@ class Siamese(BaseModel):
         self.keys: ByView = {}
 
     @staticmethod
-    def _check(target: str, no_predictor: bool, masking: dict | None) -> None:
-        if target not in ('teacher', 'student', 'stop_gradient'):
+    def _check(target: str, teacher: dict | None, no_predictor: bool, masking: dict | None) -> None:
+        if target not in ('teacher', 'student', 'stop_gradient', 'frozen'):
             raise UserError(
-                f"model.target: unknown value ('{target}'); set 'teacher', 'student' or 'stop_gradient'",
+                f"model.target: unknown value ('{target}'); set 'teacher', 'student', 'stop_gradient' or 'frozen'",
                 code='unknown-target',
+            )
+        if (target == 'frozen') != (teacher is not None):
+            raise UserError(
+                f"model.teacher: goes with model.target='frozen' ('{target}'); set both or neither",
+                code='no-frozen-teacher',
             )
         if no_predictor:
             raise UserError(
@@ -216,7 +225,7 @@ class Siamese(BaseModel):
 
     def init_weights(self) -> None:
         super().init_weights()
-        if self.teacher is not None:
+        if self.target == 'teacher':
             source = self
             if self.teacher_parts:
                 parts = {name: MODELS.build(cfg) for name, cfg in self.teacher_parts.items() if cfg}
@@ -329,6 +338,8 @@ class Siamese(BaseModel):
     @torch.no_grad()
     def teach(self, views: ByView, masks: ByView) -> dict[int, Encoded]:
         """Return what the teacher computes from each view, without gradient."""
+        if self.target == 'frozen':
+            return {view: Encoded(None, self.teacher(images)) for view, images in views.items()}
         if not self.shuffle_bn:
             return encode_views(self.teacher, views, masks)
         encoded = {}

@@ -105,6 +105,9 @@ def config(
         cfg.model.update(in_channels=features, classes=4)
     else:
         cfg.model.projector.update(in_channels=features, out_channels=16)
+    if cfg.model.get('teacher'):
+        tiny = dict(type='TimmBackbone', name='vit_tiny_patch16_224', embed_dim=16, depth=1, num_heads=2)
+        cfg.model.teacher.backbone = dict(tiny, img_size=32, patch_size=8, dynamic_img_size=True)
     if cfg.model.get('patch_projector'):
         cfg.model.patch_projector.update(in_channels=features, hidden_channels=64, out_channels=16)
     if cfg.model.get('projector', {}).get('hidden_channels'):
