@@ -40,6 +40,7 @@ KINDS = dict(
     mean=list | tuple,
     std=list | tuple,
     size=int,
+    resize=int | list | tuple,
     channels=int,
     interpolation=str,
 )
@@ -53,6 +54,7 @@ class Input:
         mean: Mean of each channel, for pixel values from 0 to 1.
         std: Standard deviation of each channel, for pixel values from 0 to 1.
         size: Side of the crop in pixels.
+        resize: Length of the shorter side before the crop, or height and width. Default: 8/7 of `size`.
         channels: Number of channels. None means 8-bit RGB images.
         interpolation: Interpolation by which images are resized, such as 'bicubic'.
         origin: Where `mean` and `std` come from. An empty text means that nothing states them, so ImageNet's are assumed.
@@ -61,6 +63,7 @@ class Input:
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     size: int = 224
+    resize: int | list | tuple | None = None
     channels: int | None = None
     interpolation: str = 'bilinear'
     origin: str = ''
@@ -139,6 +142,12 @@ def described(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[st
         name: _literal(settings[key])
         for name in ('mean', 'std')
         if (key := f'model.data_preprocessor.{name}') in settings
+    }
+    images = 'preprocessing.'
+    known |= {
+        key.removeprefix(images): _literal(value)
+        for key, value in settings.items()
+        if key.startswith(images)
     }
     start = 'model.backbone.'
     backbone = {key.removeprefix(start): settings[key] for key in settings if key.startswith(start)}

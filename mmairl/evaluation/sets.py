@@ -8,10 +8,8 @@ import copy
 import hashlib
 import logging
 import os
-from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +52,10 @@ def evaluation_data(cfg: Config) -> ConfigDict:
 
 def stated_preprocessing(backbone: Backbone) -> dict[str, Any]:
     """Return how a checkpoint states that its images are prepared (`preprocessing_of`), or {}."""
-    start = 'preprocessing.'
-    stored = {
-        key.removeprefix(start): _value(text)
-        for key, text in backbone.settings.items()
-        if key.startswith(start)
-    }
-    images = backbone.input
-    names = ('size', 'interpolation', 'mean', 'std', 'channels')
-    return stored or {name: getattr(images, name) for name in names if images.origin}
-
-
-def _value(text: Any) -> Any:
-    """Return the value of a Python literal, and any other value unchanged."""
-    with suppress(ValueError, SyntaxError):
-        return literal_eval(text)
-    return text
+    stated = vars(backbone.input).copy()
+    if not stated.pop('origin'):
+        return {}
+    return {key: value for key, value in stated.items() if value is not None}
 
 
 def prepared_config(cfg: Config, subject: Backbone | str = '') -> Config:
