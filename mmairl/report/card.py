@@ -9,7 +9,7 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.released import is_hub, is_released
 from mmairl.data.preprocess import preprocessing_of, recipe_of
 from mmairl.errors import UserError
-from mmairl.evaluation.identity import difference, weights_identity
+from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.sets import stated_preprocessing
 from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in
@@ -120,9 +120,9 @@ def _records_of(backbone: Backbone) -> list[Record]:
     """Return the results in the folder of the checkpoint that were measured with exactly these weights."""
     if is_released(backbone.path):
         return []
-    own = dict(weights=weights_identity(backbone.weights))
+    own = weights_identity(backbone.weights)
     records = records_in(Path(backbone.path).parent)
-    return [record for record in records if not difference(dict(weights=record.weights), own)]
+    return [record for record in records if (record.identity or {}).get('weights') == own]
 
 
 def _preprocessing(backbone: Backbone) -> dict[str, Any]:
