@@ -26,15 +26,6 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
     return {name: (list(values), list(values.values())) for name, values in curves.items()}
 
 
-def first_steps(work_dir: str | Path) -> list[int]:
-    """Return the first logged step of each start of a run. All starts but the first are resumes."""
-    return [
-        min(step for values in start.values() for step in values)
-        for start in _starts(work_dir)
-        if start
-    ]
-
-
 def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
     """Yield the scalars that each start of the run logged, by name and step."""
     files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
