@@ -178,8 +178,12 @@ def test_swin_is_an_error_in_timms_format(tmp_path):
 
 @MODELS.register_module()
 class WithoutBackbone(BaseModel):
+    def __init__(self, data_preprocessor):
+        super().__init__(data_preprocessor)
+        self.network = torch.nn.Conv2d(3, 1, 3)
+
     def forward(self, inputs, data_samples=None, mode='loss'):
-        return dict(loss=inputs[0].mean())
+        return dict(loss=self.network(inputs).mean())
 
 
 def test_model_without_a_backbone_is_an_error(tmp_path):
