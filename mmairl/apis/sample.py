@@ -1,5 +1,6 @@
 """A small checkpoint that is part of the package."""
 
+import shutil
 from pathlib import Path
 
 from mmairl.errors import UserError
@@ -8,7 +9,7 @@ PATH = Path(__file__).parents[1] / 'sample' / 'epoch_20.pth'
 
 
 def sample() -> Path:
-    """Return the path of a small checkpoint, with which every command that reads checkpoints can be tried.
+    """Copy a small checkpoint to work_dirs/sample, and return its path. Every command that reads checkpoints can be tried with it.
 
     It is the student of `mmairl demo` with 20 instead of 30 epochs, in float16: MoCo v2+ with a narrow ResNet-18, trained on
     12 000 synthetic images. Its folder also has the config, the logged values and the scores of the run.
@@ -21,4 +22,7 @@ def sample() -> Path:
             f"sample: the installed package has no such file ('{PATH}'); install mmairl again",
             code='no-sample',
         )
-    return PATH
+    folder = Path('work_dirs/sample').absolute()
+    # Commands write next to a checkpoint, and the installed package may be read-only.
+    shutil.copytree(PATH.parent, folder, dirs_exist_ok=True)
+    return folder / PATH.name

@@ -18,7 +18,7 @@ def evaluate(
     checkpoint: str | None = None,
     *,
     data: str | None = None,
-    init: Literal['random', 'pixels'] | None = None,
+    init: Literal['pixels', 'random'] | None = None,
     part: Part = 'student',
     prefix: str | None = None,
     k: list[Positive] | None = None,

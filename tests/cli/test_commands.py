@@ -73,7 +73,7 @@ def test_next_commands_of_training_run_as_printed(run, trained, folder):
 
 
 def test_no_next_command_without_data_or_health(folder, capsys):
-    small = [*SMALL[:-3], 'default_hooks.health.interval=1000', 'evaluation.train.type=ImageFolder']
+    small = [*SMALL[:-3], 'default_hooks.health=None', 'evaluation.train.type=ImageFolder']
     small += ['evaluation.train.root=nowhere', 'train_cfg.max_epochs=1']
     main(['train', DEMO, '--work-dir', str(folder / 'other'), '--cfg-options', *small])
     assert 'next: ' not in capsys.readouterr().out
@@ -156,5 +156,6 @@ def test_per_gpu_keeps_the_total_batch():
 def test_restarted_command_resumes(monkeypatch, resume, restarts, expected):
     monkeypatch.setenv('SLURM_RESTART_COUNT', restarts)
     cfg = load_config(DEMO)
+    cfg.work_dir = 'no_run_here'
     choose_start(cfg, resume)
     assert (cfg.resume, cfg.load_from) == expected

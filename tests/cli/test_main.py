@@ -112,7 +112,6 @@ DEMO = 'mmairl::demo/mocov2plus_shapes.py'
         'pack images',
         'pack images out.tar --short-side 8 --channels 2',
         'study no_such.yaml',
-        'study mmairl::studies/ladder.yaml --remeasure --status',
         'transfer a.pth --tasks nothing',
     ],
 )
