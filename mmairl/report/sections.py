@@ -26,8 +26,8 @@ CURVES = {
     'lr': 'learning rate',
     'momentum': 'teacher momentum',
 }
-# These accuracies are logged as fractions, while the online k-NN logs percent.
-FRACTIONS = {'instance_accuracy', 'probe_accuracy'}
+# This accuracy is logged as a fraction, while the online k-NN logs percent.
+FRACTIONS = {'instance_accuracy'}
 Picture = tuple[str, str]  # a WebP file in base64 and its alternative text
 
 
