@@ -35,7 +35,7 @@ NAMES = {
     'CKPT hub/': 'resnet18.pth hub/',  # timm has no network as narrow as the sample's
     'CONFIG': DEMO,
     'LARS_CKPT OUT --anchor SGD_CKPT': 'CKPT out.pth --anchor CKPT',
-    'CKPT': str(mmairl.sample()),
+    'CKPT': shlex.quote(str(mmairl.sample())),
 }
 # Options that shorten a command, by the words with which it begins. The empty text means that the command is short.
 SHORT = {

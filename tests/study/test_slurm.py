@@ -9,6 +9,7 @@ import pytest
 from harness.errors import raises_code
 from study.small_studies import LARS, SGD, prepared
 
+import mmairl
 from mmairl.study.runs import lay_out
 from mmairl.study.slurm import queued_runs, submit
 from mmairl.study.study import Rescale, Row, Source
@@ -70,9 +71,14 @@ def test_job_runs_its_line_and_keeps_the_last_error(cluster, tmp_path, code, mes
     worker = tmp_path / 'python'
     worker.write_text(f'#!/bin/bash\necho "$3"\necho "{message}"\nexit {code}\n')
     worker.chmod(0o755)
-    call = (tmp_path / 'calls').read_text().split(maxsplit=6)[-1].split()
+    # Paths may contain spaces, at which the recorded call must not be split.
+    names = {'PYTHON': sys.executable, 'PACKAGE': str(Path(mmairl.__file__).parent), 'HERE': os.getcwd()}
+    text = (tmp_path / 'calls').read_text()
+    for name, path in names.items():
+        text = text.replace(path, name)
+    call = text.split(maxsplit=6)[-1].split()
     script = next(at for at, word in enumerate(call) if word.endswith('job.sh'))
-    words = [str(worker) if word == sys.executable else word for word in call[script:]]
+    words = [(names | {'PYTHON': str(worker)}).get(word, word) for word in call[script:]]
     pattern = ' '.join(words[5:])
     environment = dict(os.environ, SLURM_ARRAY_TASK_ID='1', SLURM_ARRAY_JOB_ID='7', SLURM_NTASKS='1')
     done = subprocess.run(['bash', *words[:5], pattern], env=environment)
