@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from mmairl.apis.sample import sample
+from mmairl.apis.sample import PATH
 from mmairl.apis.suggest import methods
 from mmairl.config import home, load_config
 from mmairl.io import read_json
@@ -74,8 +74,7 @@ def model(method: str, path: Path) -> dict[str, Any]:
 
 def sample_model() -> dict[str, Any]:
     """Return the entry of the checkpoint that is part of the package."""
-    path = sample()
-    scores = read_json(next(path.parent.glob('*_knn_*.json')))['scores']
+    scores = read_json(next(PATH.parent.glob('*_knn_*.json')))['scores']
     return {
         'Name': 'mocov2plus_shapes',
         'In Collection': 'mocov2plus',
@@ -88,7 +87,7 @@ def sample_model() -> dict[str, Any]:
                 'Metrics': {name: round(score, 1) for name, score in scores.items()},
             }
         ],
-        'Weights': path.relative_to(ROOT).as_posix(),
+        'Weights': PATH.relative_to(ROOT).as_posix(),
     }
 
 
