@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Evaluate a checkpoint with OpenMMLab's command line: tools/test.py CONFIG CHECKPOINT [--protocol NAME] [arguments].
 
 This command calls `mmairl evaluate PROTOCOL CONFIG CHECKPOINT [arguments]`. Without --protocol, the protocol is that of

@@ -86,7 +86,7 @@ def view_of(preprocessing: Mapping[str, Any]) -> list[dict]:
     return [resize, dict(type='CenterCrop', size=preprocessing['size'])]
 
 
-def recipe_of(preprocessing: Mapping[str, Any]) -> str:
+def preprocessing_code(preprocessing: Mapping[str, Any]) -> str:
     """Return lines of Python that prepare an image as `mmairl.embed` does, with PIL and torch only.
 
     The model card and exported files show these lines.

@@ -7,7 +7,7 @@ import yaml
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.released import is_hub, is_released
-from mmairl.data.preprocess import preprocessing_of, recipe_of
+from mmairl.data.preprocess import preprocessing_code, preprocessing_of
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.sets import stated_preprocessing
@@ -66,7 +66,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
         to=to,
         backbone=backbone,
         network=backbone.network,
-        recipe=recipe_of(_preprocessing(backbone)),
+        recipe=preprocessing_code(_preprocessing(backbone)),
         parameters=sum(
             value.numel() for key, value in backbone.weights.items() if 'running_' not in key
         ),

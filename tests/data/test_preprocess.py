@@ -14,8 +14,8 @@ from mmairl.data.datasets import UnlabelledFolder, ViewDataset
 from mmairl.data.preprocess import (
     ViewPreprocessor,
     normalize,
+    preprocessing_code,
     preprocessing_of,
-    recipe_of,
     require_channels,
     view_of,
 )
@@ -141,7 +141,7 @@ def test_printed_recipe_equals_the_data_set(tmp_path, size, channels, monkeypatc
     data = UnlabelledFolder(tmp_path, views=[view_of(preprocessing)], channels=channels)
     expected = normalize(data[0]['inputs'][0], statistics['mean'], statistics['std'])[None]
     monkeypatch.chdir(tmp_path)
-    code = recipe_of(preprocessing).replace('image.jpg', path.name)
+    code = preprocessing_code(preprocessing).replace('image.jpg', path.name)
     values = {}
     exec('import numpy as np\nimport torch\nfrom PIL import Image, ImageOps\n' + code, values)
     assert expected.shape == (1, number, size, size)

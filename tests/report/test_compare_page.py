@@ -29,7 +29,7 @@ def test_missing_setting_differs():
 
 
 def test_names_are_as_short_as_possible():
-    folders = [Path('/work/a/run'), Path('/work/b/run')]
+    folders = [Path('/runs/a/run'), Path('/runs/b/run')]
     assert short_names(folders) == ['a/run', 'b/run']
 
 
