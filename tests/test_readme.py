@@ -40,7 +40,7 @@ NAMES = {
 # Options that shorten a command, by the words with which it begins. The empty text means that the command is short.
 SHORT = {
     'tools/train.py': TINY,
-    'tools/dist_train.sh': TINY,
+    'tools/dist_train.sh': ' --work-dir work_dirs/two_processes' + TINY,
     'tools/slurm_train.sh': TINY,
     'mmairl evaluate knn CONFIG': FEW,
     'mmairl study': ' --dry-run',
@@ -50,7 +50,9 @@ SHORT = {
 SLOW = [line for line in LINES if '.sh ' in line]
 SRUN = """#!/usr/bin/env bash
 while [[ $1 == -* ]]; do [[ $1 == -p ]] && shift; shift; done
-SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NODELIST=localhost "$@"
+export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NODELIST=localhost
+export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 MASTER_ADDR=127.0.0.1
+exec "$@"
 """
 
 
