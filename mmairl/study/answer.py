@@ -19,7 +19,7 @@ from mmairl.study.statistics.power import seeds_needed
 
 Record = Mapping[str, Any]
 FEW_SEEDS = 3  # If a study has only one seed, the page suggests this number of seeds.
-MOST_LISTED = 3  # A sentence lists at most this many names, and the page at most this many steps.
+MOST_LISTED = 3  # A sentence lists at most this many names, and the page at most this many errors.
 # Rows may differ in these properties, because the length of training may be a factor of the study.
 FAIR_ANYWAY = 'images seen', 'optimizer steps'
 
@@ -71,53 +71,34 @@ def duration(seconds: float) -> str:
     return f'{seconds / 60:.0f} min' if seconds < 7200 else f'{seconds / 3600:.1f} h'
 
 
-def missing_seeds(study: Record, row: Record) -> list[int]:
-    """Return the seeds for which a trained row has no run."""
-    if row['untrained'] or row['external']:
-        return []
-    present = {run['seed'] for run in row['runs']}
-    return [seed for seed in study['seeds'] if seed not in present]
-
-
-def unfinished_runs(study: Record) -> Iterator[tuple[str, int, str, str]]:
-    """Yield the row, the seed, the state and the last message of each run that is not finished."""
-    for row in study['rows']:
-        for seed in missing_seeds(study, row):
-            yield row['name'], seed, 'missing', ''
-        for run in row['runs']:
-            if run['state'] != 'done':
-                yield (
-                    row['name'],
-                    run['seed'],
-                    run['state'],
-                    ' '.join((run.get('error') or '').split()),
-                )
+def open_runs(study: Record) -> list[tuple[str, Record]]:
+    """Return each run that is not finished, with the name of its row."""
+    runs = [(row['name'], run) for row in study['rows'] for run in row['runs']]
+    return [(name, run) for name, run in runs if run['state'] != 'done']
 
 
 def progress(study: Record) -> tuple[int, int]:
-    """Return the number of finished runs, and the number of runs that the study requires."""
-    finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
-    return finished, finished + len(list(unfinished_runs(study)))
+    """Return the number of finished runs and the number of planned runs."""
+    planned = sum(len(row['runs']) for row in study['rows'])
+    return planned - len(open_runs(study)), planned
 
 
 def problems(study: Record) -> list[Markup]:
     """Return the problems that a reader must know before the answer, each with its consequence."""
-    finished, asked = progress(study)
     unequal = []
     for check in study['fairness']['after']:
         if not check['equal'] and check['check'] not in FAIR_ANYWAY:
             unequal.append(check['check'])
-    runs = list(unfinished_runs(study))
+    runs = open_runs(study)
     return sentences(
         'study_problems.html',
         study=study,
         first=next(all_findings(study), None),
         unequal=unequal,
-        states=Counter(state for _, _, state, _ in runs),
-        finished=finished,
-        asked=asked,
+        states=Counter(run['state'] for _, run in runs),
+        progress=progress(study),
         refresh=command(study, '--collect'),
-        failed=[run for run in runs if run[2] == 'failed'][:MOST_LISTED],
+        failed=[(name, run) for name, run in runs if run['state'] == 'failed'][:MOST_LISTED],
         left_out=dict.fromkeys(_left_out(study)),
     )
 
@@ -133,15 +114,8 @@ def _left_out(study: Record) -> Iterator[str]:
 def answer(study: Record) -> list[Markup]:
     """Return the paragraphs that answer the question of the study. The first paragraph is the headline."""
     first, *others = [*all_findings(study)] or [None]
-    finished, asked = progress(study)
-    return sentences(
-        'study_answer.html',
-        study=study,
-        first=first,
-        others=others,
-        finished=finished,
-        asked=asked,
-    )
+    values = dict(first=first, others=others, progress=progress(study))
+    return sentences('study_answer.html', study=study, **values)
 
 
 @dataclass(frozen=True)
@@ -162,7 +136,11 @@ NOTHING_OPEN = Step(
 
 def next_steps(study: Record) -> list[Step]:
     """Return the next steps: those that make the study valid, and the cheapest step that decides a comparison."""
-    steps = list(_finish(study))
+    steps = []
+    if remaining := len(open_runs(study)):
+        title = Markup(f'Run the remaining {counted(remaining, "run")}')
+        cost = cost_of(study, remaining)
+        steps.append(Step(title, 'finished runs are reused', cost, command(study)))
     for found in [*all_findings(study)][:1]:
         steps += [*_look_at_collapse(found), *_more_seeds(found)]
     return steps or [NOTHING_OPEN]
@@ -183,13 +161,6 @@ def cost_of(study: Record, runs: int) -> str:
     return f'{counted(runs, "run")}{time}'
 
 
-def _finish(study: Record) -> Iterator[Step]:
-    remaining = len(list(unfinished_runs(study)))
-    if remaining:
-        title = Markup(f'Run the remaining {counted(remaining, "run")}')
-        yield Step(title, 'finished runs are reused', cost_of(study, remaining), command(study))
-
-
 def _look_at_collapse(found: Findings) -> Iterator[Step]:
     for name, seeds in list(found.collapsed.items())[:1]:
         run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
@@ -204,21 +175,22 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
 def _more_seeds(found: Findings) -> Iterator[Step]:
     """Yield a step that adds seeds: as many as the inconclusive comparison needs that needs the fewest."""
     study = found.study
+    present = study['seeds']
     rows = sum(not row['untrained'] and not row['external'] for row in study['rows'])
     if not rows or study['tuned']:
         return
     options = []
     if len(found.with_verdict(ONE_SEED)) == len(found.all):
         reason = 'one seed cannot decide a comparison; three seeds detect large effects'
-        options.append((FEW_SEEDS - len(study['seeds']), Markup('all comparisons'), reason))
+        options.append((FEW_SEEDS, Markup('all comparisons'), reason))
     for one in found.with_verdict(INCONCLUSIVE):
         size = max(one.magnitude, one.margin or 0)
-        if size and (needed := seeds_needed(one, size, len(found.all))):
-            more = max(needed - len(study['seeds']), 1)
+        needed = seeds_needed(one, size, len(found.all)) if size else None
+        if needed:
             reason = f'enough to detect a difference of {size:.{found.digits}f} {found.unit} with 80 % power'
-            options.append((more, quoted(one.name), reason))
-    for more, name, reason in sorted(options)[:1]:
-        first = max(study['seeds']) + 1
-        seeds = [*study['seeds'], *range(first, first + more)]
+            options.append((needed, quoted(one.name), reason))
+    for needed, name, reason in sorted(options)[:1]:
+        more = max(needed - len(present), 1)
+        seeds = [*present, *range(max(present) + 1, max(present) + 1 + more)]
         title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), name)
         yield Step(title, reason, cost_of(study, rows * more), command(study, seeds=seeds))

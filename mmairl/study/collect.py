@@ -11,7 +11,6 @@ The record has the keys of the study and the following keys:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 from msgspec import to_builtins
@@ -23,8 +22,8 @@ from mmairl.study.collapse import COLLAPSE, Health
 from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
 from mmairl.study.runs import SOURCE, Measured, Run
-from mmairl.study.statistics.compare import difference, factor_effects, row_effects
-from mmairl.study.statistics.contrasts import LEVEL
+from mmairl.study.statistics.compare import factor_effects, row_effects
+from mmairl.study.statistics.contrasts import LEVEL, Effect
 from mmairl.study.study import Row
 from mmairl.study.tasks import is_local, metric_of
 
@@ -113,24 +112,19 @@ def compared_scores(labels: Mapping[str, str], rows: Sequence[Row]) -> list[Reco
 
 
 def add_statistics(record: Record) -> None:
-    """Add the effects on each score with their verdicts, and the total of rows that are compared in a chain."""
+    """Add the effects on each score with their verdicts."""
     # Each planned analysis of the study is tested at its share of the error rate.
     level = LEVEL / record['interim_analyses']
-    record |= dict(effects={}, interactions={}, totals={})
-    pairs = [(row['name'], row['on']) for row in record['rows'] if row['on']]
-    is_chain = len(pairs) > 1 and all(on == before for (before, _), (_, on) in pairwise(pairs))
+    record |= dict(effects={}, interactions={})
     for metric in record['metrics']:
-        key = metric['key']
-        margin = margin_of(record, metric)
+        key, margin = metric['key'], margin_of(record, metric)
+        interactions: list[Effect] = []
         if record['design']:
             effects, interactions = factor_effects(record, key, margin, level)
-            record['interactions'][key] = list(map(asdict, interactions))
         else:
             effects = row_effects(record, key, margin, level)
         record['effects'][key] = list(map(asdict, effects))
-        if is_chain and not record['design']:
-            total = difference(record, key, pairs[-1][0], pairs[0][1], level)
-            record['totals'][key] = asdict(total)
+        record['interactions'][key] = list(map(asdict, interactions))
 
 
 def margin_of(record: Record, metric: Record) -> float | None:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
+
+from matplotlib.ticker import MaxNLocator
 
 from mmairl.report.table import signed
 from mmairl.study.statistics.compare import collapsed_seeds, scores_by_row
@@ -27,7 +27,7 @@ KINDS = {
     EQUIVALENT: 'equivalent',
     INCONCLUSIVE: 'inconclusive',
 }
-# If a row takes more than this multiple of its base row's compute, a remark states the multiple.
+# If a row takes more than this multiple of its base row's compute, a note states the multiple.
 COSTLIER = 1.05
 ABSENT = '—'
 Record = Mapping[str, Any]
@@ -41,8 +41,7 @@ class Finding(Effect):
         change: What the row changes, as text.
         cost: The compute of the row divided by that of its base row; 0 if unknown.
         published: The published effect; None unless the scores of both rows are published.
-        printed_digits: The number of decimals of the published scores.
-        remarks: Further remarks, such as missing seeds.
+        remark: A further remark, such as missing seeds.
         digits: The number of decimals to show.
         group: The heading above the effects of one kind.
     """
@@ -50,8 +49,7 @@ class Finding(Effect):
     change: str = ''
     cost: float = 0.0
     published: float | None = None
-    printed_digits: int = 1
-    remarks: tuple[str, ...] = ()
+    remark: str = ''
     digits: int = 1
     group: str = ''
 
@@ -63,20 +61,19 @@ class Finding(Effect):
     def magnitude(self) -> float:
         return abs(self.estimate or 0.0)
 
-    def shown(self, value: float | None) -> str:
-        return ABSENT if value is None else signed(value, self.digits)
-
     @property
     def size(self) -> str:
-        return self.shown(self.estimate)
+        return ABSENT if self.estimate is None else signed(self.estimate, self.digits)
 
     @property
     def interval(self) -> str:
-        return '' if self.low is None else f'{self.shown(self.low)} to {self.shown(self.high)}'
+        if self.low is None:
+            return ''
+        return f'{signed(self.low, self.digits)} to {signed(self.high, self.digits)}'
 
     @property
     def published_size(self) -> str:
-        return replace(self, digits=self.printed_digits).shown(self.published)
+        return ABSENT if self.published is None else f'{self.published:+g}'.replace('-', '−')
 
     @property
     def fails_after_correction(self) -> bool:
@@ -97,127 +94,92 @@ class Finding(Effect):
             notes.append(self.collapse_text)
         if self.cost > COSTLIER:
             notes.append(f'compute × {self.cost:.2g}')
-        return [*notes, *self.remarks]
+        return [*notes, *filter(None, [self.remark])]
 
     @property
     def agreement(self) -> str:
-        """Whether the measured effect agrees with the published effect, as text; '' if they cannot be compared.
-
-        A published effect that rounds to zero at the last printed digit has no sign.
-        """
-        if self.published is None or self.estimate is None or self.kind == 'problem':
+        """Whether a higher or lower score has the sign of the published effect, as text. An effect of zero has no sign."""
+        if self.published is None or self.verdict not in (HIGHER, LOWER):
             return ''
-        if self.verdict == INCONCLUSIVE:
-            return 'this study: inconclusive'
-        printed = round(self.published, self.printed_digits)
-        if self.verdict == EQUIVALENT:
-            return 'agrees' if abs(printed) <= self.margin else 'not found here'
-        if not printed:
+        if not self.published:
             return 'no difference in the paper'
-        return 'same sign' if (self.estimate > 0) == (printed > 0) else 'opposite sign'
+        return 'same sign' if self.estimate * self.published > 0 else 'opposite sign'
 
 
-@dataclass(frozen=True)
 class Findings:
-    """All findings of a study on one score.
+    """All findings of a study on one score, and the axis that they share.
 
     Args:
         study: The record of the study.
         metric: The description of the score in the record.
     """
 
-    study: Record
-    metric: Record
+    def __init__(self, study: Record, metric: Record) -> None:
+        self.study = study
+        self.key = metric['key']
+        self.label = metric['label']
+        self.lower_is_better = metric['lower_is_better']
+        self.unit = 'points' if metric['unit'] == '%' else metric['unit'] or 'its unit'
+        self.rows = {row['name']: row for row in study['rows']}
+        self.scores = scores_by_row(study, self.key)
+        self.means = {row: mean(found.values()) for row, found in self.scores.items() if found}
+        # Scores below 10, such as errors in meters, have three decimals.
+        self.digits = 1 if max(map(abs, self.means.values()), default=10) >= 10 else 3
+        self.published_key = self._published_key()
+        effects = study['effects'].get(self.key, ())
+        find = self._factor if study['design'] else self._comparison
+        self.all: list[Finding] = [find(effect) for effect in effects]
+        self.noun = 'effect' if study['design'] else 'comparison'
+        further = study['interactions'].get(self.key, ())
+        self.shown = [*self.all, *(self._factor(one, 'Interactions') for one in further)]
+        self.margin = self.all[0].margin or 0.0 if self.all else 0.0
 
-    @property
-    def key(self) -> str:
-        return self.metric['key']
-
-    @property
-    def label(self) -> str:
-        return self.metric['label']
-
-    @property
-    def unit(self) -> str:
-        unit = self.metric['unit']
-        return 'points' if unit == '%' else unit or 'its unit'
-
-    @cached_property
-    def rows(self) -> dict[str, Record]:
-        return {row['name']: row for row in self.study['rows']}
-
-    @cached_property
-    def means(self) -> dict[str, float]:
-        """The mean score of each row that has a score."""
-        return {name: mean(by_seed.values()) for name, by_seed in self.scores.items() if by_seed}
-
-    @cached_property
-    def scores(self) -> dict[str, dict[int, float]]:
-        return scores_by_row(self.study, self.key)
-
-    @cached_property
-    def digits(self) -> int:
-        """The number of decimals of this score: one if the mean of a row is at least 10, otherwise three."""
-        largest = max(map(abs, self.means.values()), default=0.0)
-        return 1 if largest >= 10 or not largest else 3
-
-    @cached_property
-    def all(self) -> list[Finding]:
-        """The effects that the study tests: those of a design's factors, or the comparisons of rows."""
-        effects = self.study['effects'].get(self.key, ())
-        if self.study['design']:
-            return [self._factor(effect, 'Main effects') for effect in effects]
-        return [self._comparison(effect) for effect in effects]
-
-    @cached_property
-    def interactions(self) -> list[Finding]:
-        stored = self.study['interactions'].get(self.key, ())
-        return [self._factor(one, 'Interactions') for one in stored]
-
-    def _factor(self, effect: Record, group: str) -> Finding:
-        design = Design(self.study['design']['factors'], self.study['design']['rows'])
-        aliases = ', '.join(design.aliases(tuple(effect['name'].split(' × '))))
-        return Finding(
-            **effect,
-            remarks=(f'not separable from {aliases}',) if aliases else (),
-            digits=self.digits,
-            group=group,
-        )
-
-    def _comparison(self, effect: Record) -> Finding:
-        row, base = self.rows[effect['name']], self.rows[effect['base']]
-        numbers = [side['published'].get(self.published_key) for side in (row, base)]
-        costs = [run_cost(side) for side in (row, base)]
-        known = None not in numbers
-        present = len(effect['by_seed'])
-        asked = 0 if row['external'] else len(self.study['seeds'])
-        printed = [len(str(float(value)).partition('.')[2]) for value in numbers if known]
-        return Finding(
-            **effect,
-            change=row['factor'],
-            cost=costs[0] / costs[1] if all(costs) else 0.0,
-            published=round(numbers[0] - numbers[1], 6) if known else None,
-            printed_digits=max(printed, default=1),
-            remarks=(f'{present} of {asked} seeds',) if 0 < present < asked else (),
-            digits=self.digits,
-        )
-
-    @cached_property
-    def published_key(self) -> str:
-        """The key of the published score to show next to this score: itself, or the score with the most published pairs."""
-        counts = Counter()
+    def _published_key(self) -> str:
+        """Return the published score to show next to this score: itself, or the score with the most published pairs."""
+        counts: Counter[str] = Counter()
         for row in self.study['rows']:
             base = self.rows.get(row['on'], {'published': {}})
             counts.update(row['published'].keys() & base['published'].keys())
         return self.key if self.key in counts else max(sorted(counts), key=counts.get, default='')
 
+    def _factor(self, effect: Record, group: str = 'Main effects') -> Finding:
+        design = Design(self.study['design']['factors'], self.study['design']['rows'])
+        aliases = ', '.join(design.aliases(tuple(effect['name'].split(' × '))))
+        remark = f'not separable from {aliases}' if aliases else ''
+        return Finding(**effect, remark=remark, digits=self.digits, group=group)
+
+    def _comparison(self, effect: Record) -> Finding:
+        row, base = self.rows[effect['name']], self.rows[effect['base']]
+        numbers = [side['published'].get(self.published_key) for side in (row, base)]
+        costs = [run_cost(side) for side in (row, base)]
+        present, planned = len(effect['by_seed']), len(row['runs'])
+        return Finding(
+            **effect,
+            change=row['factor'],
+            cost=costs[0] / costs[1] if all(costs) else 0.0,
+            # Printed numbers have few decimals. Without rounding, equal numbers could have a difference with a sign.
+            published=None if None in numbers else round(numbers[0] - numbers[1], 6),
+            remark=f'{present} of {planned} seeds' if 0 < present < planned else '',
+            digits=self.digits,
+        )
+
+    @property
+    def title(self) -> str:
+        lower = ' (lower is better)' if self.lower_is_better else ''
+        return f'Effects on {self.label}{lower}, in {self.unit}'
+
+    @property
+    def published(self) -> str:
+        """The name of the published score, with a remark if it is not the measured score."""
+        same = self.published_key in ('', self.key)
+        remark = '' if same else ', a different score: compare the signs, not the sizes'
+        return self.published_key + remark
+
     @property
     def decided(self) -> list[Finding]:
         """The effects whose verdict is 'higher' or 'lower', the largest effect first."""
-        return sorted(
-            (one for one in self.all if one.verdict in (HIGHER, LOWER)),
-            key=lambda one: -one.magnitude,
-        )
+        found = self.with_verdict(HIGHER, LOWER)
+        return sorted(found, key=lambda one: one.magnitude, reverse=True)
 
     @property
     def undecided(self) -> list[Finding]:
@@ -229,59 +191,37 @@ class Findings:
         known = [one for one in self.undecided if one.estimate is not None]
         return max(known, key=lambda one: one.magnitude, default=None)
 
-    def involving(self, row: str) -> list[Finding]:
-        return [one for one in self.all if row in (one.name, one.base)]
+    def with_verdict(self, *verdicts: str) -> list[Finding]:
+        return [one for one in self.all if one.verdict in verdicts]
 
     def unlike(self, other: 'Findings') -> list[Finding]:
         """Return the findings on this score whose verdicts differ from those on the score of `other`."""
         verdicts = {one.name: one.verdict for one in other.all}
         return [one for one in self.all if one.verdict != verdicts.get(one.name)]
 
-    def shown_mean(self, row: str) -> str:
-        value = self.means.get(row)
-        return f'{row}: {ABSENT if value is None else format(value, f".{self.digits}f")}'
-
-    def with_verdict(self, verdict: str) -> list[Finding]:
-        return [one for one in self.all if one.verdict == verdict]
-
-    @cached_property
-    def chain(self) -> list[Finding]:
-        """The comparisons, if they form a chain, in which the base row of each row is the previous row; otherwise, []."""
-        linked = all(step.base == before.name for before, step in pairwise(self.all))
-        return self.all if linked and len(self.all) > 1 and not self.study['design'] else []
-
     @property
-    def total(self) -> Finding | None:
-        """The difference between the last and the first row of a chain; None without a chain or if it is not measured."""
-        stored = self.study['totals'].get(self.key)
-        if not stored or stored['estimate'] is None:
-            return None
-        return Finding(**stored, digits=self.digits)
-
-    @property
-    def noun(self) -> str:
-        if self.study['design']:
-            return 'effect'
-        return 'step' if self.chain else 'comparison'
-
-    @cached_property
     def collapsed(self) -> dict[str, list[int]]:
         """For each row with collapsed runs, the seeds of these runs."""
-        found = {name: sorted(seeds) for name, seeds in collapsed_seeds(self.study).items()}
-        return {name: seeds for name, seeds in found.items() if seeds}
+        found = collapsed_seeds(self.study)
+        return {name: sorted(seeds) for name, seeds in found.items() if seeds}
 
     @property
-    def above_random(self) -> dict[str, float]:
-        """The mean score of each trained row minus the score of the random network; empty if it was not measured."""
-        random = [row['name'] for row in self.study['rows'] if row['untrained'] == 'random']
-        base = self.means.get(random[0]) if random else None
-        if base is None:
-            return {}
-        return {
-            name: value - base
-            for name, value in self.means.items()
-            if not self.rows[name]['untrained']
-        }
+    def ticks(self) -> list[float]:
+        """The round values that label the axis, including both of its ends."""
+        values = [-self.margin, self.margin]
+        for one in self.shown:
+            values += [one.estimate, one.published, one.low, one.high, *one.by_seed]
+        known = [value for value in values if value is not None]
+        return MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(min(known), max(known)).tolist()
+
+    @property
+    def tick_labels(self) -> list[str]:
+        return [f'{tick:+.4g}'.replace('-', '−') if tick else '0' for tick in self.ticks]
+
+    def place(self, value: float) -> float:
+        """Return the position of a value on the axis, in percent of its length."""
+        low, *_, high = self.ticks
+        return round(100 * (value - low) / (high - low), 2)
 
 
 def run_cost(row: Record) -> float | None:

@@ -1,28 +1,19 @@
 """The page of a study: problems, answer, next steps, effects, scores and evidence. Also its table and its figures as files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from mmairl.io import write_text
-from mmairl.report.figures import embedded, lines, save_figure
+from mmairl.report.figures import embedded, save_figure
 from mmairl.report.page import write_page
-from mmairl.report.table import Table, counted, signed
-from mmairl.study.answer import (
-    answer,
-    command,
-    duration,
-    next_steps,
-    problems,
-    progress,
-)
-from mmairl.study.effects import MARKS, EffectsView, effects_figure
+from mmairl.report.table import Table, counted
+from mmairl.study.answer import answer, command, duration, next_steps, problems, progress
+from mmairl.study.figures import MARKS, curves, effects_figure, effects_table
 from mmairl.study.findings import Findings, all_findings
-from mmairl.study.statistics.compare import scores_by_row
 
 Record = Mapping[str, Any]
 
@@ -56,12 +47,12 @@ def write_figures(study: Record, folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     for found in all_findings(study):
-        view = EffectsView(found)
         stem = folder / f'effects_{_file_name(found.key)}'
-        save_figure(effects_figure(view), stem)
-        view.table().save(stem)
-        write_text(f'{stem}.tex', view.table().latex())
-        write_text(f'{stem}.md', view.table().markdown())
+        table = effects_table(found)
+        save_figure(effects_figure(found), stem)
+        table.save(stem)
+        write_text(f'{stem}.tex', table.latex())
+        write_text(f'{stem}.md', table.markdown())
     for title, figure in curves(study):
         save_figure(figure, folder / _file_name(title))
     return sorted(folder.iterdir())
@@ -81,7 +72,7 @@ def page_values(study: Record) -> dict[str, Any]:
         problems=problems(study),
         answer=answer(study),
         steps=next_steps(study),
-        views=[EffectsView(found) for found in all_findings(study)],
+        scores_found=[*all_findings(study)],
         marks=MARKS,
         curves=[embedded(figure, title) for title, figure in curves(study)],
         scores=score_table(study).html(),
@@ -93,36 +84,36 @@ def page_values(study: Record) -> dict[str, Any]:
 def _facts(study: Record) -> dict[str, str]:
     """Return the facts that the page shows below its title."""
     runs = [run for row in study['rows'] for run in row['runs']]
-    finished, asked = progress(study)
+    finished, planned = progress(study)
     seconds = sum(run.get('seconds') or 0 for run in runs)
     name, text = study['scale']['name'], study['scale']['text']
+    unequal = sum(not check['equal'] for check in study['fairness']['after'])
+    fairness = 'no undeclared difference'
+    if unequal:
+        fairness += f', {counted(unequal, "property differs", "properties differ")} between runs'
     return {
         'Scale': f'{name}: {text}' if name else text,
-        'Runs': f'{finished} of {asked} finished, {counted(len(study["seeds"]), "seed")}, {duration(seconds)} of training',
-        'Fairness': fairness_summary(study),
+        'Runs': f'{finished} of {planned} finished, {counted(len(study["seeds"]), "seed")}, {duration(seconds)} of training',
+        'Fairness': fairness,
         'Code': ', '.join(sorted({run['commit'] for run in runs if run.get('commit')})),
         'Paper': study['paper'],
     }
 
 
 def score_table(study: Record) -> Table:
-    """Return the table of scores: measured scores, differences from the random network, and published scores."""
+    """Return the table of measured and published scores."""
     metrics = [Findings(study, metric) for metric in study['metrics']]
     published = dict.fromkeys(key for row in study['rows'] for key in row['published'])
     columns = ['row']
-    for found in metrics:
-        unit = f', {found.metric["unit"]}' if found.metric['unit'] else ''
-        columns.append(f'{found.label}{unit}')
-    above = metrics[0].above_random if metrics else {}
-    columns += ['above the random network'] if above else []
+    for metric in study['metrics']:
+        unit = f', {metric["unit"]}' if metric['unit'] else ''
+        columns.append(metric['label'] + unit)
+    columns += [f'{key} (published)' for key in published]
     rows = []
     for row in study['rows']:
-        cells = [row['name'], *(_score(found, row['name']) for found in metrics)]
-        if above:
-            value = above.get(row['name'])
-            cells.append(None if value is None else signed(value, metrics[0].digits))
-        rows.append([*cells, *(row['published'].get(key) for key in published)])
-    return Table([*columns, *(f'{key} (published)' for key in published)], rows)
+        measured = [_score(found, row['name']) for found in metrics]
+        rows.append([row['name'], *measured, *map(row['published'].get, published)])
+    return Table(columns, rows)
 
 
 def _score(found: Findings, row: str) -> str | None:
@@ -135,58 +126,17 @@ def _score(found: Findings, row: str) -> str | None:
     return text.replace('-', '−')
 
 
-def curves(study: Record) -> Iterator[tuple[str, Figure]]:
-    """Yield the title and the figure of each score along the rows' x values, or along the score that `x` names."""
-    keys = [metric['key'] for metric in study['metrics']]
-    along = study['x']
-    across = {row['name']: row['x'] for row in study['rows']}
-    if along in keys:
-        scores = scores_by_row(study, along)
-        across = {
-            name: mean(by_seed.values()) if by_seed else None for name, by_seed in scores.items()
-        }
-    for metric in study['metrics']:
-        groups: dict[str, list[tuple[float, ...]]] = {}
-        scores = scores_by_row(study, metric['key'])
-        for row in study['rows']:
-            values = scores[row['name']].values()
-            if values and across[row['name']] is not None and metric['key'] != along:
-                point = (across[row['name']], mean(values), min(values), max(values))
-                groups.setdefault(row['group'], []).append(point)
-        if any(len(points) > 1 for points in groups.values()):
-            series = {group: tuple(zip(*sorted(points))) for group, points in groups.items()}
-            xs = [x for points in groups.values() for x, *_ in points]
-            log = 'x' if max(xs) > 8 * min(xs) > 0 else ''
-            yield (
-                metric['label'],
-                lines(series, metric['label'], along, log=log, dots=along in keys),
-            )
-
-
-def fairness_summary(study: Record) -> str:
-    """Return the result of the fairness check as one line."""
-    unequal = sum(not check['equal'] for check in study['fairness']['after'])
-    blanket = sum(bool(entry['blanket']) for entry in study['fairness']['before'])
-    parts = ['no undeclared difference']
-    if blanket:
-        parts.append(f'{counted(blanket, "row declares", "rows declare")} whole parts of a config')
-    if unequal:
-        parts.append(f'{counted(unequal, "property differs", "properties differ")} between runs')
-    return ', '.join(parts)
-
-
 def _runs(study: Record) -> Table:
-    metrics = study['metrics']
-    columns = ['run', 'state', *(metric['label'] for metric in metrics), 'spread', 'rank']
-    columns += ['training', 'commit', 'hardware', 'folder']
+    labels = {metric['key']: metric['label'] for metric in study['metrics']}
+    columns = ['run', 'state', *labels.values(), 'training', 'commit', 'hardware', 'folder']
     rows = []
     for row in study['rows']:
         for run in row['runs']:
             state = 'collapsed' if run.get('collapsed') else run['state']
-            scores = [run['scores'].get(metric['key']) for metric in metrics]
-            facts = [run.get(key) for key in ('spread', 'rank', 'commit', 'hardware')]
-            facts.insert(2, duration(run['seconds']) if run.get('seconds') else None)
+            state = f'{state} {run.get("error", "")}'.strip()
+            scores = map(run['scores'].get, labels)
+            time = duration(run['seconds']) if run.get('seconds') else None
             folder = Markup('<a href="./{0}">{0}</a>').format(run['folder'])
-            text = f'{state} {run.get("error", "")}'.strip()
-            rows.append([f'{row["name"]}, seed {run["seed"]}', text, *scores, *facts, folder])
+            facts = [time, run.get('commit'), run.get('hardware'), folder]
+            rows.append([f'{row["name"]}, seed {run["seed"]}', state, *scores, *facts])
     return Table(columns, rows, digits=2)
