@@ -16,7 +16,7 @@ import msgspec
 
 from mmairl.cli.main import COMMANDS, parser_for, summary_of
 from mmairl.cli.report import PAGES
-from mmairl.study import scale, study, tune
+from mmairl.study import scale, study
 
 DOCS = Path(__file__).parent
 # Some commands have a separate parser for each of these first arguments. The empty tuple means the parser without them.
@@ -25,7 +25,7 @@ FORMS = {
 }
 STRUCTS = {
     struct.__name__: struct
-    for module in (study, tune, scale)
+    for module in (study, scale)
     for struct in vars(module).values()
     if isinstance(struct, type)
     and issubclass(struct, msgspec.Struct)

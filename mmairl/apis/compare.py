@@ -18,7 +18,7 @@ from mmairl.evaluation.metrics import unpacked
 from mmairl.hardware import cores
 from mmairl.io import read_json, write_json, write_text
 from mmairl.study.collect import collect
-from mmairl.study.fairness import prepare
+from mmairl.study.fairness import resolve_study
 from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import complete_runs
 from mmairl.study.runs import Measured, lay_out
@@ -106,7 +106,7 @@ def compare(
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     for row in rows:
         write_text(row.config, config_text(configs[row.name]))
-    prepared = prepare(study, Scale(), tasks, out)
+    prepared = resolve_study(study, Scale(), tasks, out)
     runs = lay_out(prepared)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
     record = collect(prepared, runs)

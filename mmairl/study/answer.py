@@ -77,7 +77,7 @@ def open_runs(study: Record) -> list[tuple[str, Record]]:
     return [(name, run) for name, run in runs if run['state'] != 'done']
 
 
-def progress(study: Record) -> tuple[int, int]:
+def run_counts(study: Record) -> tuple[int, int]:
     """Return the number of finished runs and the number of planned runs."""
     planned = sum(len(row['runs']) for row in study['rows'])
     return planned - len(open_runs(study)), planned
@@ -96,7 +96,7 @@ def problems(study: Record) -> list[Markup]:
         first=next(all_findings(study), None),
         unequal=unequal,
         states=Counter(run['state'] for _, run in runs),
-        progress=progress(study),
+        run_counts=run_counts(study),
         refresh=command(study, '--collect'),
         failed=[(name, run) for name, run in runs if run['state'] == 'failed'][:MOST_LISTED],
         left_out=dict.fromkeys(_left_out(study)),
@@ -114,7 +114,7 @@ def _left_out(study: Record) -> Iterator[str]:
 def answer(study: Record) -> list[Markup]:
     """Return the paragraphs that answer the question of the study. The first paragraph is the headline."""
     first, *others = [*all_findings(study)] or [None]
-    values = dict(first=first, others=others, progress=progress(study))
+    values = dict(first=first, others=others, run_counts=run_counts(study))
     return sentences('study_answer.html', study=study, **values)
 
 

@@ -36,18 +36,16 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
     """Write the record of a study and its runs to study.json, and return the record."""
     study = prepared.study
     labels: dict[str, str] = {}
-    by_row: dict[str, list[Record]] = {row.name: [] for row in study.rows}
-    for run in runs:
-        by_row[run.row.name].append(describe_run(run, prepared, labels))
     rows = []
-    trained = {}
+    finished = {}
     for row in study.rows:
+        own = [describe_run(run, prepared, labels) for run in runs if run.row is row]
         entry = {key: getattr(row, key) for key in COPIED_OF_ROWS}
-        entry |= dict(on=row.against, external=bool(row.files))
-        entry['flops'] = flops_per_image(prepared.configs[row.name]) if row.trains else None
-        rows.append(entry | dict(runs=by_row[row.name]))
+        entry |= dict(on=row.against, external=bool(row.files), flops=None, runs=own)
         if row.trains:
-            trained[row.name] = [run for run in by_row[row.name] if run['state'] == 'done']
+            entry['flops'] = flops_per_image(prepared.configs[row.name])
+            finished[row.name] = [run for run in own if run['state'] == 'done']
+        rows.append(entry)
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
     record |= dict(
         command=list(prepared.command),
@@ -57,7 +55,7 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
         metrics=compared_scores(labels, study.rows),
         rows=rows,
         notes=[*prepared.notes, *watched_tests(prepared)],
-        fairness=dict(before=compare_configs(prepared), after=compare_runs(trained)),
+        fairness=dict(before=compare_configs(prepared), after=compare_runs(finished)),
         design=study.cross and dict(asdict(study.cross.design), words=study.cross.design.words),
     )
     add_statistics(record)
@@ -71,9 +69,8 @@ def describe_run(run: Run, prepared: Prepared, labels: dict[str, str]) -> Record
     The key of a task's main score is the name of the task. The other scores have the key 'TASK NAME'.
     """
     state, message = run.state()
-    record: Record = dict(
-        seed=run.seed, folder=str(run.folder.relative_to(prepared.out)), state=state, scores={}
-    )
+    folder = str(run.folder.relative_to(prepared.out))
+    record: Record = dict(seed=run.seed, folder=folder, state=state, scores={}, sources={})
     if state != 'done':
         return record | dict(error=message.removeprefix('error: '))
     for task in run.request.tasks:
@@ -86,13 +83,10 @@ def describe_run(run: Run, prepared: Prepared, labels: dict[str, str]) -> Record
             labels.setdefault(key, f'{name} {task.partition("@")[2]}'.strip())
         if measured.left_out:
             record.setdefault('left_out', {})[task] = measured.left_out
-    record['sources'] = {}
     if trained := run.trained:
         record |= to_builtins(trained)
-        del record['fingerprint']
-        record['sources'] = {
-            key: digest for key, digest in trained.fingerprint.items() if key.startswith(SOURCE)
-        }
+        fingerprint = record.pop('fingerprint')
+        record['sources'] = {key: fingerprint[key] for key in fingerprint if key.startswith(SOURCE)}
     if (run.folder / COLLAPSE).is_file():
         health = read_json(run.folder / COLLAPSE, Health)
         record |= dict(to_builtins(health), collapsed=health.collapsed)

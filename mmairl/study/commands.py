@@ -7,7 +7,7 @@ record, page = collect_study(prepared)
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -19,7 +19,7 @@ from mmairl.report.table import Table
 from mmairl.study.answer import duration
 from mmairl.study.collect import Record, collect
 from mmairl.study.cost import run_flops
-from mmairl.study.fairness import Prepared, prepare
+from mmairl.study.fairness import Prepared, resolve_study
 from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import Say, complete_runs
 from mmairl.study.runs import Run, lay_out, measure_again, plan_runs
@@ -27,10 +27,11 @@ from mmairl.study.scale import read_scale
 from mmairl.study.slurm import queued_runs, submit
 from mmairl.study.study import read_study
 from mmairl.study.tasks import is_local
-from mmairl.study.trials import prepare_trials, with_chosen_options
+from mmairl.study.tune import prepare_trials, with_chosen_options
 from mmairl.transfer.tasks import require_platform
 
 STUDIES = Path('work_dirs/studies')
+LENGTHS = 'max_epochs', 'max_iters'
 
 
 def prepare_study(
@@ -57,38 +58,30 @@ def prepare_study(
     # Each further seed of a tuned study would add a search.
     seeds = seeds or (study.seeds if study.tune else max(study.seeds, sizes.seeds, key=len))
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
-    command = [
-        'mmairl',
-        'study',
-        str(path),
-        '--scale',
-        scale,
-        *(['--out', str(out)] if out else []),
-    ]
+    command = ['mmairl', 'study', str(path), '--scale', scale]
+    command += ['--out', str(out)] if out else []
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
-    return prepare(changed(study, seeds=tuple(seeds)), sizes, tasks, folder, command)
+    return resolve_study(changed(study, seeds=tuple(seeds)), sizes, tasks, folder, command)
 
 
 def show_plan(prepared: Prepared) -> None:
     """Print the plan of a study: the runs of each row, their relative compute, and the measured time of finished runs."""
     study = prepared.study
     runs = plan_runs(prepared)
-    flops = {
-        row.name: run_flops(prepared.configs[row.name]) if row.trains else None
-        for row in study.rows
-    }
-    first = next(filter(None, flops.values()), None)
     rows = []
+    first = None
     for row in study.rows:
         own = [run for run in runs if run.row is row]
-        cfg = prepared.configs[row.name].get('train_cfg', {}) if row.trains else {}
-        length = ', '.join(
-            f'{cfg[key]} {key[4:]}' for key in ('max_epochs', 'max_iters') if key in cfg
-        )
-        compute = f'{flops[row.name] / first:.2f} ×' if flops[row.name] else 'unknown' * row.trains
-        seconds = [run.trained.seconds for run in own if run.trained]
-        time = duration(mean(seconds)) if seconds else ''
-        rows.append([row.name, row.factor, str(len(own)), length, compute, time])
+        length = compute = ''
+        if row.trains:
+            cfg = prepared.configs[row.name]
+            length = ', '.join(
+                f'{cfg.train_cfg[key]} {key[4:]}' for key in LENGTHS if key in cfg.train_cfg
+            )
+            flops = run_flops(cfg)
+            first = first or flops
+            compute = f'{flops / first:.2f} ×' if flops else 'unknown'
+        rows.append([row.name, row.factor, str(len(own)), length, compute, mean_time(own)])
     columns = ['row', 'changes', 'runs', 'length', 'compute', 'time of a run']
     print(Table(columns, rows).text(f'{study.title}: {prepared.scale[1]}'))
     if study.cross:
@@ -97,18 +90,16 @@ def show_plan(prepared: Prepared) -> None:
         print(
             f'{len(study.seeds)} searches; each row can spend the compute of {study.tune.budget:g} runs of the cheapest row'
         )
-    print(_time_left(runs, flops))
+    trained = [run for run in runs if run.row.trains]
+    left = sum(not run.trained for run in trained)
+    time = mean_time(trained) or 'unknown'
+    print(f'{left} of {len(trained)} runs to train; mean time of a run: {time}')
 
 
-def _time_left(runs: Sequence[Run], flops: Mapping[str, float | None]) -> str:
-    """Return the time of the unfinished runs, as text. It follows from the measured time per FLOP of the finished runs."""
-    trains = [run for run in runs if run.row.trains]
-    left = [flops[run.row.name] for run in trains if not run.trained]
-    spent = {run: flops[run.row.name] for run in trains if run.trained}
-    if not spent or None in (*left, *spent.values()):
-        return f'{len(left)} runs to train; their time is unknown until a run has finished'
-    rate = sum(run.trained.device_seconds for run in spent) / sum(spent.values())
-    return f'{len(left)} runs to train, about {duration(rate * sum(left))} of device time at the speed of the finished runs'
+def mean_time(runs: Sequence[Run]) -> str:
+    """Return the mean training time of the finished runs as text, or '' if no run has finished."""
+    seconds = [run.trained.seconds for run in runs if run.trained]
+    return duration(mean(seconds)) if seconds else ''
 
 
 def run_study(
@@ -162,9 +153,9 @@ def show_status(prepared: Prepared) -> None:
         state, message = run.state()
         job = queued.get(str(run.folder.absolute()))
         if job and state not in ('done', 'running'):
-            state, message = job[1], f'job {job[0]}'
+            message, state = f'job {job[0]}', job[1]
         counts[state] += 1
-        print(f'{run.name}: {state}{f": {message}" if message else ""}')
+        print(f'{run.name}: {state} {message}'.strip())
     print('; '.join(f'{number} {state}' for state, number in counts.most_common()))
 
 

@@ -1,6 +1,5 @@
 """Count the training FLOPs of models, with which plans and pages compare the compute of rows."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
 
@@ -38,11 +37,10 @@ def flops_per_image(cfg: Config) -> float | None:
     They include all views, the teacher and the backward pass. A multiply-add counts as two FLOPs. Return None if they cannot be
     counted, for example because the model reads the values of tensors.
     """
-    subject = [cfg.model.to_dict(), str(batch_size(cfg)), outside_sources(cfg), VERSIONS]
-    with suppress(StopIteration):
-        subject.append(view_sizes(cfg))
-    path = hardware.cache() / 'flops' / f'{key_of([str(part) for part in subject])}.json'
-    with suppress(UserError):
+    views = innermost(cfg.train_dataloader.dataset).get('views')
+    subject = [cfg.model.to_dict(), views, batch_size(cfg), outside_sources(cfg), VERSIONS]
+    path = hardware.cache() / 'flops' / f'{key_of(str(subject))}.json'
+    if path.is_file():
         return read_json(path)
     flops = count_flops(cfg)
     with suppress(UserError, OSError):
@@ -72,15 +70,14 @@ def count_flops(cfg: Config) -> float | None:
 
 
 def view_sizes(cfg: Config) -> list[int]:
-    """Return the size of each view in pixels, after its transforms in the data loader and on the device."""
+    """Return the size of each view in pixels, after its transforms in the data loader and on the device.
+
+    It is the last size that the transforms state as a single integer.
+    """
     in_worker = innermost(cfg.train_dataloader.dataset).get('views') or []
     on_device = (cfg.model.get('data_preprocessor') or {}).get('views') or []
-    pairs = zip_longest(in_worker, on_device, fillvalue=())
-    return [next(_sizes([*first, *second])) for first, second in pairs]
-
-
-def _sizes(steps: list[dict]) -> Iterator[int]:
-    """Yield the sizes that transforms state as a single integer, the last transform first."""
-    for step in reversed(steps):
-        if isinstance(step.get('size'), int):
-            yield step['size']
+    sizes = []
+    for parts in zip_longest(in_worker, on_device, fillvalue=()):
+        steps = [step for part in parts for step in part]
+        sizes.append([step['size'] for step in steps if isinstance(step.get('size'), int)][-1])
+    return sizes

@@ -33,7 +33,7 @@ def derived(cfg: Config, request: Request) -> tuple[Backbone, Trained | None]:
         backbone.weights.update(load_backbone(cfg, backbone).state_dict())
         return backbone, None
     folder = Path(request.folders['row'])
-    trained = finished(folder)
+    trained = read_trained(folder)
     path = checkpoint_after(folder, trained, request.fingerprint.get('at', '1/1'))
     backbone = read_backbone(str(path), network=tensors_of_config(cfg))
     if request.fingerprint.keys() & {'constant', 'anchor'}:
@@ -41,7 +41,7 @@ def derived(cfg: Config, request: Request) -> tuple[Backbone, Trained | None]:
     return backbone, trained
 
 
-def finished(folder: Path) -> Trained:
+def read_trained(folder: Path) -> Trained:
     if not (folder / TRAINED).is_file():
         raise UserError(
             f"from: requires the weights of the run in '{folder}', which is not finished; finish that run first",
@@ -71,7 +71,7 @@ def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
     """
     anchor = None
     if folder := request.folders.get('anchor'):
-        anchor = read_backbone(str(Path(folder) / finished(Path(folder)).checkpoint)).weights
+        anchor = read_backbone(str(Path(folder) / read_trained(Path(folder)).checkpoint)).weights
     rescaled, _ = normrescale(backbone.weights, anchor, request.fingerprint.get('constant'))
     backbone.weights.update(rescaled)
     network = load_backbone(cfg, backbone)

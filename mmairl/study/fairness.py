@@ -79,7 +79,7 @@ class Prepared:
         return {row.name: row for row in self.study.rows}
 
 
-def prepare(
+def resolve_study(
     study: Study,
     scale: Scale,
     tasks: Sequence[str],
@@ -123,17 +123,16 @@ def equal_rows(prepared: Prepared) -> list[str]:
 def untrained_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> Iterator[Row]:
     """Yield the untrained rows that a scale adds to every study, if one of the tasks can measure them."""
     existing = {row.untrained for row in rows}
+    config, options = rows[0].config, rows[0].options
     for kind in scale.untrained:
-        row = Row(
-            UNTRAINED[kind], rows[0].config, rows[0].options, factor='no training', untrained=kind
-        )
+        row = Row(UNTRAINED[kind], config, options, factor='no training', untrained=kind)
         if kind not in existing and any(is_measured(row, task) for task in tasks):
             yield row
 
 
 def changed(one: Config, two: Config) -> list[str]:
     """Return the dotted keys in which two configs differ, if the keys affect training."""
-    return sorted(_differences(_training_keys(one), _training_keys(two), ''))
+    return differing_keys(_training_keys(one), _training_keys(two))
 
 
 def _training_keys(cfg: Config) -> dict[str, Any]:
@@ -151,12 +150,16 @@ def _training_keys(cfg: Config) -> dict[str, Any]:
     return keys
 
 
-def _differences(one: object, two: object, path: str) -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(two, dict):
-        for key in one.keys() | two.keys():
-            yield from _differences(one.get(key), two.get(key), f'{path}.{key}'.lstrip('.'))
-    elif one != two:
-        yield path
+def differing_keys(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys of nested dictionaries whose values differ."""
+    keys = []
+    for key in sorted(one.keys() | two.keys()):
+        before, after = one.get(key), two.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            keys += [f'{key}.{inner}' for inner in differing_keys(before, after)]
+        elif before != after:
+            keys.append(key)
+    return keys
 
 
 def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
@@ -202,25 +205,24 @@ def require_fair(compared: Sequence[Mapping[str, Any]]) -> None:
 
 
 def distinct_models(prepared: Prepared) -> dict[str, str]:
-    """Return the digests of all checkpoint files in `from: {files}`.
+    """Return a digest of each model in `from: {files}`, by path. It does not depend on the file's format.
 
     Raises:
         UserError: If a file does not fit the network of its row, or if two files contain the same model, which would count as
             two independent runs.
     """
     models: dict[str, str] = {}
-    seen: dict[str, str] = {}
     for row in prepared.study.rows:
         for seed in row.files:
             path = given_file(row, seed)
-            models[path] = model_digest(path, prepared.configs[row.name])
-            name = f"'{row.name}', seed {seed}"
-            other = seen.setdefault(models[path], name)
-            if other != name:
+            network = tensors_of_config(prepared.configs[row.name])
+            digest = weights_identity(read_backbone(path, network=network).weights)
+            if digest in models.values():
                 raise UserError(
-                    f'{name} and {other} are the same model; list each model once',
+                    f"row '{row.name}', seed {seed}: an earlier seed or row has the same model ('{path}'); list it once",
                     code='same-model',
                 )
+            models[path] = digest
     return models
 
 
@@ -242,16 +244,11 @@ def given_file(row: Row, seed: int) -> str:
     return str(path)
 
 
-def model_digest(path: str, cfg: Config) -> str:
-    """Return a digest of the model in a checkpoint, which does not depend on the file's format."""
-    return weights_identity(read_backbone(path, network=tensors_of_config(cfg)).weights)
-
-
 def compare_runs(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Compare properties of the finished runs of all rows, such as the number of images seen.
 
     Returns:
-        For each property, its values in the runs of each row, and whether all rows agree. Each module outside the package
+        For each property, its values in the runs of each row, and whether all runs agree. Each module outside the package
         has an entry of its own.
     """
     modules = [module for runs in results.values() for run in runs for module in run['sources']]
@@ -259,8 +256,8 @@ def compare_runs(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
     for name in dict.fromkeys([*CHECKS, *modules]):
         values = {}
         for row, runs in results.items():
-            found = {str(run['sources'].get(name, run.get(CHECKS.get(name)))) for run in runs}
-            values[row] = ' / '.join(sorted(found))
-        equal = len(set(values.values())) <= 1
-        compared.append(dict(check=name, equal=equal, values=values))
+            values[row] = {str(run['sources'].get(name, run.get(CHECKS.get(name)))) for run in runs}
+        equal = len(set().union(*values.values())) <= 1
+        texts = {row: ' / '.join(sorted(found)) for row, found in values.items()}
+        compared.append(dict(check=name, equal=equal, values=texts))
     return compared

@@ -11,7 +11,7 @@ from mmairl.io import write_text
 from mmairl.report.figures import embedded, save_figure
 from mmairl.report.page import write_page
 from mmairl.report.table import Table, counted
-from mmairl.study.answer import answer, command, duration, next_steps, problems, progress
+from mmairl.study.answer import answer, command, duration, next_steps, problems, run_counts
 from mmairl.study.figures import MARKS, curves, effects_figure, effects_table
 from mmairl.study.findings import Findings, all_findings
 
@@ -84,7 +84,7 @@ def page_values(study: Record) -> dict[str, Any]:
 def _facts(study: Record) -> dict[str, str]:
     """Return the facts that the page shows below its title."""
     runs = [run for row in study['rows'] for run in row['runs']]
-    finished, planned = progress(study)
+    finished, planned = run_counts(study)
     seconds = sum(run.get('seconds') or 0 for run in runs)
     name, text = study['scale']['name'], study['scale']['text']
     unequal = sum(not check['equal'] for check in study['fairness']['after'])

@@ -7,9 +7,8 @@ worker, the process that trains and measures the run), log.txt, and failed.txt i
 import copy
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 from msgspec import Struct
 
-from mmairl.config import config_text, flat
+from mmairl.config import config_text
 from mmairl.errors import UserError
 from mmairl.evaluation.sources import key_of, outside_sources
 from mmairl.io import read_json, read_text, read_yaml, write_json, write_text
-from mmairl.study.fairness import Prepared, given_file
+from mmairl.study.fairness import Prepared, differing_keys, given_file
 from mmairl.study.study import Row
 from mmairl.study.tasks import is_measured
 
@@ -127,7 +126,7 @@ class Run:
     def ready(self) -> bool:
         return all(run.done for run in self.needs)
 
-    @cached_property
+    @property
     def trained(self) -> Trained | None:
         path = self.folder / TRAINED
         return read_json(path, Trained) if path.is_file() else None
@@ -151,14 +150,11 @@ class Run:
         begun = [TRAINED, 'last_checkpoint', *(f'{task}.json' for task in self.request.tasks)]
         if not path.is_file() or not any((self.folder / name).is_file() for name in begun):
             return ''
-        before = read_json(path, Request).fingerprint
-        keys = changed_keys(before, self.request.fingerprint)
-        if 'config' not in keys:
-            return ', '.join(keys)
-        stored = flat(read_yaml(self.folder / CONFIG))
-        keys = changed_keys(stored, flat(self.cfg.to_dict()))
+        keys = differing_keys(read_json(path, Request).fingerprint, self.request.fingerprint)
+        if 'config' in keys:
+            keys = differing_keys(read_yaml(self.folder / CONFIG), self.cfg.to_dict())
         more = f' and {len(keys) - NAMED} more' if len(keys) > NAMED else ''
-        return f'the config ({", ".join(keys[:NAMED])}{more})'
+        return ', '.join(keys[:NAMED]) + more
 
     def state(self) -> tuple[str, str]:
         """Return the state of the run according to its files, and a message such as the last line of its log."""
@@ -179,15 +175,11 @@ class Run:
         return text.strip().rpartition('\n')[2]
 
 
-def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    return [key for key in {**before, **now} if before.get(key) != now.get(key)]
-
-
 def plan_runs(prepared: Prepared) -> list[Run]:
     """Return the runs of a study without writing to its folder.
 
-    The runs of all rows from the first seed come first, so that every row soon has a result. Untrained rows have one run, and
-    rows with checkpoint files have one run for each file.
+    Each run comes after the runs whose weights it uses. The runs of all rows from the first seed come first, so that every row
+    soon has a result. Untrained rows have one run, and rows with checkpoint files have one run for each file.
     """
     seeds = prepared.study.seeds
     planned: dict[tuple[str, int], Run] = {}
@@ -221,7 +213,7 @@ def _run(prepared: Prepared, row: Row, seed: int, needs: Mapping[str, Run]) -> R
         seed=seed,
         untrained=row.untrained,
         at=source and source.at,
-        constant=source and source.rescale and source.rescale.constant,
+        constant=source and source.rescale_by,
         file=file and prepared.models[file],
         **{role: key_of(run.request.fingerprint) for role, run in needs.items()},
     )
@@ -274,11 +266,11 @@ def lay_out(prepared: Prepared, fresh: bool = False) -> list[Run]:
             )
     for run in changes:
         set_aside(run.folder)
-    texts: dict[int, str] = {}
+    texts: dict[int, str] = {}  # The runs of a row share one config, and YAML is slow to write.
     for run in runs:
-        text = texts.setdefault(id(run.cfg), '') or config_text(run.cfg)
-        texts[id(run.cfg)] = text
-        write_text(run.folder / CONFIG, text)
+        if id(run.cfg) not in texts:
+            texts[id(run.cfg)] = config_text(run.cfg)
+        write_text(run.folder / CONFIG, texts[id(run.cfg)])
         write_json(run.folder / REQUEST, run.request)
     return runs
 
@@ -292,25 +284,9 @@ def set_aside(folder: Path) -> None:
 def measure_again(runs: Sequence[Run]) -> None:
     """Remove the scores of finished runs, so that they are measured again. The weights stay."""
     for run in runs:
-        if run.is_running:
-            raise UserError(
-                f'--remeasure: {run.name} is running; stop it, or wait until it ends',
-                code='run-active',
-            )
-    for run in runs:
         for task in run.request.tasks:
             (run.folder / f'{task}.json').unlink(missing_ok=True)
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that are not done, each after the runs whose weights it uses."""
-    return [run for run in _in_order(runs) if not run.done]
-
-
-def _in_order(runs: Sequence[Run]) -> Iterator[Run]:
-    seen: set[Run] = set()
-    for run in runs:
-        for each in (*_in_order(run.needs), run):
-            if each not in seen:
-                seen.add(each)
-                yield each
+    return [run for run in runs if not run.done]

@@ -1,7 +1,7 @@
 """Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.config import home, load_config, override
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
 from mmairl.study.study import Row, Seed, Untrained
@@ -65,9 +65,9 @@ def read_scale(name: str) -> Scale:
     folder = home() / 'configs' / 'studies' / '_scales'
     path = Path(name) if name.endswith('.yaml') else folder / f'{name}.yaml'
     if not path.is_file():
-        known = sorted(file.stem for file in folder.glob('*.yaml'))
+        known = ', '.join(sorted(file.stem for file in folder.glob('*.yaml')))
         raise UserError(
-            f"--scale: unknown scale ('{name}'); use {', '.join(known)}, or the path of a YAML file{closest(name, known)}",
+            f"--scale: unknown scale ('{name}'); use {known}, or the path of a YAML file",
             code='unknown-scale',
         )
     scale = read_yaml(path, Scale)
@@ -82,25 +82,22 @@ def resolve(row: Row, scale: Scale) -> Config:
     cfg = load_row(row)
     if 'train_dataloader' not in cfg or cfg.get('fixed_size'):
         return cfg
-    backbone = cfg.model.backbone
-    width = backbone.get('base_channels', FULL_WIDTH)
-    if width < FULL_WIDTH and scale.widths:
+    if scale.widths and cfg.model.backbone.get('base_channels', FULL_WIDTH) < FULL_WIDTH:
         raise UserError(
-            f"row '{row.name}': the scale {scale.name} makes full-size configs smaller, and this config is already small "
-            f"(base_channels is '{width}'); use a full-size config, or set `fixed_size = True` in the config to train it as "
-            'it is',
+            f"row '{row.name}': the scale {scale.name} makes full-size configs smaller, and this config is already small; use "
+            'a full-size config, or set `fixed_size = True` in the config to train it as it is',
             code='already-small',
         )
-    iterations = _iterations(cfg, scale)
+    length = scale.epochs * _iterations(cfg, scale)
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
     for part in cfg.model.values():
         if isinstance(part, dict):
             part.update(copy.deepcopy(scale.parts.get(part.get('type'), {})))
     change_data(cfg, scale)
-    keeps_width = width == cfg.model.backbone.get('base_channels')
-    narrow(cfg, scale, multiple=width // FULL_WIDTH if keeps_width else 1)
+    narrow(cfg, scale)
     change_rates(cfg, scale)
-    shorten(cfg, scale, iterations)
+    if length != 1:
+        shorten(cfg, length, scale.warm_up)
     return cfg
 
 
@@ -137,73 +134,69 @@ def read_once(path: str) -> Config:
 def change_data(cfg: Config, scale: Scale) -> None:
     """Replace the training data set if the scale has a data set of its own, and change the transforms of the views."""
     dataset = innermost(cfg.train_dataloader.dataset)
-    own_views = dataset.get('views') or ()
-    sizes = [step['size'] for view in own_views for step in view if 'size' in step]
-    views = []
-    for view in own_views:
-        steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
-        # The transform that turns images gray has no effect if all images are gray already.
-        if scale.data and scale.data.get('gray'):
-            steps = [step for step in steps if step['type'] != 'RandomGrayscale']
-        views.append(steps)
+    views = dataset.get('views')
+    if views:
+        views = [_changed_view(view, scale, largest=_largest_crop(views)) for view in views]
     if scale.data is not None:
         dataset.clear()
         dataset.update(copy.deepcopy(scale.data))
-    if not views:
-        return
-    if scale.views_on_device:
+    if views and scale.views_on_device:
         cfg.model.data_preprocessor.views = views
-    else:
+    elif views:
         dataset.views = views
 
 
-def _changed_step(step: dict[str, Any], scale: Scale, largest: int) -> dict[str, Any]:
-    change = scale.views.get(step['type'], {})
-    size = step.get('size', largest)
-    if size < largest:  # The size of small crops relative to large crops stays the same.
-        return {**step, 'size': round(size * change.get('size', largest) / largest)}
-    return {**step, **change}
+def _largest_crop(views: Sequence[Sequence[dict]]) -> int:
+    return max((step['size'] for view in views for step in view if 'size' in step), default=0)
 
 
-def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
+def _changed_view(view: Sequence[dict], scale: Scale, largest: int) -> list[dict[str, Any]]:
+    is_gray = scale.data and scale.data.get('gray')
+    steps = []
+    for step in view:
+        change = scale.views.get(step['type'], {})
+        size = step.get('size', largest)
+        if size < largest:  # The size of small crops relative to large crops stays the same.
+            change = {'size': round(size * change.get('size', largest) / largest)}
+        # The transform that turns images gray has no effect if all images are gray already.
+        if not (is_gray and step['type'] == 'RandomGrayscale'):
+            steps.append({**step, **change})
+    return steps
+
+
+def narrow(cfg: Config, scale: Scale) -> None:
     """Set the length of the queue and the widths of the model's layers.
 
     A projector's output gets the scale's hidden width if it is at least as wide as the projector's hidden layer. Otherwise,
     it gets the scale's output width. A hidden layer gets the scale's hidden width. If it is narrower than the output, as in
     a predictor with a bottleneck, the ratio of the two widths stays the same instead.
-
-    Args:
-        cfg: The config, which is changed in place.
-        scale: The scale.
-        multiple: How many times wider the backbone's features are than the scale's `widths` assume.
     """
-    if scale.queue and cfg.model.get('queue'):
-        cfg.model.queue.length = scale.queue
-    widths = scale.widths
+    model, widths = cfg.model, scale.widths
+    if scale.queue and model.get('queue'):
+        model.queue.length = scale.queue
     if not widths:
         return
-    in_channels = widths.features * multiple
-    if cfg.model.get('in_channels'):  # Only classifiers have `in_channels`.
-        cfg.model.in_channels = in_channels
+    # The features of a network that is wider than ResNet-50 stay wider if the scale keeps the network.
+    in_channels = widths.features * max(1, model.backbone.get('base_channels', 0) // FULL_WIDTH)
+    if model.get('in_channels'):  # Only classifiers have `in_channels`.
+        model.in_channels = in_channels
     out_channels = widths.out
     for name in ('projector', 'predictor'):
-        part = cfg.model.get(name)
+        part = model.get(name)
         if not part:
             continue
         hidden = part.get('hidden_channels')
         if name == 'projector' and hidden and part.out_channels >= hidden:
             out_channels = widths.hidden
-        if hidden and hidden < part.out_channels:
-            part.hidden_channels = out_channels * hidden // part.out_channels
-        elif hidden:
-            part.hidden_channels = widths.hidden
+        if hidden:
+            bottleneck = out_channels * hidden // part.out_channels
+            part.hidden_channels = bottleneck if hidden < part.out_channels else widths.hidden
         part.update(in_channels=in_channels, out_channels=out_channels)
         in_channels = out_channels
-    if cfg.model.get('patch_projector'):
-        cfg.model.patch_projector.update(copy.deepcopy(cfg.model.projector))
-    head = cfg.model.get('head') or {}
-    if head.get('channels'):
-        head.channels = in_channels
+    if model.get('patch_projector'):
+        model.patch_projector.update(copy.deepcopy(model.projector))
+    if (model.get('head') or {}).get('channels'):
+        model.head.channels = in_channels
 
 
 def change_rates(cfg: Config, scale: Scale) -> None:
@@ -220,61 +213,52 @@ def change_rates(cfg: Config, scale: Scale) -> None:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)
 
 
-def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
-    """Shorten training, its warm-up, its schedules and its checkpoint interval.
+def shorten(cfg: Config, factor: float, warm_up_epochs: int | None) -> None:
+    """Multiply the length of training, of its schedules and of its checkpoint interval by a factor.
 
     Args:
         cfg: The config, which is changed in place.
-        scale: The scale.
-        iterations: See `_iterations`.
+        factor: The factor.
+        warm_up_epochs: The new length of a warm-up in epochs; None to multiply it, too.
     """
-    factor = scale.epochs * iterations
-    if factor == 1:
-        return
     unit = 'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters'
-    length = max(1, round(cfg.train_cfg[unit] * factor))
-    cfg.train_cfg[unit] = length
+    cfg.train_cfg[unit] = length = scaled(cfg.train_cfg[unit], factor)
     warm_up = 0
     for schedule in cfg.get('param_scheduler') or ():
         if schedule.type in ('WarmUpLR', 'LinearLR'):
-            epochs = schedule.get('by_epoch', True) and scale.warm_up
-            warm_up = epochs or max(1, round(schedule.end * factor))
-            schedule.end = warm_up
-        else:
-            schedule.begin = warm_up if schedule.get('begin') else 0
-            schedule.end = length
-            if 'milestones' in schedule:
-                schedule.milestones = [max(1, round(at * factor)) for at in schedule.milestones]
-            if 'T_max' in schedule:
-                schedule.T_max = max(1, round(schedule.T_max * factor))
+            epochs = schedule.get('by_epoch', True) and warm_up_epochs
+            schedule.end = warm_up = epochs or scaled(schedule.end, factor)
+            continue
+        schedule.begin = warm_up if schedule.get('begin') else 0
+        schedule.end = length
+        if 'milestones' in schedule:
+            schedule.milestones = [scaled(at, factor) for at in schedule.milestones]
+        if 'T_max' in schedule:
+            schedule.T_max = scaled(schedule.T_max, factor)
     checkpoint = cfg.default_hooks.checkpoint
     # A config that keeps all its checkpoints keeps their number, because rows with `from: {at}` use these checkpoints.
     if checkpoint.get('max_keep_ckpts', -1) == -1:
-        checkpoint.interval = max(1, round(checkpoint.interval * factor))
+        checkpoint.interval = scaled(checkpoint.interval, factor)
     else:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)
 
 
+def scaled(length: int, factor: float) -> int:
+    return max(1, round(length * factor))
+
+
 def description(scale: Scale, configs: Iterable[Config]) -> str:
-    """Return what a study trains on: the networks and the data that its configs name, and the scale's own text."""
-    names = [(_network_name(cfg.model.backbone), _data_name(cfg)) for cfg in configs]
-    networks, data = (', '.join(dict.fromkeys(column)) for column in zip(*names))
-    return f'{networks} on {scale.text or data}'
+    """Return what a study trains on: the networks and the data that its configs name, or the scale's own text."""
+    networks, data = {}, {}
+    for cfg in configs:
+        networks[_named(cfg.model.backbone, 'depth')] = None
+        loader = cfg.get('train_dataloader')
+        tested = cfg.get('evaluation', {}).get('test', {'type': 'unknown data'})
+        data[_named(innermost(loader.dataset) if loader else tested, 'root', 'data_root')] = None
+    return f'{", ".join(networks)} on {scale.text or ", ".join(data)}'
 
 
-def _network_name(backbone: dict) -> str:
-    name, _, stem = backbone['type'].rpartition('.')[2].partition('_')
-    width = backbone.get('base_channels', FULL_WIDTH)
-    if 'depth' in backbone:
-        name += f'-{backbone["depth"]}'
-    if width != FULL_WIDTH:
-        name += f' of base width {width}'
-    return f'{name} ({stem} stem)' if stem else name
-
-
-def _data_name(cfg: Config) -> str:
-    loader = cfg.get('train_dataloader')
-    tested = cfg.get('evaluation', {}).get('test', {'type': 'unknown data'})
-    dataset = innermost(loader.dataset) if loader else tested
-    place = dataset.get('root') or dataset.get('data_root') or dataset.get('count', '')
-    return f'{dataset["type"]} {place}'.strip()
+def _named(values: Mapping[str, Any], *keys: str) -> str:
+    """Return the type of a network or a data set with the values of some keys, as text."""
+    name = values['type'].rpartition('.')[2]
+    return ' '.join([name, *(str(values[key]) for key in keys if key in values)])

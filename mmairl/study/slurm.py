@@ -18,17 +18,6 @@ from mmairl.study.runs import Run, unfinished
 # The largest number of runs in one job array. Slurm's default MaxArraySize of 1001 allows this number.
 PORTION = 1000
 JOB = Path(__file__).with_name('job.sh')
-# The states of jobs that have not ended.
-QUEUED = (
-    'PENDING',
-    'CONFIGURING',
-    'RUNNING',
-    'COMPLETING',
-    'SUSPENDED',
-    'REQUEUED',
-    'REQUEUE_HOLD',
-    'STOPPED',
-)
 
 
 def submit(runs: Sequence[Run], header: Path, out: Path, say: Say = print) -> None:
@@ -101,7 +90,7 @@ def queued_runs(out: Path) -> dict[str, tuple[str, str]]:
     for line in _output('squeue', *options):
         job, index, state = line.split()
         path = out / 'jobs' / f'{job}.job'
-        if state in QUEUED and path.is_file():
+        if path.is_file():
             folders = read_text(out / 'jobs' / read_text(path)).splitlines()
             queued[folders[int(index)]] = job, state.lower()
     return queued

@@ -7,7 +7,6 @@ row is trained from several seeds, which gives one run per seed, and every run i
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,36 +16,28 @@ from msgspec.structs import replace
 from mmairl.config import PREFIX, config_path
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
-from mmairl.study.statistics.designs import GENERATORS, Design, fraction_rows
-from mmairl.study.tune import Tune
+from mmairl.study.statistics.designs import Design, fraction_rows
 
 # A folder name has at most 255 bytes, and a letter at most four.
 LONGEST_SLUG = 60
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Untrained = Literal['pixels', 'random']
 Positive = Annotated[float, Meta(gt=0)]
-
-
-class Rescale(Declared, frozen=True):
-    """Rescales weights by NormRescale, to the norms of the row `anchor` or by the factor `constant`."""
-
-    anchor: str | None = None
-    constant: Positive | None = None
-
-    def __post_init__(self) -> None:
-        if (self.anchor is None) == (self.constant is None):
-            raise UserError(
-                'rescale: requires exactly one of `anchor` and `constant`; set one of them',
-                code='anchor-or-constant',
-            )
+Times = Annotated[float, Meta(gt=1)]
+# The keys of configs that must be equal in all trials of a tuned study.
+FIXED = ('train_cfg', 'total_batch_size', 'train_dataloader', 'evaluation', 'recipes', 'randomness')
 
 
 class Source(Declared, frozen=True):
-    """The source of a row's weights: another row, possibly before its end (`at`), or checkpoint files by seed."""
+    """The source of a row's weights: another row, possibly before its end (`at`) or rescaled, or checkpoint files by seed.
+
+    NormRescale changes the weights to the norms of the row `rescale_to`, or by the factor `rescale_by`.
+    """
 
     row: str = ''
     at: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')] | None = None
-    rescale: Rescale | None = None
+    rescale_to: str = ''
+    rescale_by: Positive | None = None
     files: dict[Seed, str] = {}
 
     def __post_init__(self) -> None:
@@ -59,8 +50,7 @@ class Source(Declared, frozen=True):
     @property
     def rows(self) -> dict[str, str]:
         """The names of the rows whose weights are used, by their role."""
-        anchor = self.rescale.anchor if self.rescale else None
-        roles = dict(row=self.row, anchor=anchor)
+        roles = dict(row=self.row, anchor=self.rescale_to)
         return {role: name for role, name in roles.items() if name}
 
 
@@ -108,11 +98,10 @@ class Cross(Declared, frozen=True):
 
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
-    fraction: str | float = 1
+    fraction: Literal['1', '1/2', '1/4', '1/8', '1/16'] = '1'
 
     def __post_init__(self) -> None:
-        sizes = {len(factor.levels) for factor in self.factors}
-        if sizes != {2}:
+        if {len(factor.levels) for factor in self.factors} != {2}:
             raise UserError(
                 'cross.factors: every factor must have exactly two levels; list the combinations as `rows` instead',
                 code='not-two-levels',
@@ -122,21 +111,7 @@ class Cross(Declared, frozen=True):
     @property
     def combinations(self) -> list[tuple[int, ...]]:
         """For each row of the design, the index of each factor's level."""
-        count = len(self.factors)
-        possible = {
-            Fraction(1, 2**halvings): halvings
-            for basic, halvings in GENERATORS
-            if basic + halvings == count
-        }
-        try:
-            fraction = Fraction(str(self.fraction))
-            halvings = possible[fraction] if fraction != 1 else 0
-        except (ValueError, ZeroDivisionError, KeyError):
-            raise UserError(
-                f"cross.fraction: expected 1, {', '.join(map(str, possible))} ('{self.fraction}'); set one of them",
-                code='wrong-fraction',
-            ) from None
-        return fraction_rows(count, halvings) if halvings else list(product((0, 1), repeat=count))
+        return fraction_rows(len(self.factors), Fraction(self.fraction))
 
     @property
     def design(self) -> Design:
@@ -164,6 +139,33 @@ class Cross(Declared, frozen=True):
             )
             first = first or row.name
             yield row
+
+
+class Tune(Declared, frozen=True):
+    """Tunes the rows of a study before they are compared.
+
+    `budget` is the training FLOPs that each row can spend on its trials in one search, in runs of the cheapest row. The number
+    of a key is the largest factor by which a trial multiplies or divides the row's own value or, for the keys in `momenta`,
+    one minus this value.
+    """
+
+    budget: Annotated[float, Meta(ge=1, le=1000)]
+    keys: Annotated[dict[str, Times], Meta(min_length=1)]
+    momenta: dict[str, Times] = {}
+    searches: Annotated[int, Meta(ge=1)] = 3
+    criterion: str = 'knn'
+
+    @property
+    def ranges(self) -> dict[str, float]:
+        return self.keys | self.momenta
+
+    def __post_init__(self) -> None:
+        for key in self.ranges:
+            if key.split('.')[0] in FIXED:
+                raise UserError(
+                    f'tune: {key} cannot be tuned, because it changes the cost or the measurement of a trial; remove the key',
+                    code='not-tunable',
+                )
 
 
 class Study(Declared, frozen=True):

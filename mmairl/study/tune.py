@@ -7,72 +7,28 @@ a fresh seed, and only these runs are compared. The replicate of a tuned row is 
 includes the randomness of tuning.
 """
 
+import copy
 import math
-from collections.abc import Mapping
-from fractions import Fraction
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import scipy
 from mmengine.config import Config
-from msgspec import Meta
+from msgspec import structs
 
 from mmairl.config import by_key
 from mmairl.errors import UserError
-from mmairl.io import Declared
+from mmairl.evaluation.sets import held_out, require_apart
+from mmairl.io import read_json, write_json
+from mmairl.study.cost import run_flops
+from mmairl.study.fairness import Prepared
+from mmairl.study.runs import Measured, Run, lay_out, plan_runs
+from mmairl.study.study import Row, Study, Tune
+from mmairl.study.tasks import metric_of
 
 # The seed of the trials of search 0. It is far from the seeds of the compared runs, which are 0, 1, and so on.
 FIRST_SEED = 1000
-# The config keys that must be equal in all trials: they change the cost or the measurement of a trial.
-FIXED = ('train_cfg', 'total_batch_size', 'train_dataloader', 'evaluation', 'recipes', 'randomness')
-
-
-class Range(Declared, frozen=True):
-    """The values of a tuned key: the row's own value times a factor between the ends of `times`, on a log scale.
-
-    With `complement`, the factor multiplies 1 - value, which suits a momentum such as 0.996.
-    """
-
-    times: Annotated[tuple[float | str, ...], Meta(min_length=2, max_length=2)]
-    complement: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.factor(0) < self.factor(1):
-            raise UserError(
-                f'tune.keys: `times` must be two positive factors, the smaller one first ({list(self.times)}); correct them',
-                code='empty-range',
-            )
-
-    def factor(self, place: float) -> float:
-        """Return the factor at a position from 0 (the start of the range) to 1 (its end)."""
-        low, high = (float(Fraction(str(end))) for end in self.times)
-        return low ** (1 - place) * high**place
-
-    def at(self, place: float, own: Any) -> Any:
-        """Return the value at a position, given the row's own value."""
-        if self.complement:
-            return 1 - (1 - own) * self.factor(place)
-        value = own * self.factor(place)
-        return max(1, round(value)) if isinstance(own, int) else value
-
-
-class Tune(Declared, frozen=True):
-    """Tunes the rows of a study before they are compared.
-
-    `budget` is the training FLOPs that each row can spend on its trials in one search, in runs of the cheapest row.
-    """
-
-    budget: Annotated[float, Meta(ge=1, le=1000)]
-    keys: Annotated[dict[str, Range], Meta(min_length=1)]
-    searches: Annotated[int, Meta(ge=1)] = 3
-    criterion: str = 'knn'
-
-    def __post_init__(self) -> None:
-        for key in self.keys:
-            if fixed := [name for name in FIXED if f'{key}.'.startswith(f'{name}.')]:
-                raise UserError(
-                    f'tune.keys: {key} cannot be tuned, because {fixed[0]} must be equal in all trials; remove the key',
-                    code='not-tunable',
-                )
 
 
 def trial_counts(budget: float, flops: Mapping[str, float | None]) -> dict[str, int]:
@@ -95,40 +51,90 @@ def trial_options(tune: Tune, cfg: Config, search: int, trials: int) -> list[dic
     Keys that the row's config lacks are skipped. The Sobol points depend only on the index of the search, so all rows have the
     same points, and a larger budget only adds points.
     """
-    own = {key: by_key(cfg).get(key) for key in tune.keys}
-    sobol = scipy.stats.qmc.Sobol(len(tune.keys), rng=search)
-    points = sobol.random_base2(math.ceil(math.log2(trials)))[: trials - 1] if trials > 1 else ()
+    own = by_key(cfg)
+    points = scipy.stats.qmc.Sobol(len(tune.ranges), rng=search).random_base2(trials.bit_length())
     options: list[dict[str, Any]] = [{}]
-    for point in points:
+    for point in points[: trials - 1]:
         sampled = {}
-        for (key, values), place in zip(tune.keys.items(), point):
-            if own[key] is not None:
-                sampled[key] = _value(key, values, float(place), own[key])
+        for (key, times), place in zip(tune.ranges.items(), point):
+            value, factor = own.get(key), times ** (2 * float(place) - 1)
+            if value is None:
+                continue
+            new = 1 - (1 - value) * factor if key in tune.momenta else value * factor
+            sampled[key] = round(new) if isinstance(value, int) else new
         options.append(sampled)
     return options
 
 
-def _value(key: str, values: Range, place: float, own: Any) -> Any:
-    try:
-        return values.at(place, own)
-    except TypeError:
-        raise UserError(
-            f"tune.keys: the factors of {key} cannot be applied to the row's own value ({own!r}); remove the key",
-            code='range-does-not-fit',
-        ) from None
+def trial_study(prepared: Prepared, search: int) -> Prepared:
+    """Return the study of all trials of one search. Its rows are 'ROW, trial NUMBER', and its test images are held out."""
+    tune = prepared.study.tune
+    trained = [row for row in prepared.study.rows if row.trains]
+    flops = {row.name: run_flops(prepared.configs[row.name]) for row in trained}
+    counts = trial_counts(tune.budget, flops)
+    rows, configs = [], {}
+    for row in trained:
+        cfg = prepared.configs[row.name]
+        for number, options in enumerate(trial_options(tune, cfg, search, counts[row.name])):
+            trial = Row(f'{row.name}, trial {number}', row.config, options)
+            changed = copy.deepcopy(cfg)
+            changed.merge_from_dict(options)
+            train, test = held_out(cfg.evaluation)
+            changed.evaluation.pop('val', None)
+            changed.evaluation.update(train=train, test=test)
+            rows.append(trial)
+            configs[trial.name] = changed
+    study = Study(f'Search {search}', rows=tuple(rows), seeds=(FIRST_SEED + search,))
+    return Prepared(study, configs, (tune.criterion,), prepared.out / 'trials' / f'search_{search}')
 
 
-def best_trial(scores: Mapping[int, float | None], higher_is_better: bool = True) -> int:
-    """Return the index of the best trial. A trial without a score, which failed, is the worst. Of equal trials, the first wins.
+def prepare_trials(prepared: Prepared) -> list[Prepared]:
+    """Lay out the runs of all searches. The held-out images must not contain test images."""
+    described = {str(cfg.get('evaluation')): cfg for cfg in prepared.configs.values()}
+    for cfg in described.values():
+        require_apart(cfg.evaluation)
+    searches = [trial_study(prepared, search) for search in prepared.study.seeds]
+    for trials in searches:
+        lay_out(trials)
+    return searches
+
+
+def with_chosen_options(prepared: Prepared) -> Prepared:
+    """Return the study with the options of the best trials, and with the seeds of the searches that have ended.
+
+    A search has ended if each of its trials has a score or has failed.
+    """
+    tuned: dict[str, dict[int, Mapping[str, Any]]] = {}
+    ended = []
+    for search in prepared.study.seeds:
+        runs = plan_runs(trial_study(prepared, search))
+        if any(run.state()[0] not in ('done', 'failed') for run in runs):
+            continue
+        ended.append(search)
+        for row in filter(lambda row: row.trains, prepared.study.rows):
+            trials = [run for run in runs if run.row.name.rpartition(',')[0] == row.name]
+            best = best_trial(trials, prepared.study.tune.criterion)
+            tuned.setdefault(row.name, {})[search] = best.row.options
+    write_json(prepared.out / 'tuned.json', tuned)
+    return replace(prepared, study=structs.replace(prepared.study, seeds=tuple(ended)), tuned=tuned)
+
+
+def best_trial(trials: Sequence[Run], task: str) -> Run:
+    """Return the trial with the best score. A trial that failed loses; of equal trials, the first one wins.
 
     Raises:
         UserError: If no trial has a score.
     """
-    known = {trial: score for trial, score in scores.items() if score is not None}
-    if not known:
+    scores = {}
+    for run in trials:
+        if run.done:
+            scores[run] = next(
+                iter(read_json(run.folder / f'{task}.json', Measured).scores.values())
+            )
+    if not scores:
         raise UserError(
             'tune: no trial of a row has finished; see the logs of the trials',
             code='no-finished-trial',
         )
-    sign = 1 if higher_is_better else -1
-    return max(sorted(known), key=lambda trial: sign * known[trial])
+    best = min if metric_of(task, task)['lower_is_better'] else max
+    return best(scores, key=scores.get)

@@ -20,7 +20,6 @@ import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
-from msgspec import structs
 
 from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
@@ -35,6 +34,7 @@ from mmairl.io import read_json, read_text, write_json
 from mmairl.signals import AGAIN, stop_processes
 from mmairl.study.collapse import COLLAPSE, measure_collapse
 from mmairl.study.derive import derived
+from mmairl.study.fairness import differing_keys
 from mmairl.study.record_start import RecordStart
 from mmairl.study.runs import (
     CONFIG,
@@ -45,7 +45,6 @@ from mmairl.study.runs import (
     Request,
     Start,
     Trained,
-    changed_keys,
     sources_of,
 )
 from mmairl.study.tasks import config_of, is_local, protocol_of
@@ -78,25 +77,30 @@ def run_worker() -> None:
     args = parser.parse_args()
     warnings.filterwarnings('ignore')
     register()
-    # The process group does not exist yet, so the rank comes from the variables of torchrun or Slurm.
-    rank = os.environ.get('RANK') or os.environ.get('SLURM_PROCID') or '0'
-    rank = rank if args.launcher != 'none' else '0'
+    lock = FileLock(args.folder / f'.lock_{rank(args.launcher)}', timeout=PATIENCE)
     try:
         # Each rank locks a file of its own, so that a second start of the same run is detected with every launcher.
-        with FileLock(args.folder / f'.lock_{rank}', timeout=PATIENCE):
+        with lock:
             if args.transfer is None:
                 complete_run(args.folder, args.launcher)
             else:
-                transfer(args.folder, args.transfer)
+                transfer_run(args.folder, args.transfer)
     # The wait for the lock times out, for example, if Slurm has requeued a job because it could not reach the job's node,
     # and that node is still executing the job.
     except Timeout:
-        print(
-            f'error: {args.folder} is in use by another process of this run; start it again later',
-            file=sys.stderr,
+        message = (
+            f'error: {args.folder} is in use by another process of this run; start it again later'
         )
+        print(message, file=sys.stderr)
         sys.exit(AGAIN)
     stop_processes()
+
+
+def rank(launcher: str) -> str:
+    """Return the rank of this process. As the process group may not exist yet, it comes from the variables of the launcher."""
+    if launcher == 'none':
+        return '0'
+    return os.environ.get('RANK') or os.environ['SLURM_PROCID']
 
 
 def complete_run(folder: Path, launcher: str = 'none') -> None:
@@ -109,7 +113,7 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
         require_same_sources(cfg, request, folder)
         if request.trains:
             train_row(cfg, request, folder, launcher)
-        elif launcher == 'none' or os.environ.get('RANK', os.environ.get('SLURM_PROCID')) == '0':
+        elif rank(launcher) == '0':
             create_weights(cfg, request, folder)
     start_processes(launcher)  # The other ranks wait here for the main process.
     for task in request.tasks:
@@ -128,7 +132,7 @@ def checkpoint_of(folder: Path) -> str:
 def require_same_sources(cfg: Config, request: Request, folder: Path) -> None:
     """Raise an error if a module that training imports from outside the package has changed since the study was started."""
     before = {key: value for key, value in request.fingerprint.items() if key.startswith(SOURCE)}
-    if changed := changed_keys(before, sources_of(cfg)):
+    if changed := differing_keys(before, sources_of(cfg)):
         raise UserError(
             f'{folder}: {", ".join(changed)} has changed since the study was started; start the study again',
             code='source-changed',
@@ -161,13 +165,14 @@ def create_weights(cfg: Config, request: Request, folder: Path) -> None:
     backbone, source = derived(cfg, request)
     path = folder / 'derived.pth'
     write_backbone(backbone, path, 'mmairl')
-    facts = structs.asdict(source) if source else {}
-    if 'at' in request.fingerprint:  # The checkpoint is from before the end of the other run.
-        facts |= dict(steps=None, images_seen=None)
-    facts |= dict(
-        checkpoint=path.name, fingerprint=request.fingerprint, seconds=0.0, device_seconds=0.0
-    )
-    write_json(folder / TRAINED, Trained(**{**facts, **software()}))
+    facts = {}
+    # A checkpoint from before the end of the other run has seen an unknown number of images.
+    if source and 'at' not in request.fingerprint:
+        facts = dict(steps=source.steps, images_seen=source.images_seen)
+    if source:
+        facts['start'] = source.start
+    own = dict(checkpoint=path.name, fingerprint=request.fingerprint)
+    write_json(folder / TRAINED, Trained(**own, **facts, **software()))
 
 
 def software() -> dict:
@@ -194,21 +199,17 @@ def measure(task: str, folder: Path, request: Request, launcher: str) -> None:
     """Measure a run by a task of `tools/evaluate.py`, and write TASK.json."""
     cfg = config_of(task, load_config(str(folder / CONFIG)))
     subject = request.untrained or checkpoint_of(folder)
-    settings = settings_for(
-        protocol_of(task), cfg, device=default_device(), workers=default_workers()
-    )
-    settings = replace(
-        settings, cache=folder / FEATURES, work_dir=folder / f'{task}_run', launcher=launcher
-    )
-    result = evaluate(cfg, settings.name, subject, settings=settings)
+    name = protocol_of(task)
+    places = dict(cache=folder / FEATURES, work_dir=folder / f'{task}_run', launcher=launcher)
+    usual = dict(device=default_device(), workers=default_workers())
+    settings = replace(settings_for(name, cfg, **usual), **places)
+    result = evaluate(cfg, name, subject, settings=settings)
     if is_main_process():
-        write_json(
-            folder / f'{task}.json',
-            Measured(result.scores, result.left_out, result.details.get('right')),
-        )
+        measured = Measured(result.scores, result.left_out, result.details.get('right'))
+        write_json(folder / f'{task}.json', measured)
 
 
-def transfer(folder: Path, gpus: int) -> None:
+def transfer_run(folder: Path, gpus: int) -> None:
     """Measure a run by its tasks that train with mmdet or mmseg, and write TASK.json. An interrupted task resumes."""
     # Only the tasks of tools/transfer.py need this module.
     from mmairl.transfer.execute import Place, run_task, write_start

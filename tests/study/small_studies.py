@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from mmairl.study.fairness import Prepared, prepare
+from mmairl.study.fairness import Prepared, resolve_study
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.study import Row, Study
 
@@ -38,7 +38,7 @@ def written(folder: Path, study: dict, **scale: Any) -> list[str]:
 def prepared(*rows: Row, out: Path, tasks=('knn',), scale: Scale | None = None, **study: Any) -> Prepared:
     """Return a study of the given rows at the scale `demo`, without untrained rows."""
     small = scale or Scale(**{**_plain(read_scale('demo')), 'untrained': ()})
-    return prepare(Study('title', rows=rows, **study), small, tasks, out)
+    return resolve_study(Study('title', rows=rows, **study), small, tasks, out)
 
 
 def _plain(scale: Scale) -> dict[str, Any]:

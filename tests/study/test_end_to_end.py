@@ -35,7 +35,7 @@ STUDY = dict(
         {
             'name': 'rescaled',
             'config': 'mocov2plus_lars_r50_200e.py',
-            'from': dict(row='LARS', rescale=dict(anchor='SGD')),
+            'from': dict(row='LARS', rescale_to='SGD'),
         },
         {
             'name': 'early',

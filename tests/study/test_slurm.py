@@ -12,9 +12,9 @@ from study.small_studies import LARS, SGD, prepared
 import mmairl
 from mmairl.study.runs import lay_out
 from mmairl.study.slurm import queued_runs, submit
-from mmairl.study.study import Rescale, Row, Source
+from mmairl.study.study import Row, Source
 
-RESCALED = Row('rescaled', LARS.config, source=Source(row='LARS', rescale=Rescale(constant=0.1)))
+RESCALED = Row('rescaled', LARS.config, source=Source(row='LARS', rescale_by=0.1))
 SBATCH = '#!/bin/bash\necho "$@" >>"$CALLS"\nwc -l <"$CALLS"\n'
 SQUEUE = '#!/bin/bash\n[[ -z $STATE ]] || printf "1 0 $STATE\\n1 1 $STATE\\n2 0 $STATE\\n"\n'
 

@@ -8,12 +8,13 @@ from mmengine.config import Config
 from msgspec.structs import replace
 from study.small_studies import LARS, SGD, prepared
 
-from mmairl.study import trials
+from mmairl.study import tune as trials
 from mmairl.study.runs import lay_out, plan_runs
-from mmairl.study.tune import FIRST_SEED, Range, Tune, best_trial, trial_counts, trial_options
+from mmairl.study.study import Tune
+from mmairl.study.tune import FIRST_SEED, best_trial, trial_counts, trial_options
 
 RATE = 'optim_wrapper.optimizer.lr'
-TUNE = Tune(budget=3, keys={RATE: Range(times=('1/8', 8))}, searches=2)
+TUNE = Tune(budget=3, keys={RATE: 8}, searches=2)
 
 
 @pytest.fixture
@@ -45,23 +46,20 @@ def test_all_rows_follow_the_same_points():
 
 
 def test_momentum_is_scaled_by_its_complement():
-    values = Range(times=('1/4', 4), complement=True)
-    assert values.at(0.5, 0.996) == pytest.approx(0.996)
-    assert values.at(1, 0.99) == pytest.approx(0.96)
+    tune = Tune(budget=3, keys={RATE: 8}, momenta={'momentum': 4})
+    cfg = Config(dict(optim_wrapper=dict(optimizer=dict(lr=0.1)), momentum=0.99))
+    values = [trial['momentum'] for trial in trial_options(tune, cfg, 0, 9)[1:]]
+    assert all(0.96 <= value <= 0.9975 for value in values) and max(values) - min(values) > 0.02
 
 
-def test_factors_of_text_are_an_error():
-    cfg = Config(dict(optim_wrapper=dict(optimizer=dict(lr='auto'))))
-    with raises_code('range-does-not-fit'):
-        trial_options(TUNE, cfg, 0, 3)
-
-
-def test_best_trial_has_the_best_score():
-    assert best_trial({0: 1.0, 1: 3.0, 2: 3.0}) == 1
-    assert best_trial({0: None, 1: -5.0}) == 1
-    assert best_trial({0: 1.0, 1: 3.0}, higher_is_better=False) == 0
+def test_best_trial_has_the_best_score(study):
+    first, second, third = runs = lay_out(trials.trial_study(study, 0))[:3]
+    finish(second, 30.0)
+    assert best_trial(runs, 'knn') is second
+    finish(third, 30.0)
+    assert best_trial(runs, 'knn') is second
     with raises_code('no-finished-trial'):
-        best_trial({0: None})
+        best_trial([first], 'knn')
 
 
 def test_trials_never_see_test_images(study):

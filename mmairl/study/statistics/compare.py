@@ -4,10 +4,9 @@ A row of a study is one configuration, usually trained with several seeds. Its b
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,13 @@ import numpy as np
 from mmairl.study.statistics.contrasts import (
     COLLAPSED,
     LEVEL,
-    NOT_MEASURED,
-    ONE_SEED,
     Effect,
     Scores,
     contrast,
     decide,
     with_error,
 )
-from mmairl.study.statistics.designs import Design, Term, title
+from mmairl.study.statistics.designs import Design, title
 
 # A record is the content of study.json, or of one of its rows or runs.
 Record = Mapping[str, Any]
@@ -36,27 +33,22 @@ def scores_by_row(study: Record, key: str) -> dict[str, dict[int, float]]:
         study: The record of a study.
         key: The key of the score.
     """
-    table = {}
+    table: dict[str, dict[int, float]] = {}
     for row in study['rows']:
-        scores = {run['seed']: run.get('scores', {}).get(key) for run in _finished(row)}
-        table[row['name']] = {
-            seed: score
-            for seed, score in scores.items()
-            if score is not None and math.isfinite(score)
-        }
+        found = table[row['name']] = {}
+        for run in row['runs']:
+            score = run.get('scores', {}).get(key)
+            if run['state'] == 'done' and score is not None and math.isfinite(score):
+                found[run['seed']] = score
     return table
 
 
 def collapsed_seeds(study: Record) -> dict[str, set[int]]:
     """Return the seeds of the collapsed runs of each row. A collapsed run has constant or nearly constant features."""
-    collapsed = {}
-    for row in study['rows']:
-        collapsed[row['name']] = {run['seed'] for run in _finished(row) if run.get('collapsed')}
-    return collapsed
-
-
-def _finished(row: Record) -> list[Record]:
-    return [run for run in row['runs'] if run['state'] == 'done']
+    return {
+        row['name']: {run['seed'] for run in row['runs'] if run.get('collapsed')}
+        for row in study['rows']
+    }
 
 
 def are_paired(study: Record, rows: Sequence[str], key: str) -> bool:
@@ -75,9 +67,9 @@ def are_paired(study: Record, rows: Sequence[str], key: str) -> bool:
     for row in study['rows']:
         starts[row['name']] = {run['seed']: run.get('start') for run in row['runs']}
     first, *others = rows
-    pairs = product(others, shared)
     return len(shared) > 1 and all(
-        same_start(starts[first][seed], starts[other][seed]) for other, seed in pairs
+        same_start(starts[first][seed], starts[other][seed])
+        for other, seed in product(others, shared)
     )
 
 
@@ -91,14 +83,6 @@ def same_start(one: Record | None, other: Record | None) -> bool:
     return one['weights'] == other['weights'] or one['shapes'] != other['shapes']
 
 
-def difference(study: Record, key: str, name: str, base: str, level: float = LEVEL) -> Effect:
-    """Return the difference between two rows, without a decision."""
-    scores, collapsed = scores_by_row(study, key), collapsed_seeds(study)
-    paired = are_paired(study, [name, base], key)
-    weights = {name: 1.0, base: -1.0}
-    return contrast(weights, scores, paired, collapsed, level, name=name, base=base)
-
-
 def row_effects(
     study: Record, key: str, margin: float | None, level: float = LEVEL
 ) -> list[Effect]:
@@ -110,9 +94,14 @@ def row_effects(
         margin: Smaller differences are equivalent.
         level: The error rate of the family. Each interval covers 1 - level.
     """
-    names = {row['name'] for row in study['rows']}
-    pairs = [(row['name'], row['on']) for row in study['rows'] if row.get('on') in names]
-    effects = [difference(study, key, name, base, level) for name, base in pairs]
+    scores, collapsed = scores_by_row(study, key), collapsed_seeds(study)
+    effects = []
+    for row in study['rows']:
+        name, base = row['name'], row['on']
+        if base:
+            weights, paired = {name: 1.0, base: -1.0}, are_paired(study, [name, base], key)
+            effect = contrast(weights, scores, paired, collapsed, level)
+            effects.append(replace(effect, name=name, base=base))
     return decide(effects, margin, level)
 
 
@@ -134,51 +123,45 @@ def factor_effects(
     """
     design = Design(study['design']['factors'], study['design']['rows'])
     scores = scores_by_row(study, key)
-    fallen = sum(len(seeds) for row, seeds in collapsed_seeds(study).items() if row in design.rows)
+    seeds = sorted(set.intersection(*(set(scores[row]) for row in design.rows)))
+    balanced = {row: {seed: scores[row][seed] for seed in seeds} for row in design.rows}
     paired = are_paired(study, list(design.rows), key)
+    missing = [row for row in design.rows if not scores[row]]
+    collapsed = sum(map(len, collapsed_seeds(study).values()))
     families = []
     for terms in (design.main, design.interactions):
-        effects = _estimates(design, terms, scores, paired, level)
-        if fallen:
-            reason = dict(collapsed=(fallen, 0), verdict=COLLAPSED)
-            effects = (Effect(name=title(term), **reason) for term in terms)
+        effects = []
+        for term in terms:
+            weights = {row: 2 * sign / len(balanced) for row, sign in design.signs(term).items()}
+            effect = contrast(weights, balanced, paired=True)
+            if len(seeds) > 1:
+                error, freedom = pooled_error(balanced, paired)
+                effect = replace(effect, freedom=freedom, paired=paired, verdict='')
+                effect = with_error(effect, error, level)
+            if missing:
+                effect = Effect(verdict=f'not estimable without {", ".join(missing)}')
+            if collapsed:
+                effect = Effect(collapsed=(collapsed, 0), verdict=COLLAPSED)
+            effects.append(replace(effect, name=title(term)))
         families.append(decide(effects, margin, level))
     return tuple(families)
 
 
-def _estimates(
-    design: Design, terms: Sequence[Term], scores: Scores, paired: bool, level: float
-) -> Iterator[Effect]:
-    """Yield effects with their errors.
+def pooled_error(scores: Scores, paired: bool) -> tuple[float, float]:
+    """Return the standard error of each effect of a design, and its degrees of freedom.
 
     Each row has its own variance. It comes from the residuals of its runs: their scores minus the mean of the row and, if
     rows are paired, minus the effect of the seed. The degrees of freedom are Satterthwaite's, but at most
     (n - 1) log2(R) / 2 for R rows of n runs. Without this limit, tests find false effects too often if the rows have very
     different variances.
     """
-    seeds = sorted(set.intersection(*(set(scores[row]) for row in design.rows)))
-    missing = [row for row in design.rows if not scores[row]]
-    reason = f'not estimable without {", ".join(missing)}' if missing else NOT_MEASURED
-    if not seeds:
-        yield from (Effect(name=title(term), verdict=reason) for term in terms)
-        return
-    table = np.array([[scores[row][seed] for seed in seeds] for row in design.rows])
+    table = np.array([list(by_seed.values()) for by_seed in scores.values()])
     rows, runs = table.shape
     residual = table - table.mean(1, keepdims=True)
     if paired:
         residual -= residual.mean(0)
     freedom = (runs - 1) * ((rows - 1) / rows if paired else 1)
-    with np.errstate(invalid='ignore'):
-        parts = (residual**2).sum(1) / freedom * 4 / (rows**2 * runs)
-    for term in terms:
-        signs = np.array(list(design.signs(term).values()))
-        by_seed = tuple((2 / rows * signs @ table).tolist())
-        effect = Effect(name=title(term), estimate=mean(by_seed), by_seed=by_seed, paired=paired)
-        if runs == 1:
-            yield replace(effect, verdict=ONE_SEED)
-            continue
-        square = parts.sum()
-        satterthwaite = square**2 / (parts**2 / freedom).sum() if square else 0.0
-        limit = (runs - 1) * math.log2(rows) / 2
-        effect = replace(effect, freedom=float(min(limit, satterthwaite)))
-        yield with_error(effect, math.sqrt(square), level)
+    parts = (residual**2).sum(1) / freedom * 4 / (rows**2 * runs)
+    square = parts.sum()
+    satterthwaite = square**2 / (parts**2 / freedom).sum() if square else 0.0
+    return math.sqrt(square), float(min((runs - 1) * math.log2(rows) / 2, satterthwaite))

@@ -14,9 +14,7 @@ exclude it. If a run collapsed, the means are not tested. Instead, Fisher's exac
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import fmean, variance
-from typing import Any
 
 # scipy imports `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
 import scipy
@@ -108,7 +106,6 @@ def contrast(
     paired: bool,
     collapsed: Mapping[str, Collection[int]] | None = None,
     level: float = LEVEL,
-    **labels: str,
 ) -> Effect:
     """Return a weighted sum of row means with its error and interval, without a decision (see `decide`).
 
@@ -116,9 +113,8 @@ def contrast(
         weights: The weight of each row. The difference between two rows has the weights 1 and -1.
         scores: The score of each finished run, by row and seed.
         paired: Whether the rows are paired by seed.
-        collapsed: The seeds of the collapsed runs, by row.
+        collapsed: The seeds of the collapsed runs, by row. Only a difference between two rows can have any.
         level: The interval covers 1 - level.
-        labels: `name` and `base` of the effect.
 
     Example:
         >>> rows = {'a': {0: 72.1, 1: 72.5, 2: 71.9}, 'b': {0: 70.0, 1: 70.6, 2: 70.1}}
@@ -126,17 +122,23 @@ def contrast(
         >>> round(effect.estimate, 2), round(effect.p_differs(), 4)
         (1.93, 0.0021)
     """
-    effect = Effect(paired=paired, **labels, **_compare_collapses(weights, scores, collapsed or {}))
-    if effect.collapse_p is not None:
-        return replace(effect, verdict=COLLAPSED)
+    table = []
+    for row in weights:
+        runs = set(scores.get(row, ()))
+        fallen = len(runs & set((collapsed or {}).get(row, ())))
+        table.append((fallen, len(runs) - fallen))
+    counts = tuple(fallen for fallen, _ in table)
+    if any(counts):
+        p = float(scipy.stats.fisher_exact(table).pvalue)
+        return Effect(paired=paired, collapsed=counts, collapse_p=p, verdict=COLLAPSED)
     samples = _weighted_samples(weights, scores, paired)
     count = min(map(len, samples))
     if not count:
-        return replace(effect, verdict=NOT_MEASURED)
+        return Effect(paired=paired, verdict=NOT_MEASURED)
     first, *others = samples
     shift = sum(map(fmean, others))
-    effect = replace(
-        effect,
+    effect = Effect(
+        paired=paired,
         estimate=fmean(first) + shift,
         by_seed=tuple(value + shift for value in first),
         freedom=count - 1.0,
@@ -164,28 +166,6 @@ def _weighted_samples(
         return [[w * score for score in scores.get(row, {}).values()] for row, w in weights.items()]
     seeds = set.intersection(*(set(scores.get(row, ())) for row in weights))
     return [[sum(w * scores[row][seed] for row, w in weights.items()) for seed in sorted(seeds)]]
-
-
-def _compare_collapses(
-    weights: Iterable[str], scores: Scores, collapsed: Mapping[str, Collection[int]]
-) -> dict[str, Any]:
-    """Return how many runs collapsed in the first row and in all other rows, with the p-value of Fisher's exact test."""
-    counts = []
-    for row in weights:
-        runs = set(scores.get(row, ()))
-        counts.append((len(runs & set(collapsed.get(row, ()))), len(runs)))
-    first, *others = counts
-    rest = [sum(numbers) for numbers in zip(*others)] or [0, 0]
-    if not first[0] + rest[0]:
-        return {}
-    return dict(collapsed=(first[0], rest[0]), collapse_p=fisher(*first, *rest))
-
-
-@cache
-def fisher(some: int, runs: int, others: int, other_runs: int) -> float:
-    """Return the p-value of Fisher's exact test that compares `some` of `runs` with `others` of `other_runs`."""
-    table = [[some, runs - some], [others, other_runs - others]]
-    return float(scipy.stats.fisher_exact(table).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

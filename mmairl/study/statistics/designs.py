@@ -8,8 +8,11 @@ basic factors. It is at its second level in the rows in which an odd number of t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations, product
 from math import prod
+
+from mmairl.errors import UserError
 
 # An effect is named by its factors: one factor for a main effect, two factors for an interaction.
 Term = tuple[str, ...]
@@ -95,20 +98,24 @@ GENERATORS = {
 }
 
 
-def fraction_rows(factors: int, halvings: int) -> list[tuple[int, ...]]:
-    """Return the levels of each row of a fraction of a full factorial design, the fraction with the highest resolution.
-
-    Args:
-        factors: Number of factors.
-        halvings: The fraction has 1 / 2^halvings of all combinations.
+def fraction_rows(factors: int, fraction: Fraction) -> list[tuple[int, ...]]:
+    """Return the levels of each row of a full factorial design, or of its fraction with the highest resolution.
 
     Raises:
-        KeyError: If GENERATORS lacks the fraction.
+        UserError: If GENERATORS lacks the fraction.
     """
+    halvings = fraction.denominator.bit_length() - 1
     basic = factors - halvings
+    if halvings and (basic, halvings) not in GENERATORS:
+        raise UserError(
+            f'cross.fraction: {fraction} is not possible with {factors} factors; use a larger fraction',
+            code='wrong-fraction',
+        )
     rows = []
     for levels in product((0, 1), repeat=basic):
         named = dict(zip('abcde', levels))
-        further = [sum(named[name] for name in names) % 2 for names in GENERATORS[basic, halvings]]
+        further = [
+            sum(map(named.get, names)) % 2 for names in GENERATORS.get((basic, halvings), ())
+        ]
         rows.append((*levels, *further))
     return rows

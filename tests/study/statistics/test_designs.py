@@ -1,5 +1,6 @@
 """Fractions of factorial designs, and the effects that they can separate."""
 
+from fractions import Fraction
 from itertools import combinations
 
 import pytest
@@ -8,7 +9,7 @@ from mmairl.study.statistics.designs import Design, fraction_rows
 
 
 def design(factors, halvings):
-    rows = fraction_rows(factors, halvings)
+    rows = fraction_rows(factors, Fraction(1, 2**halvings))
     return Design('abcdefg'[:factors], {str(levels): levels for levels in rows})
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_error_rates_stay_at_or_below_the_nominal_level():
             shifted = table + 1.0 * np.arange(4)[:, None]  # Each row is exactly the margin better
             edges.append(chain(shifted, paired))
         rates['equivalence', seeds, paired] = rate(edges, {EQUIVALENT})
-        for levels in (list(product((0, 1), repeat=2)), fraction_rows(4, 1)):
+        for levels in (list(product((0, 1), repeat=2)), fraction_rows(4, Fraction(1, 2))):
             spreads = np.geomspace(0.5, 4, len(levels))
             found = []
             for table in tables(spreads, seeds, paired, DRAWS // 2):
