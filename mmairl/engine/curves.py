@@ -12,6 +12,8 @@ from mmairl.io import read_json
 Curve = tuple[list[int], list[float]]
 # The runner writes the config of each start to this file in the folder of its log.
 CONFIG = 'config.json'
+# mmengine's visualizer writes the scalars of each start to this file.
+SCALARS = 'vis_data/scalars.json'
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
@@ -28,10 +30,10 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
 
 def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
     """Yield the scalars that each start of the run logged, by name and step."""
-    files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
+    files = sorted(Path(work_dir).glob(f'*/{SCALARS}'))
     if not files:
         raise UserError(
-            f'{work_dir}: no */vis_data/scalars.json; give the work dir of a training run',
+            f'{work_dir}: no */{SCALARS}; give the work dir of a training run',
             code='no-curves',
         )
     for file in files:

@@ -19,7 +19,7 @@ from mmairl.checkpoints.normrescale import NormRescaled
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone
 from mmairl.config import home, load_config, walk
-from mmairl.engine.curves import read_scalars
+from mmairl.engine.curves import SCALARS, read_scalars
 from mmairl.errors import UserError
 from mmairl.io import read_json
 from mmairl.signals import start, stop
@@ -98,6 +98,9 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
 
 
 def last_scores(folder: Path) -> dict[str, float]:
+    """Return the last value of each scalar that a task logged, or {} if the task has not started."""
+    if not any(folder.glob(f'*/{SCALARS}')):
+        return {}
     return {name: values[-1] for name, (_, values) in read_scalars(folder).items()}
 
 
