@@ -9,9 +9,9 @@ demo: core
 test: full lint
 	$(PYTEST) --timeout 600
 
-# Also run the slow tests. Tests that need a browser fail if it is missing.
+# Also run the slow tests. Tests that need Slurm or a browser fail if it is missing.
 test-all: full lint
-	MMAIRL_REQUIRED=browser $(PYTEST) -m 'slow or not slow' --timeout 1800
+	MMAIRL_REQUIRED="Slurm browser" $(PYTEST) -m 'slow or not slow' --timeout 1800
 
 lint: full
 	.venv/bin/ruff check .
