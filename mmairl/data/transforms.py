@@ -89,11 +89,18 @@ def to_device_of(values: Tensor, images: Tensor) -> Tensor:
     return values.to(images.device, non_blocking=True)
 
 
-def require_rgb(images: Tensor, transform: str) -> None:
+def to_gray(images: Tensor) -> Tensor:
+    """Convert RGB images to gray. All three channels become the luminance."""
+    require_rgb(images)
+    return F.rgb_to_grayscale(images, 3)
+
+
+def require_rgb(images: Tensor) -> None:
     if images.shape[-3] != 3:
         raise UserError(
-            f'{transform}: requires RGB images, but the images have {images.shape[-3]} channels; '
-            'remove it from the views, or set its saturation and hue to 0',
+            'RandomGrayscale, and saturation and hue of ColorJitter: require RGB images, but the '
+            f'images have {images.shape[-3]} channels; remove RandomGrayscale from the views, and '
+            'set saturation and hue to 0',
             code='views-channels',
         )
 
@@ -167,14 +174,13 @@ class RandomResizedCrop(Augmentation):
         return F.resized_crop(image, *box, [self.size, self.size], antialias=True)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        count, channels, height, width = images.shape
-        top, left, h, w = (
-            to_device_of(value.to(images.dtype), images)[:, None, None] for value in params.values()
-        )
-        rows = filter_weights(top, h, height, self.size)
-        columns = filter_weights(left, w, width, self.size)
-        narrow = torch.bmm(images.reshape(count, channels * height, width), columns.transpose(1, 2))
-        return torch.matmul(rows[:, None], narrow.view(count, channels, height, self.size))
+        box = [to_device_of(value.to(images.dtype), images) for value in params.values()]
+        top, left, h, w = (value[:, None, None] for value in box)
+        rows = filter_weights(top, h, images.shape[2], self.size)
+        columns = filter_weights(left, w, images.shape[3], self.size)
+        # One large product is faster than a product for each channel.
+        narrow = torch.bmm(images.flatten(1, 2), columns.mT).unflatten(1, images.shape[1:3])
+        return rows[:, None] @ narrow
 
 
 def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
@@ -206,11 +212,10 @@ class RandomFlip(Augmentation):
     def __init__(self, p: float = 0.5) -> None:
         super().__init__(p)
 
-    def single(self, image: Tensor, params: Params) -> Tensor:
-        return image.flip(-1)
-
     def apply(self, images: Tensor, params: Params) -> Tensor:
         return images.flip(-1)
+
+    single = apply
 
 
 @TRANSFORMS.register_module()
@@ -227,15 +232,11 @@ class RandomTurn(Augmentation):
         return dict(turn=torch.randint(8, (count,)))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        return torch.stack(
-            [turned(image, turn) for image, turn in zip(images, params['turn'].tolist())]
-        )
-
-
-def turned(image: Tensor, turn: int) -> Tensor:
-    """Mirror the image if `turn` > 3, then rotate it by `turn` % 4 quarter turns."""
-    mirrored = image.flip(-1) if turn > 3 else image
-    return torch.rot90(mirrored, turn % 4, (-2, -1))
+        turned = []
+        for image, turn in zip(images, params['turn'].tolist()):
+            mirrored = image.flip(-1) if turn > 3 else image
+            turned.append(mirrored.rot90(turn % 4, (-2, -1)))
+        return torch.stack(turned)
 
 
 @TRANSFORMS.register_module()
@@ -260,8 +261,7 @@ class CenterCrop(v2.CenterCrop):
     batch = v2.CenterCrop.__call__
 
 
-LUMA = (0.2989, 0.587, 0.114)
-LUMA_ROW = np.array([LUMA], np.float32)
+LUMA_ROW = np.array([[0.2989, 0.587, 0.114]], np.float32)
 TINY = 1e-12  # smallest divisor in shift_hue, because the chroma of a gray pixel is 0
 
 
@@ -316,18 +316,19 @@ class ColorJitter(Augmentation):
             for number, rows in enumerate(rows_of_changes):
                 if self.strengths[number]:
                     amount = amounts[rows, number].view(-1, 1, 1, 1)
-                    result = self.changed(changed[rows], number, amount)
+                    result = change_batch(changed[rows], number, amount)
                     changed.index_copy_(0, rows, result.clamp_(0, 1))
         return changed
 
-    def changed(self, images: Tensor, number: int, amount: Tensor) -> Tensor:
-        """Change brightness (0), contrast (1), saturation (2) or hue (3) of a batch."""
-        if number == 0:
-            return images * amount
-        if number == 3:
-            return shift_hue(images, amount)
-        gray = to_gray(images) if number == 2 or images.shape[1] == 3 else images
-        return torch.lerp(gray if number == 2 else gray.mean((2, 3), keepdim=True), images, amount)
+
+def change_batch(images: Tensor, number: int, amount: Tensor) -> Tensor:
+    """Change brightness (0), contrast (1), saturation (2) or hue (3) of a float BCHW batch."""
+    if number == 0:
+        return images * amount
+    if number == 3:
+        return shift_hue(images, amount)
+    gray = to_gray(images) if number == 2 or images.shape[1] == 3 else images
+    return torch.lerp(gray if number == 2 else gray.mean((2, 3), keepdim=True), images, amount)
 
 
 def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
@@ -337,7 +338,7 @@ def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     channel is V - C clip(min(k, 4 - k), 0, 1), where k = (h + n) mod 6 and n is 5, 3 and 1 for red,
     green and blue.
     """
-    require_rgb(images, 'ColorJitter')
+    require_rgb(images)
     value, largest = images.max(dim=1, keepdim=True)
     chroma = value - images.amin(dim=1, keepdim=True)
     # The channels are green, blue, red and green again. The differences of neighbors yield the hue
@@ -379,19 +380,10 @@ class RandomGrayscale(Augmentation):
         p: Probability of the change.
     """
 
-    def single(self, image: Tensor, params: Params) -> Tensor:
-        return F.rgb_to_grayscale(image, 3)
-
     def apply(self, images: Tensor, params: Params) -> Tensor:
         return to_gray(images)
 
-
-def to_gray(images: Tensor) -> Tensor:
-    """Convert float RGB images to gray. All three channels become the luminance."""
-    require_rgb(images, 'RandomGrayscale or saturation of ColorJitter')
-    red, green, blue = images.split(1, dim=1)
-    gray = (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
-    return gray.expand(-1, 3, -1, -1)
+    single = apply
 
 
 @TRANSFORMS.register_module()
@@ -415,7 +407,7 @@ class Solarize(Augmentation):
     def apply(self, images: Tensor, params: Params) -> Tensor:
         # In 8-bit images, earlier transforms have rounded the values, so a value that was at most
         # 0.5 below the threshold is inverted. Here, values are not rounded.
-        return torch.where(images >= (self.threshold - 0.5) / 255, 1 - images, images)
+        return F.solarize(images, (self.threshold - 0.5) / 255)
 
 
 # A Gaussian kernel is cut off at this many standard deviations. The rest does not change any byte.
@@ -424,7 +416,7 @@ MAX_SIGMAS = 5.5
 
 @TRANSFORMS.register_module()
 class GaussianBlur(Augmentation):
-    """Blur an image with a Gaussian kernel of random standard deviation.
+    """Blur an image with a Gaussian kernel of random standard deviation, and reflect its edges.
 
     The kernel is about a tenth as long as the shorter side of the image: 23 pixels for 224.
 
@@ -445,32 +437,22 @@ class GaussianBlur(Augmentation):
         reach = min(reach_of(image), max(1, int(MAX_SIGMAS * sigma)))
         kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
         kernel = (kernel / kernel.sum()).astype(np.float32)
-        edge = cv2.BORDER_REFLECT_101
-        return planes(
-            cv2.sepFilter2D(interleaved(image), cv2.CV_32F, kernel, kernel, borderType=edge)
-        )
+        pixels = interleaved(image)
+        # OpenCV's default border is a reflection.
+        return planes(cv2.sepFilter2D(pixels, cv2.CV_32F, kernel, kernel))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        return blur(images, to_device_of(params['sigma'].to(images.dtype), images))
+        """Blur by two depthwise convolutions: each channel of each image has its own kernel."""
+        sigma = to_device_of(params['sigma'].to(images.dtype), images)[:, None]
+        reach = reach_of(images)
+        offset = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
+        kernels = (-0.5 * (offset / sigma) ** 2).softmax(1).repeat_interleave(images.shape[1], 0)
+        blurred = pad(images, [reach] * 4, mode='reflect').flatten(0, 1)[None]
+        for shape in [(1, len(offset)), (len(offset), 1)]:
+            blurred = conv2d(blurred, kernels.view(-1, 1, *shape), groups=len(kernels))
+        return blurred.view(images.shape)
 
 
 def reach_of(images: Tensor) -> int:
     """Return how many pixels the blur kernel extends to each side."""
     return min(images.shape[-2:]) // 20
-
-
-def blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Blur each image of a batch with its own sigma. The edges of the images are reflected.
-
-    The two convolutions (along rows and columns) are depthwise: each channel of each image is a
-    group with its own kernel.
-    """
-    count, channels, height, width = images.shape
-    reach = reach_of(images)
-    offset = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
-    kernels = (-0.5 * (offset / sigma[:, None]) ** 2).softmax(1).repeat_interleave(channels, 0)
-    padded = pad(images, [reach] * 4, mode='reflect')
-    padded = padded.view(1, count * channels, height + 2 * reach, width + 2 * reach)
-    for shape in [(1, 2 * reach + 1), (2 * reach + 1, 1)]:
-        padded = conv2d(padded, kernels.view(-1, 1, *shape), groups=count * channels)
-    return padded.view(images.shape)
