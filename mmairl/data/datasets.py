@@ -24,7 +24,7 @@ from mmairl.data.decode import (
     to_unit,
 )
 from mmairl.data.reading import read_file
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS, TRANSFORMS
 
 # The views of an image: one list of transforms for each view.
@@ -32,11 +32,8 @@ Views = Sequence[Sequence[dict]]
 Pipeline = list[Callable[[Tensor], Tensor]]
 # The images of a data set: their paths relative to the root, their labels, and the class names.
 Listing = tuple[list[str], list, list[str]]
-# The bit depth of a data set is that of its first readable image. At most this many are tried.
-DEPTH_TRIES = 20
 THREADS = 16  # network disks are slow, so this many folders or files are examined in parallel
 SAMPLE = 256  # a fingerprint covers the contents of this many images
-DEPTH_NAMES = {torch.uint8: '8 bits', torch.uint16: '16 bits', torch.float32: 'floats'}
 
 
 def build_views(views: Views | None) -> list[Pipeline]:
@@ -47,12 +44,14 @@ def build_views(views: Views | None) -> list[Pipeline]:
     """
     # OpenCV's thread pool does not work in a forked data worker, and workers run in parallel.
     cv2.setNumThreads(0)
-    return [[build_step(step) for step in steps] for steps in views or [[]]]
-
-
-def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    is_config = isinstance(step, dict)
-    return TRANSFORMS.build(step if is_config else dict(type='ForeignTransform', transform=step))
+    pipelines = []
+    for steps in views or [[]]:
+        configs = [
+            step if isinstance(step, dict) else dict(type='ForeignTransform', transform=step)
+            for step in steps
+        ]
+        pipelines.append(list(map(TRANSFORMS.build, configs)))
+    return pipelines
 
 
 class ViewDataset(Dataset):
@@ -78,7 +77,6 @@ class ViewDataset(Dataset):
     channels = 3
     as_stored = False
     depth: torch.dtype | None = None
-    value_range = (0.0, 1.0)
     readers = READERS
 
     def __init__(
@@ -125,32 +123,17 @@ class ViewDataset(Dataset):
         return self.checked_format(image, index) if self.as_stored else image
 
     def checked_format(self, image: Tensor, index: int) -> Tensor:
-        """Return the image. Raise if it differs from the data set in its channels or bit depth."""
-        depth = self.depth or image.dtype
-        if (len(image), image.dtype) != (self.channels, depth):
+        """Return the image. Raise if it differs from earlier images in its channels or depth."""
+        self.depth = self.depth or image.dtype
+        if (len(image), image.dtype) != (self.channels, self.depth):
             raise UserError(
-                f'{self.name(index)}: the image has {len(image)} channels of '
-                f'{DEPTH_NAMES[image.dtype]}, but the data set has channels={self.channels} of '
-                f'{DEPTH_NAMES[depth]}; set channels to the number that all images have, convert '
-                'this image, or remove it (in a .npy file, the channels must be the last '
-                'dimension)',
+                f'{self.name(index)}: the image has {len(image)} channels of {image.dtype}, but the '
+                f'data set has channels={self.channels} of {self.depth}; set channels to the number '
+                'that all images have, convert this image, or remove it (in a .npy file, the '
+                'channels must be the last dimension)',
                 code='mixed-images',
             )
         return image
-
-    def take_depth(self) -> None:
-        """Set the bit depth and value range to those of the first readable image.
-
-        Do nothing if images are converted to 8-bit RGB.
-        """
-        if not self.as_stored:
-            return
-        for index in range(min(len(self), DEPTH_TRIES)):
-            with suppress(UnreadableImage):
-                image = self.raw(index)
-                self.depth = image.dtype
-                self.value_range = tuple(value.item() for value in to_unit(image).aminmax())
-                return
 
     def name(self, index: int) -> str:
         """Return the name by which messages refer to the image."""
@@ -237,7 +220,6 @@ class FileDataset(ViewDataset):
         # because reading an object changes its reference count.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
-        self.take_depth()
 
     def path(self, index: int) -> Path:
         return self.root / self.member(index)
@@ -343,11 +325,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
     """
 
     def refuse(error: OSError) -> None:
-        raise UserError(
-            f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its '
-            f'permissions, or move it out of {root}',
-            code='unlisted-folder',
-        ) from error
+        raise error
 
     def files_below(folder: str) -> list[str]:
         found = []
@@ -362,5 +340,6 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
                 break
         return found
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    fault, remedy = f'{root}: a folder cannot be listed', 'fix its permissions, or move it away'
+    with explained(fault, remedy, code='unlisted-folder'), ThreadPoolExecutor(THREADS) as pool:
         return files_below('')

@@ -68,7 +68,6 @@ class HubImages(ViewDataset):
             self.classes = getattr(table.features[label], 'names', list(map(str, numbers)))
         undecoded = datasets.Image(decode=False)
         self.table = table.select_columns([image]).cast_column(image, undecoded)
-        self.take_depth()
 
     def name(self, index: int) -> str:
         return f'{self.path}/{index:09}'

@@ -1,7 +1,8 @@
 """Preprocessing of batches on the device, and the one preprocessing of images in evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from mmairl.data.datasets import Pipeline, ViewDataset, Views, build_views, innermost_dataset
-from mmairl.data.decode import to_unit
+from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 
@@ -38,12 +39,12 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
         >>> view_of(preprocessing_of(cfg))[0]
         {'type': 'Resize', 'size': 73}
     """
-    model = cfg.get('model') or {}
-    device = model.get('data_preprocessor') or {}
-    training = _innermost((cfg.get('train_dataloader') or {}).get('dataset') or {})
-    own = dict(cfg.get('preprocessing') or {})
-    size = own.get('size') or _crop_size(training.get('views')) or _crop_size(device.get('views'))
-    size = size or SIZE
+    device = cfg.get('model', {}).get('data_preprocessor') or {}
+    training = cfg.get('train_dataloader', {}).get('dataset', {})
+    while 'dataset' in training:
+        training = training['dataset']
+    own = dict(cfg.get('preprocessing', {}))
+    size = own.get('size') or _crop_size(training) or _crop_size(device) or SIZE
     # The preprocessors of mmpretrain and mmengine normalize values from 0 to 255.
     scale = 1 if str(device.get('type', 'ViewPreprocessor')).endswith('ViewPreprocessor') else 255
     normal = {key: [value / scale for value in device.get(key, ())] for key in ('mean', 'std')}
@@ -63,15 +64,9 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return derived | own
 
 
-def _innermost(dataset: Mapping) -> Mapping:
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
-    return dataset
-
-
-def _crop_size(views: Views | None) -> int | None:
-    """Return the size of the crop in the first view, or None if it has no crop."""
-    for step in views[0] if isinstance(views, list | tuple) and views else ():
+def _crop_size(images: Mapping[str, Any]) -> int | None:
+    """Return the size of the crop in the first of `views`, or None if it has no crop."""
+    for step in (images.get('views') or [[]])[0]:
         if isinstance(step, Mapping) and 'Crop' in str(step.get('type')):
             size = step.get('size')
             return size if isinstance(size, int) else size[0]
@@ -167,50 +162,48 @@ class ViewPreprocessor(BaseDataPreprocessor):
             data = dict(data, data_samples=samples)
         data = self.cast_data(data)
         inputs = data['inputs']
+        is_single = self.single_view or isinstance(inputs, Tensor)
         # Autocast and TF32 would make the augmentation less precise.
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
-            if isinstance(inputs, Tensor):
-                return dict(data, inputs=self.normalize(to_unit(inputs)))
-            images = [to_unit(batch) for batch in inputs]
+            images = list(map(to_unit, [inputs] if isinstance(inputs, Tensor) else inputs))
             if training and self.views:
                 images = self.augment(images)
-            images = [self.normalize(batch) for batch in images]
-        if self.single_view and len(images) > 1:
+            images = [normalize(batch, self.mean, self.std) for batch in images]
+        images = [batch.contiguous(memory_format=self.layout) for batch in images]
+        if is_single and len(images) > 1:
             raise UserError(
                 f'data_preprocessor.single_view: requires a single view, but there are '
                 f'{len(images)} views; set one view, or single_view=False',
                 code='several-views',
             )
-        return dict(data, inputs=images[0] if self.single_view else images)
+        return dict(data, inputs=images[0] if is_single else images)
 
     def augment(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Apply `views` to a batch. Return one augmented batch for each view."""
-        if len(images) not in (1, len(self.views)):
+        if len(images) == 1:
+            images = [*images] * len(self.views)
+        if len(images) != len(self.views):
             raise UserError(
                 f'data_preprocessor.views: lists {len(self.views)} views, but the data set has '
                 f'{len(images)} views; set the same number, or views=None in the data set',
                 code='views-differ',
             )
-        starts = images if len(images) == len(self.views) else [images[0]] * len(self.views)
         batches = []
-        for view, pipeline in zip(starts, self.views):
+        for view, pipeline in zip(images, self.views):
             for transform in pipeline:
                 view = transform.batch(view)
             batches.append(view)
         return batches
-
-    def normalize(self, images: Tensor) -> Tensor:
-        return normalize(images, self.mean, self.std).contiguous(memory_format=self.layout)
 
 
 def normalize(
     images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
 ) -> Tensor:
     """Scale integers to [0, 1], subtract the mean, and divide by the standard deviation."""
-    mean_c11, std_c11 = (
+    mean, std = (
         torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std)
     )
-    return (to_unit(images) - mean_c11) / std_c11
+    return (to_unit(images) - mean) / std
 
 
 @contextmanager
@@ -249,26 +242,28 @@ def require_channels(
             '--statistics measures them), or change channels of the data set',
             code='statistics-channels',
         )
-    expected = channels_of(backbone) if backbone is not None else None
+    expected = channels_of(backbone)
     if expected not in (None, channels):
         raise UserError(
             f'the images have {channels} channels, but the first convolution takes {expected}; set '
             f'model.backbone.in_channels={channels}, or channels={expected} of the data set',
             code='backbone-channels',
         )
-    low, high = images.value_range
-    for step in (step for view in views for step in view):
-        if getattr(step, 'clips', False) and step.p and (low < 0 or high > 1):
+    clipping = [step for step in chain.from_iterable(views) if getattr(step, 'clips', False)]
+    if not clipping:
+        return
+    with suppress(UnreadableImage):
+        low, high = to_unit(images.raw(0)).aminmax()
+        if low < 0 or high > 1:
             raise UserError(
-                f'{type(step).__name__}: requires values from 0 to 1, but the first image has '
-                f'values from {low:.4g} to {high:.4g}; scale the stored images, or remove the '
+                f'{type(clipping[0]).__name__}: requires values from 0 to 1, but the first image '
+                f'has values from {low:.4g} to {high:.4g}; scale the stored images, or remove the '
                 'transform from the views',
                 code='views-range',
             )
 
 
-def channels_of(backbone: nn.Module) -> int | None:
+def channels_of(backbone: nn.Module | None) -> int | None:
     """Return the input channels of the first convolution, or None if there is no convolution."""
-    return next(
-        (part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None
-    )
+    parts = backbone.modules() if backbone is not None else ()
+    return next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), None)

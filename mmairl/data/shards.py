@@ -67,7 +67,6 @@ class Shards(ViewDataset):
         self.index = index_of(self.shards)
         self.classes = self.index['classes'].tolist()
         self.labels = torch.from_numpy(self.index['label'])
-        self.take_depth()
 
     def name(self, index: int) -> str:
         return f'{self.shards[self.index["shard"][index]]}/{self.member(index)}'

@@ -80,7 +80,6 @@ class Tiles(ViewDataset):
             )
         self.corners = torch.tensor(corners)
         self.labels = torch.full((len(corners),), -1)
-        self.take_depth()
 
     def scan(self, number: int) -> 'Tiff | Slide':
         return open_scan(os.getpid(), str(self.root / self.images[number]), self.level)

@@ -71,12 +71,14 @@ def test_single_view_is_a_tensor():
 class FiveChannels(ViewDataset):
     channels = 5
 
+    def raw(self, index: int) -> Tensor:
+        return torch.linspace(-1, 200, 5).view(5, 1, 1)
+
 
 def test_wrong_channels_or_values_are_an_error():
     data, mean = FiveChannels(None), [0.5] * 5
     require_channels(data, mean, nn.Conv2d(5, 1, 1), [[]])
     wrong = FiveChannels([INVERT])
-    wrong.value_range = (-1.0, 200.0)
     for code, arguments in {
         'statistics-channels': (data, [0.5] * 3),
         'backbone-channels': (data, mean, nn.Conv2d(3, 1, 1)),
