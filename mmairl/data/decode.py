@@ -91,7 +91,10 @@ def decode_bytes(data: bytes) -> Tensor:
     """
     with faults_explained(data), open_image(data) as image:
         if image.format == 'TIFF' and image.n_frames > 1:
-            refuse_pages(image)
+            raise UnreadableImage(
+                'is a TIFF with several pages (set channels of the data set to the number of '
+                'pages, or keep one page)'
+            )
         pixels = decode_jpeg(image, data)
         if pixels is None:
             pixels = np.array(as_rgb(turn_upright(image)))
@@ -105,21 +108,6 @@ def open_image(data: bytes) -> Image.Image:
     # The log messages of Pillow do not name the file, and an exception follows anyway.
     logging.getLogger('PIL').setLevel(logging.CRITICAL)
     return Image.open(BytesIO(data), formats=FORMATS)
-
-
-def refuse_pages(image: Image.Image) -> None:
-    """Raise if a TIFF has a second page as large as the first, because it would not be read.
-
-    A second page of another size is a preview.
-    """
-    first = image.size
-    image.seek(1)
-    if image.size == first:
-        raise UnreadableImage(
-            'is a TIFF with several pages (set channels of the data set to the number of pages, or '
-            'keep one page)'
-        )
-    image.seek(0)
 
 
 def decode_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:

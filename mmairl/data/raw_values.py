@@ -1,6 +1,5 @@
 """Decoding of image files to their stored values, for data sets with `channels` set."""
 
-from contextlib import suppress
 from io import BytesIO
 
 import cv2
@@ -8,15 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.decode import (
-    NPY,
-    ORIENTATION,
-    TIFF,
-    UnreadableImage,
-    faults_explained,
-    installed,
-    open_image,
-)
+from mmairl.data.decode import NPY, TIFF, UnreadableImage, faults_explained, installed
 
 
 def decode_stored(data: bytes) -> Tensor:
@@ -68,20 +59,5 @@ def from_picture(data: bytes) -> np.ndarray:
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None:
         raise UnreadableImage('cannot be decoded')
-    if pixels.ndim == 3:  # OpenCV's channels are blue, green, red and transparency
-        pixels = pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
-    orientation = 1
-    with suppress(Exception), open_image(data) as image:
-        orientation = image.getexif().get(ORIENTATION, 1)
-    return oriented(pixels, orientation)
-
-
-def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Rotate and mirror an array H x W or H x W x C as the EXIF orientation (1 to 8) states."""
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return pixels
+    # OpenCV's channels are blue, green, red and transparency.
+    return pixels if pixels.ndim == 2 else pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]

@@ -17,7 +17,6 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from mmairl.data.datasets import ViewDataset
-from mmairl.errors import UserError
 from mmairl.hardware import cache
 from mmairl.io import replacing
 from mmairl.registry import DATASETS
@@ -134,11 +133,7 @@ class Shapes(ViewDataset):
         count: Number of images.
         size: Height and width in pixels.
         seed: Seed of all images.
-        gray: Whether the three channels are equal.
         options: `views`, as in `ViewDataset`.
-
-    Raises:
-        UserError: If the split is unknown.
 
     Example:
         >>> Shapes('val', count=24)[0]['inputs'][0].shape
@@ -151,26 +146,15 @@ class Shapes(ViewDataset):
         count: int = 12_000,
         size: int = 48,
         seed: int = 0,
-        gray: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.gray = gray
-        if split not in SPLITS:
-            raise UserError(
-                f"Shapes.split: unknown value ('{split}'); set 'train' or 'val'",
-                code='unknown-split',
-            )
         self.classes = list(KINDS)
         self.labels = torch.arange(count) % len(KINDS)
         self.images = cached_shapes(split, count, size, seed)
 
     def raw(self, index: int) -> Tensor:
-        image = np.array(self.images[index])
-        if self.gray:
-            luma = np.tensordot(LUMA, image, 1).round().astype(np.uint8)
-            image = np.repeat(luma[None], len(image), axis=0)
-        return torch.from_numpy(image)
+        return torch.from_numpy(self.images[index].copy())
 
 
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Data sets that select images of another data set, or join several data sets."""
+"""Data sets that select images of another data set."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.datasets import ViewDataset, Views
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, split_by_class
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
@@ -136,23 +136,6 @@ class Part(ImageSubset):
         super().__init__(dataset)
         names = groups and groups_of(image_names(self.dataset), groups)
         self.select(split_by_class(self.labels, seed, fraction, names)[held])
-
-
-class ConcatImages(ViewDataset):
-    """The images of several data sets, one after the other, without labels."""
-
-    def __init__(self, parts: Sequence[ViewDataset], views: Views | None) -> None:
-        super().__init__(views, parts[0].channels if parts[0].as_stored else None)
-        self.places = [(part, index) for part in parts for index in range(len(part))]
-        self.labels = torch.full((len(self.places),), -1)
-
-    def raw(self, index: int) -> Tensor:
-        part, inner = self.places[index]
-        return part.raw(inner)
-
-    def name(self, index: int) -> str:
-        part, inner = self.places[index]
-        return part.name(inner)
 
 
 def known(names: Sequence[str], expected: Collection[str], path: str | Path) -> Sequence[str]:

@@ -75,7 +75,7 @@ def test_orientation_is_applied(orientation):
     turned = COLORS.swapaxes(0, 1) if orientation > 4 else COLORS
     rows = slice(None, None, -1 if orientation in (3, 4, 7, 8) else 1)
     columns = slice(None, None, -1 if orientation in (2, 3, 6, 7) else 1)
-    assert np.array_equal(pixels(data), turned[rows, columns]) and np.array_equal(stored(data), pixels(data))
+    assert np.array_equal(pixels(data), turned[rows, columns]) and np.array_equal(stored(data), COLORS)
 
 
 @pytest.mark.parametrize('mode', ['RGB', 'L', 'CMYK'])
@@ -90,8 +90,6 @@ def test_first_frame_is_decoded_but_not_first_page():
     frames = [Image.new('RGB', (8, 6), color) for color in ('red', 'blue')]
     gif = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
     assert (pixels(gif) == [255, 0, 0]).all()
-    preview = encoded(frames[0], 'TIFF', save_all=True, append_images=[frames[1].resize((4, 3))])
-    assert (pixels(preview) == [255, 0, 0]).all()
     with pytest.raises(UnreadableImage, match='several pages'):
         decode_bytes(encoded(frames[0], 'TIFF', save_all=True, append_images=frames[1:]))
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from harness.errors import raises_code
 from PIL import Image
 
 from mmairl.data.shapes import CONTRAST, KINDS, LUMA, Shapes, draw_shapes
@@ -21,8 +20,6 @@ def test_image_depends_only_on_seed_split_and_index():
     ).any()
     cached = Shapes(count=14)
     assert isinstance(cached.images, np.memmap) and np.array_equal(cached.images, few.images)
-    with raises_code('unknown-split'):
-        Shapes('test')
 
 
 def test_kinds_cover_the_area_of_their_shapes():

@@ -8,9 +8,9 @@ import torch
 from harness.errors import raises_code
 from PIL import Image
 
-from mmairl.data.datasets import UnlabelledFolder, ViewDataset
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.splits import groups_of, refuse_shared, split_by_class
-from mmairl.data.subsets import ConcatImages, Part, Subset
+from mmairl.data.subsets import Part, Subset
 from mmairl.data.training_images import TrainingImages
 from mmairl.registry import DATASETS
 
@@ -140,13 +140,6 @@ def test_unreadable_image_is_replaced_within_the_subset(root):
 def test_subset_has_its_own_fingerprint(root):
     some, other = listed(root, 'n01_1.png\n'), listed(root, 'n02_3.png\n')
     assert some.fingerprint() != other.fingerprint() == listed(root, 'n02_3.png\n').fingerprint()
-
-
-def test_joined_folders_keep_names_and_order(root):
-    parts = [UnlabelledFolder(root / 'train' / name) for name in ('n03', 'n01')]
-    data = ConcatImages(parts, [[dict(type='CenterCrop', size=2)]])
-    assert [int(data[index]['inputs'][0][0, 0, 0]) for index in range(3)] == [4, 0, 1]
-    assert data.name(0) == str(root / 'train/n03/n03_5.png') and data[0]['inputs'][0].shape == (3, 2, 2)
 
 
 ERRORS = {
