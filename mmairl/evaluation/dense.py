@@ -21,7 +21,8 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.dense_images import IGNORED
 from mmairl.evaluation.features import extraction, on_main_process, show_progress
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
-from mmairl.models.layers import joined_map, layer_outputs, patch_size
+from mmairl.models.backbones import patch_size
+from mmairl.models.layers import joined_map, layer_outputs
 from mmairl.registry import PROTOCOLS
 
 

@@ -5,12 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import torch
 from mmpretrain.models.backbones.resnet import Bottleneck
 from mmpretrain.models.backbones.resnet import ResNet as ResNetOfMMPretrain
-from mmpretrain.models.backbones.vision_transformer import (
-    VisionTransformer as VisionTransformerOfMMPretrain,
-)
 from torch import Tensor, nn
 
 from mmairl.errors import UserError, explained
@@ -40,13 +36,11 @@ def features(backbone: nn.Module, images: Tensor) -> Features:
     """
     takes_mask = 'mask' in inspect.signature(backbone.forward).parameters
     output = last_output(backbone(images, mask=None) if takes_mask else backbone(images))
-    if output.ndim == 4:
-        return Features(output.mean(dim=(2, 3)), output)
-    if output.ndim == 2:
-        return Features(output, None)
-    patches = output[:, extra_tokens(backbone) :].transpose(1, 2)
-    grid = patch_grid(backbone, images, patches.shape[2])
-    return Features(pooled(output, backbone), patches.unflatten(2, grid))
+    patches = output if output.ndim == 4 else None
+    if output.ndim == 3:
+        patches = output[:, extra_tokens(backbone) :].transpose(1, 2)
+        patches = patches.unflatten(2, patch_grid(backbone, images, patches.shape[2]))
+    return Features(pooled(output, backbone), patches)
 
 
 def pooled(output: Tensor | Sequence[Tensor], backbone: nn.Module | None = None) -> Tensor:
@@ -117,21 +111,6 @@ class ResNet(ResNetOfMMPretrain):
     """
 
     arch_settings = {**ResNetOfMMPretrain.arch_settings, 200: (Bottleneck, (3, 24, 36, 3))}
-
-
-@MODELS.register_module()
-class VisionTransformer(VisionTransformerOfMMPretrain):
-    """mmpretrain's ViT with DINOv2's register tokens.
-
-    Args:
-        registers: Number of register tokens. The parameter `cls_token` contains the class token and then these tokens.
-        **settings: The arguments of `mmpretrain.VisionTransformer`.
-    """
-
-    def __init__(self, *, registers: int = 0, **settings: Any) -> None:
-        self.num_extra_tokens = 1 + registers
-        super().__init__(**settings)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1 + registers, self.embed_dims))
 
 
 @MODELS.register_module('TimmBackbone')

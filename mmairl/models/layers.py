@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from mmairl.errors import UserError
 from mmairl.models.backbones import extra_tokens, patch_grid, patch_size
 
-__all__ = ['LayerOutput', 'joined_map', 'layer_outputs', 'patch_size', 'pooled_layers']
-
 
 class LayerOutput(NamedTuple):
     """The output of one layer for a batch of images.

@@ -1,6 +1,6 @@
 """Batch norm over processes and over parts of a batch, MoCo's ShuffleBN, and a function that measures running statistics."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from mmairl.errors import UserError
-from mmairl.models.processes import gather, own_group
+from mmairl.models.processes import gather
 from mmairl.registry import MODELS
 
 
@@ -111,23 +111,21 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
 
 @MODELS.register_module()
 class SyncBN(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over the batch of all processes, or of a group of processes, on CPUs and GPUs.
+    """Batch norm over the batch of all processes, on CPUs and GPUs.
 
     `torch.nn.SyncBatchNorm` rejects CPU tensors, and on GPUs it makes the host wait for the device in every layer. With one
     process, or in evaluation mode, `SyncBN` is plain batch norm.
 
     Args:
         num_features: Number of channels.
-        group: Number of neighboring processes that share statistics, such as the number of processes on one machine.
-            Default: all processes share statistics.
         **kwargs: The arguments of `torch.nn.BatchNorm2d`.
+
+    Attributes:
+        views: Number of views in the batch, one after another. Each is normalized by its own statistics. `passes` sets it.
     """
 
     _check_input_dim = nn.SyncBatchNorm._check_input_dim
-
-    def __init__(self, num_features: int, group: int | None = None, **kwargs: Any) -> None:
-        super().__init__(num_features, **kwargs)
-        self.group = group
+    views = 1
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or get_world_size() == 1:
@@ -140,49 +138,52 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         zeros = x.new_zeros(self.num_features, dtype=torch.promote_types(x.dtype, torch.float32))
         weight, bias = (self.weight, self.bias) if self.affine else (zeros + 1, zeros)
         shift = self.running_mean if self.track_running_stats else zeros
-        group = own_group(self.group)
-        y, mean, var, count = _SharedBatchNorm.apply(x, weight, bias, shift, self.eps, group)
+        views = x.unflatten(0, (self.views, -1))
+        y, means, variances, count = _SharedBatchNorm.apply(views, weight, bias, shift, self.eps)
         if self.track_running_stats:
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean.to(shift), self.momentum)
-            self.running_var.lerp_((var * count / (count - 1)).to(shift), self.momentum)
-        return y
+            self.num_batches_tracked.add_(self.views)
+            for mean, var in zip(means, variances * count / (count - 1)):
+                self.running_mean.lerp_(mean.to(shift), self.momentum)
+                self.running_var.lerp_(var.to(shift), self.momentum)
+        return y.flatten(0, 1)
 
 
 class _SharedBatchNorm(torch.autograd.Function):
-    """Normalize a batch by its statistics over a group of processes.
+    """Normalize each view of a batch by its statistics over all processes.
 
-    The processes may have different numbers of rows. Each pass, forward or backward, needs one all-reduce, and the host does
-    not wait for the device. In the formulas below, x is the input, m and s are its mean and inverse standard deviation over
-    the n rows of all processes, w is the weight, and dx and dy are the gradients of the input and of the output.
+    The processes may have different numbers of rows. Each pass, forward or backward, needs one all-reduce for all views, and
+    the host does not wait for the device. In the formulas below, x is the input, m and s are its mean and inverse standard
+    deviation over the n rows of a view in all processes, w is the weight, and dx and dy are the gradients of the input and of
+    the output.
     """
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        shift: Tensor,
-        eps: float,
-        group: dist.ProcessGroup | None,
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor, shift: Tensor, eps: float
     ) -> tuple[Tensor, ...]:
-        """Return the output, and the mean, the variance and the number of rows, which have no gradients.
+        """Return the output, and the means, the variances and the number of rows, which have no gradients.
 
         Sums of squares are taken about the running mean, which is close to the mean and equal in all processes. Squares of
         large numbers would cancel.
+
+        Args:
+            x: The views, of shape (views, B, C, ...).
+            weight: The weight.
+            bias: The bias.
+            shift: The running mean.
+            eps: The number that is added to the variances.
         """
-        centered = _scaled(x, shift)
-        rows = torch.full_like(shift, x.numel() // x.shape[1])
-        sums = torch.stack([_sum(centered), _sum(centered.square()), rows])
-        dist.all_reduce(sums, group=group)
+        centered = x - _spread(shift, x)
+        total = _sum(centered)
+        rows = torch.full_like(total, x[0].numel() // x.shape[2])
+        sums = torch.stack([total, _sum(centered.square()), rows])
+        dist.all_reduce(sums)
         offset, square, _ = sums / sums[2]
-        count = sums[2, 0]
+        count = sums[2, 0, 0]
         mean = shift + offset
         var = square - offset.square()
         scale = torch.rsqrt(var + eps)
-        y = _scaled(x, mean, scale * weight) + _spread(bias, x)
-        ctx.group = group
+        y = (x - _spread(mean, x)) * _spread(scale * weight, x) + _spread(bias, x)
         ctx.save_for_backward(x, weight, mean, scale, count)
         ctx.mark_non_differentiable(mean, var, count)
         return y.to(x.dtype), mean, var, count
@@ -195,39 +196,52 @@ class _SharedBatchNorm(torch.autograd.Function):
         only, because DDP averages them later.
         """
         x, weight, mean, scale, count = ctx.saved_tensors
-        y = _scaled(x, mean, scale)
+        y = (x - _spread(mean, x)) * _spread(scale, x)
         own = torch.stack([_sum(dy * y), _sum(dy.to(y.dtype))])
         everyone = own.clone()
-        dist.all_reduce(everyone, group=ctx.group)
+        dist.all_reduce(everyone)
         slope, level = (_spread(part, x) for part in everyone / count)
         dx = (dy - level - y * slope) * _spread(scale * weight, x)
-        return dx.to(x.dtype), *own, None, None, None
+        return dx.to(x.dtype), *own.sum(dim=1), None, None
 
 
 def _spread(values: Tensor, x: Tensor) -> Tensor:
-    """Return one value per channel in a shape that broadcasts to `x`."""
-    return values.view(-1, *[1] * (x.ndim - 2))
-
-
-def _scaled(x: Tensor, shift: Tensor, scale: Tensor | None = None) -> Tensor:
-    centered = x - _spread(shift, x)
-    return centered if scale is None else centered * _spread(scale, x)
+    """Return one value per channel, or per view and channel, in a shape that broadcasts to `x`."""
+    views = len(values) if values.ndim == 2 else 1
+    return values.view(views, 1, -1, *[1] * (x.ndim - 3))
 
 
 def _sum(x: Tensor) -> Tensor:
-    return x.sum(dim=[0, *range(2, x.ndim)])
+    """Return the sums over the rows of each view, of shape (views, C)."""
+    return x.sum(dim=[1, *range(3, x.ndim)])
 
 
-def passes(network: nn.Module, views: dict[int, Tensor]) -> Iterator[tuple[list[int], Tensor]]:
+def passes(
+    network: nn.Module, views: dict[int, Tensor], masked: Collection[int] = ()
+) -> Iterator[tuple[list[int], Tensor]]:
     """Yield the indices of the views that share a forward pass, and the joined images of these views.
 
-    Batch norm must normalize each view by its own statistics, so each view has its own pass. In networks without batch norm,
-    views of the same shape share a pass.
+    Batch norm must normalize each view by its own statistics. With several processes, views of the same shape share a pass,
+    and SyncBN separates them, because it exchanges the statistics of all views of a pass at once. With one process, and for
+    other batch norms, each view has its own pass. In networks without batch norm, views of the same shape share a pass.
+
+    Args:
+        network: The network.
+        views: The images of each view.
+        masked: The views with masks, which do not share a pass with other views.
     """
-    separate = bool(norms_of(network))
+    norms = norms_of(network)
+    # Rows of masked patches follow those of all views, so SyncBN could not separate the views.
+    synced = get_world_size() > 1 and not masked
+    shared = not norms or (synced and all(isinstance(norm, SyncBN) for norm in norms))
     groups: dict[object, list[int]] = {}
-    for number, view in views.items():
-        groups.setdefault(number if separate else view.shape, []).append(number)
+    for number in sorted(views):
+        kind = (views[number].shape, number in masked) if shared else number
+        groups.setdefault(kind, []).append(number)
     for numbers in groups.values():
+        for norm in norms:
+            norm.views = len(numbers)
         together = [views[number] for number in numbers]
         yield numbers, torch.cat(together) if len(together) > 1 else together[0]
+    for norm in norms:
+        norm.views = 1

@@ -1,7 +1,6 @@
-"""Helpers for training with several processes: gather rows, form groups of ranks, read sharded tensors, unwrap models."""
+"""Helpers for training with several processes: gather rows, read sharded tensors, unwrap models."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -11,32 +10,14 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
 
-def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the rows of all processes of a group in rank order. Default group: all processes.
-
-    No gradients flow to other processes.
-    """
-    count = get_world_size(group)
+def gather(rows: Tensor) -> Tensor:
+    """Return the rows of all processes in rank order. No gradients flow to other processes."""
+    count = get_world_size()
     if count == 1:
         return rows
     everyone = rows.new_empty(count * len(rows), *rows.shape[1:])
-    dist.all_gather_into_tensor(everyone, rows.contiguous(), group=group)
+    dist.all_gather_into_tensor(everyone, rows.contiguous())
     return everyone
-
-
-def own_group(size: int | None) -> dist.ProcessGroup | None:
-    """Return the group of `size` neighboring ranks that contains this process.
-
-    If `size` is None or there is only one process, return None (the group of all ranks).
-
-    The first call with a given size creates the groups, so all ranks must make this call.
-    """
-    return None if size is None or get_world_size() == 1 else _own_group(size, dist.group.WORLD)
-
-
-@cache
-def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    return dist.new_subgroups(size)[0]
 
 
 def gather_with_gradient(rows: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import starmap
 from random import Random
 from typing import NamedTuple
 
@@ -35,77 +34,72 @@ class Encoded(NamedTuple):
     patches: Tensor | None = None
 
 
-def project(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return the projections of a batch of images, which pass through backbone, pooling and projector."""
-    return encoder.projector(features(encoder.backbone, images).pooled)
-
-
 def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
     """Return the predictor's outputs for the projections, or the projections themselves if there is no predictor."""
     return projections if encoder.predictor is None else encoder.predictor(projections)
 
 
-def encode(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return the embeddings of a batch of images: their projections, passed through the predictor if there is one."""
-    return predict(encoder, project(encoder, images))
-
-
-def encode_masked(encoder: nn.Module, images: Tensor, masks: Tensor) -> Encoded:
+def encode(
+    encoder: nn.Module, images: Tensor, masks: Tensor | None = None, predicted: bool = True
+) -> Encoded:
     """Encode images and their masked patches. A network with the attribute `masking` does not see these patches.
 
     Without a projector of their own, the patches share a call of the projector with the images.
+
+    Args:
+        encoder: The student or the teacher.
+        images: The images.
+        masks: The masks of the images, on the CPU, or None.
+        predicted: Whether to apply the predictor.
     """
     masking = getattr(encoder, 'masking', None)
     with nullcontext() if masking is None else masking.hide(masks):
         pooled, patches = features(encoder.backbone, images)
+    masked = None
+    if masks is not None:
+        masked = chosen_patches(require_patches(patches, encoder.backbone, 'masking'), masks)
+    if masked is None or encoder.patch_projector is not None:
+        projections = encoder.projector(pooled)
+        masked = None if masked is None else encoder.patch_projector(masked)
+    else:
+        both = encoder.projector(torch.cat([pooled, masked]))
+        projections, masked = both.split([len(pooled), len(masked)])
+    return Encoded(pooled, predict(encoder, projections) if predicted else projections, masked)
+
+
+def require_patches(patches: Tensor | None, backbone: nn.Module, key: str) -> Tensor:
+    """Return the patch tokens of a backbone, after checking that it returns them."""
     if patches is None:
         raise UserError(
-            f"model.masking: the backbone returns no patch tokens ('{type(encoder.backbone).__name__}'); set "
+            f"model.{key}: the backbone returns no patch tokens ('{type(backbone).__name__}'); set "
             "model.backbone.tokens=True for timm's ViTs, or out_type='raw' for mmpretrain's",
             code='no-patch-tokens',
         )
-    # The masks are on the CPU, so the host does not wait for the device.
-    image, patch = masks.flatten(1).nonzero(as_tuple=True)
-    masked = patches.flatten(2)[
-        image.to(pooled.device, non_blocking=True), :, patch.to(pooled.device, non_blocking=True)
-    ]
-    if encoder.patch_projector is None:
-        both = encoder.projector(torch.cat([pooled, masked]))
-        projections, masked = both.split([len(pooled), len(masked)])
-    else:
-        projections = encoder.projector(pooled)
-        masked = encoder.patch_projector(masked)
-    return Encoded(pooled, predict(encoder, projections), masked)
+    return patches
+
+
+def chosen_patches(patches: Tensor, masks: Tensor) -> Tensor:
+    """Return the masked patches as rows. The masks are on the CPU, so the host does not wait for the device."""
+    image, patch = (
+        rows.to(patches.device, non_blocking=True)
+        for rows in masks.flatten(1).nonzero(as_tuple=True)
+    )
+    return patches.flatten(2)[image, :, patch]
 
 
 def encode_views(
     encoder: nn.Module, views: ByView, masks: ByView, predicted: bool = True
 ) -> dict[int, Encoded]:
-    """Encode each view, and the masked patches of views that have masks.
-
-    Args:
-        encoder: The student or the teacher.
-        views: The images of each view.
-        masks: The masks of some views, on the CPU.
-        predicted: Whether to apply the predictor.
-    """
-    encoded: dict[int, Encoded] = {}
-    for group in (views.keys() & masks.keys(), views.keys() - masks.keys()):
-        for numbers, images in passes(encoder, {view: views[view] for view in sorted(group)}):
-            count = len(numbers)
-            if numbers[0] in masks:
-                own = [masks[view] for view in numbers]
-                result = encode_masked(encoder, images, torch.cat(own))
-                patches = result.patches.split([int(mask.sum()) for mask in own])
-            else:
-                pooled = features(encoder.backbone, images).pooled
-                projections = encoder.projector(pooled)
-                result = Encoded(
-                    pooled, predict(encoder, projections) if predicted else projections
-                )
-                patches = [None] * count
-            parts = zip(result.features.chunk(count), result.embeddings.chunk(count), patches)
-            encoded.update(zip(numbers, starmap(Encoded, parts)))
+    """Encode each view, and the masked patches of views that have masks."""
+    encoded = {}
+    for numbers, images in passes(encoder, views, masks):
+        own = [masks[view] for view in numbers if view in masks]
+        result = encode(encoder, images, torch.cat(own) if own else None, predicted)
+        patches = [None] * len(numbers)
+        if own:
+            patches = result.patches.split([int(mask.sum()) for mask in own])
+        parts = (rows.chunk(len(numbers)) for rows in (result.features, result.embeddings))
+        encoded.update(zip(numbers, map(Encoded, *parts, patches)))
     return encoded
 
 
@@ -165,18 +159,17 @@ class Siamese(BaseModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self._check(target, teacher, teacher_predictor and predictor is None, masking)
         parts = dict(backbone=backbone, projector=projector, predictor=predictor)
         parts['patch_projector'] = patch_projector
         for name, part in parts.items():
             setattr(self, name, None if part is None else MODELS.build(part))
-        self.teacher = None
+        self.head = MODELS.build(head)
+        self.target = target
+        self._check(teacher, masking)
+        self.teacher = None if teacher is None else MODELS.build(teacher)
         if target == 'teacher':
             own = self.predictor if teacher_predictor else None
             self.teacher = Teacher(self.backbone, self.projector, own, self.patch_projector)
-        elif teacher is not None:
-            self.teacher = MODELS.build(teacher)
-        self.head = MODELS.build(head)
         self.queue = None
         if queue is not None:
             width = dict(dim=self.projector.out_channels)
@@ -184,14 +177,7 @@ class Siamese(BaseModel):
         self.masking = None
         if masking is not None:
             self.masking = MODELS.build(masking, default_args=dict(backbone=self.backbone))
-            if self.masking.weight and not hasattr(self.head, 'patch_loss'):
-                raise UserError(
-                    f"model.masking.weight: the head has no loss on patches ('{type(self.head).__name__}'); set "
-                    "model.head.type='DINOHead', or weight=0",
-                    code='no-patch-loss',
-                )
         self.teacher_parts = None if copy_student else parts
-        self.target = target
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
@@ -200,27 +186,24 @@ class Siamese(BaseModel):
         # in the last batch, before normalization.
         self.keys: ByView = {}
 
-    @staticmethod
-    def _check(target: str, teacher: dict | None, no_predictor: bool, masking: dict | None) -> None:
-        if target not in ('teacher', 'student', 'stop_gradient', 'frozen'):
+    def _check(self, teacher: dict | None, masking: dict | None) -> None:
+        if self.target not in ('teacher', 'student', 'stop_gradient', 'frozen'):
             raise UserError(
-                f"model.target: unknown value ('{target}'); set 'teacher', 'student', 'stop_gradient' or 'frozen'",
+                f"model.target: unknown value ('{self.target}'); set 'teacher', 'student', 'stop_gradient' or 'frozen'",
                 code='unknown-target',
             )
-        if (target == 'frozen') != (teacher is not None):
+        if (self.target == 'frozen') != (teacher is not None):
             raise UserError(
-                f"model.teacher: goes with model.target='frozen' ('{target}'); set both or neither",
+                f"model.teacher: goes with model.target='frozen' ('{self.target}'); set both or neither",
                 code='no-frozen-teacher',
             )
-        if no_predictor:
+        if masking is not None and (
+            self.target != 'teacher' or not hasattr(self.head, 'patch_loss')
+        ):
             raise UserError(
-                'model.teacher_predictor: requires a predictor; set model.predictor',
-                code='no-predictor',
-            )
-        if masking is not None and target != 'teacher':
-            raise UserError(
-                f"model.masking: requires a teacher ('{target}'); set model.target='teacher'",
-                code='no-teacher',
+                "model.masking: requires model.target='teacher' and a head with a loss on patches "
+                f"('{self.target}', '{type(self.head).__name__}'); set model.head.type='DINOHead'",
+                code='no-patch-loss',
             )
 
     def init_weights(self) -> None:
@@ -345,7 +328,8 @@ class Siamese(BaseModel):
         encoded = {}
         for view, images in views.items():
             own, order = shuffle(images)
-            encoded[view] = Encoded(None, unshuffle(encode(self.teacher, own), order))
+            keys = encode(self.teacher, own).embeddings
+            encoded[view] = Encoded(None, unshuffle(keys, order))
         return encoded
 
 

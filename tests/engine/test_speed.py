@@ -41,7 +41,7 @@ def test_precision_sets_the_dtype_of_the_wrapper(dtype, fused):
 def test_fast_vit_has_the_same_gradients(fast):
     arch = dict(embed_dims=32, num_layers=2, num_heads=2, feedforward_channels=64)
     torch.manual_seed(0)
-    backbone = MODELS.build(dict(type='VisionTransformer', arch=arch, img_size=16, patch_size=8))
+    backbone = MODELS.build(dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=16, patch_size=8))
     plain = nn.ModuleDict(dict(backbone=backbone))
     fast_model = make_fast(copy.deepcopy(plain), fast)
     images = torch.randn(2, 3, 16, 16)

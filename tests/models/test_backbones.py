@@ -30,7 +30,6 @@ TIMM = dict(type='TimmBackbone', name='vit_tiny_patch16_224', embed_dim=16, dept
     'config, extra, patches',
     [
         (dict(type='mmpretrain.VisionTransformer', arch=TINY, out_type='raw', **SIZE), 1, True),
-        (dict(type='VisionTransformer', arch=TINY, registers=2, out_type='raw', **SIZE), 3, True),
         (dict(type='mmpretrain.VisionTransformer', arch=TINY, out_type='cls_token', **SIZE), 1, False),
         (dict(type='mmpretrain.MAEViT', arch=TINY, **SIZE), 1, True),
         (dict(TIMM, tokens=True), 3, True),

@@ -88,14 +88,12 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
 @pytest.mark.parametrize(
     'code, options, count',
     [
-        ('no-predictor', {'model.teacher_predictor': True, 'model.predictor': None}, 2),
         ('unknown-target', {'model.target': 'pupil'}, 2),
         ('unknown-start', {'model.queue.start': 'full'}, 2),
         ('no-such-view', {'model.key_views': [2]}, 2),
         ('no-such-view', {'model.key_views': [0, -1]}, 2),
         ('too-few-views', {}, 1),
-        ('no-patch-tokens', {'model.masking': dict(type='BlockMasking')}, 2),
-        ('no-teacher', {'model.masking': dict(type='BlockMasking'), 'model.target': 'student'}, 2),
+        ('no-patch-loss', {'model.masking': dict(type='BlockMasking')}, 2),
     ],
 )
 def test_invalid_model_setting_raises(build, code, options, count):

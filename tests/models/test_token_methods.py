@@ -333,6 +333,12 @@ def test_gradients_are_clipped_per_set(per, sets):
 @pytest.mark.parametrize(
     'code, name, options, sizes',
     [
+        (
+            'no-patch-tokens',
+            'ibot',
+            {'model.backbone': dict(type='mmpretrain.ResNet', depth=18, _delete_=True)},
+            (32, 32),
+        ),
         ('no-patch-tokens', 'ibot', {'model.backbone.out_type': 'cls_token'}, (32, 32)),
         ('indivisible-crop', 'ibot', {}, (32, 32, 20)),
         ('no-patch-loss', 'ibot', {'model.head': dict(_delete_=True, type='RegressionHead')}, (32, 32)),

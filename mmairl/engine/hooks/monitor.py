@@ -59,7 +59,7 @@ class HealthHook(Hook):
         self.before = [[weight.detach().clone() for weight in part] for part in self.weights]
 
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
-        """Keep the pooled features of the first view."""
+        """Keep the pooled features of the first pass, which begins with the first view."""
         if self.features is None:
             # In training, a masked backbone such as MAE's returns tokens, masks and indices.
             masked = isinstance(output, tuple) and not output[-1].is_floating_point()
@@ -95,13 +95,15 @@ class HealthHook(Hook):
         """Return the measured values. All processes must call this method together."""
         model = network_of(runner)
         head = getattr(model, 'head', None)
+        features = self.features
         q = k = negatives = None
         if self.embeddings is not None:
             q, k, negatives = self.embeddings
+            features = features[: len(q)]
             q, k = unit(joined(q)), unit(joined(k))
             if getattr(head, 'queue_role', 'negatives') != 'negatives':
                 negatives = None
-        values: dict[str, Any] = embedding_metrics(joined(self.features), q, k, negatives)
+        values: dict[str, Any] = embedding_metrics(joined(features), q, k, negatives)
         for name in getattr(head, 'page_metrics', ()):
             values[f'head_{name}'] = gather(outputs[name].double().view(1)).mean()
         if step_taken(runner):

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from mmairl.config import load_config
 from mmairl.engine import run as launch
-from mmairl.models.siamese import project
+from mmairl.models.siamese import encode
 from mmairl.models.spectrum import rankme, spread
 from mmairl.registry import DATASETS
 
@@ -90,6 +90,10 @@ def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[
     data = DATASETS.build(dict(type='Shapes', split='val', count=256, size=48))
     batch = default_collate([data[index] for index in range(256)])
     return model, model.data_preprocessor(batch, training=True)['inputs'][0]
+
+
+def project(encoder: nn.Module, images: Tensor) -> Tensor:
+    return encode(encoder, images, predicted=False).embeddings
 
 
 def rank(model: nn.Module, images: Tensor) -> float:
