@@ -3,6 +3,8 @@
 Resize and CenterCrop always change an image in the same way. All others sample random parameters.
 """
 
+from collections.abc import Callable
+
 import cv2
 import numpy as np
 import torch
@@ -133,13 +135,14 @@ class RandomResizedCrop(Augmentation):
     """Crop a box of random area and aspect ratio, and resize it to a square with antialiasing.
 
     A batch is cropped and resized by two matrix products per image, `rows @ image @ columns`. The
-    matrices contain the weights of the antialiased bilinear filter inside the image's box. Up to
-    rounding, the result equals that of torchvision's `resized_crop`.
+    matrices contain the weights of the antialiased filter inside the image's box. Up to rounding,
+    the result equals that of torchvision's `resized_crop`.
 
     Args:
         size: Height and width of the result.
         scale: Range of the area of the box, as a fraction of the image's area.
         ratio: Range of the aspect ratio (width / height), which is sampled log-uniformly.
+        interpolation: The filter, 'bilinear' or 'bicubic'.
     """
 
     def __init__(
@@ -147,8 +150,11 @@ class RandomResizedCrop(Augmentation):
         size: int,
         scale: tuple[float, float] = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        interpolation: str = 'bilinear',
     ) -> None:
         super().__init__()
+        self.interpolation = v2.InterpolationMode(interpolation)
+        self.kernel = KERNELS[interpolation]
         self.size = size
         self.scale = scale
         self.ratio = ratio
@@ -171,13 +177,13 @@ class RandomResizedCrop(Augmentation):
 
     def __call__(self, image: Tensor) -> Tensor:
         box = [int(value) for value in self.draw(1, *image.shape[-2:]).values()]
-        return F.resized_crop(image, *box, [self.size, self.size], antialias=True)
+        return F.resized_crop(image, *box, [self.size] * 2, self.interpolation, antialias=True)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         box = [to_device_of(value.to(images.dtype), images) for value in params.values()]
         top, left, h, w = (value[:, None, None] for value in box)
-        rows = filter_weights(top, h, images.shape[2], self.size)
-        columns = filter_weights(left, w, images.shape[3], self.size)
+        rows = filter_weights(self.kernel, top, h, images.shape[2], self.size)
+        columns = filter_weights(self.kernel, left, w, images.shape[3], self.size)
         # One large product is faster than a product for each channel.
         narrow = torch.bmm(images.flatten(1, 2), columns.mT).unflatten(1, images.shape[1:3])
         return rows[:, None] @ narrow
@@ -187,8 +193,24 @@ def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
     return low + (high - low) * chance
 
 
-def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
-    """Return the weights of an antialiased bilinear filter that resizes [start, start + length).
+def linear(distance: Tensor) -> Tensor:
+    return (1 - distance).clamp_(min=0)
+
+
+def cubic(distance: Tensor) -> Tensor:
+    """Return the values of Keys's cubic kernel with a = -0.5, as torch and Pillow use it."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
+    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
+
+
+KERNELS = dict(bilinear=linear, bicubic=cubic)
+
+
+def filter_weights(
+    kernel: Callable[[Tensor], Tensor], start: Tensor, length: Tensor, source: int, target: int
+) -> Tensor:
+    """Return the weights of an antialiased filter that resizes [start, start + length).
 
     The result has the shape (B, target, source): one matrix per image, which maps `source` pixels
     to `target` pixels.
@@ -196,7 +218,7 @@ def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> T
     step = length / target
     center = start + (torch.arange(target, device=start.device)[:, None] + 0.5) * step
     pixel = torch.arange(source, device=start.device) + 0.5
-    weights = (1 - (pixel - center).abs() / step.clamp(min=1)).clamp_(min=0)
+    weights = kernel((pixel - center).abs() / step.clamp(min=1))
     weights *= (pixel > start) & (pixel < start + length)
     return weights / weights.sum(-1, keepdim=True)
 

@@ -46,6 +46,17 @@ THEIRS = {
 }
 
 
+@pytest.mark.parametrize('size', [24, 60])
+def test_bicubic_crop_equals_torchvision_in_both_forms(size):
+    crop, batch = build('RandomResizedCrop', size=size, interpolation='bicubic'), torch.rand(COUNT, 3, 40, 40)
+    params, bicubic = crop.draw(COUNT, 40, 40), F.InterpolationMode.BICUBIC
+    for i, out in enumerate(crop.apply(batch, params)):
+        expected = F.resized_crop(batch[i], *box(params, i), [size, size], bicubic, antialias=True)
+        torch.testing.assert_close(out, expected, atol=2e-3, rtol=0)
+        crop.draw = lambda *_, i=i: {key: value[i : i + 1] for key, value in params.items()}
+        assert torch.equal(crop(batch[i]), expected)
+
+
 @pytest.mark.parametrize('kind', STEPS)
 def test_device_form_equals_torchvision(kind):
     operation, batch, (theirs, off) = build(kind), torch.rand(COUNT, 3, 40, 40), THEIRS[kind]
