@@ -82,54 +82,55 @@ def compare(
         The results and the path of the HTML page.
 
     Raises:
-        UserError: If there are fewer than two recipes, a task is unknown, a checkpoint does not fit its network, or two
-            checkpoints hold the same model.
+        UserError: If `networks` is not a dictionary of lists with at least two entries, a task is unknown, a checkpoint does
+            not fit its network, or two checkpoints hold the same model.
 
     Example:
         >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
     """
     register()
     out = Path(out)
-    if not isinstance(networks, Mapping) or len(networks) < 2:
+    has_lists = isinstance(networks, Mapping) and all(
+        isinstance(paths, list | tuple) for paths in networks.values()
+    )
+    if not has_lists or len(networks) < 2:
         raise UserError(
-            f"networks: expected a dictionary with at least two recipes ('{list(networks)}'); pass, for example, "
+            'networks: expected a dictionary with two recipes or more, each with a list of its checkpoints; pass, for example, '
             "{'a': ['a0.pth', 'a1.pth'], 'b': ['b0.pth', 'b1.pth']}",
-            code='too-few-networks',
+            code='bad-networks',
         )
     rows: list[Row] = []
-    configs = {}
     for name, paths in networks.items():
-        row = external_row(name, paths, out / 'configs', base=rows[0] if rows else None)
-        configs[name] = labeled_config(row.files[0], data, config, options)
-        rows.append(row)
+        cfg = labeled_config(paths[0], data, config, options)
+        file = write_text(out / 'configs' / f'{Row(name, "").slug}.yaml', config_text(cfg))
+        source = Source(files={seed: str(path) for seed, path in enumerate(paths)})
+        comparison = {}
+        if rows:
+            base = rows[0].name
+            comparison = dict(against=base, factor=f'{name} in place of {base}')
+        rows.append(Row(name, str(file), source=source, **comparison))
     question = 'Which recipe scores higher on the same tasks and the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
-    for row in rows:
-        write_text(row.config, config_text(configs[row.name]))
     prepared = resolve_study(study, Scale(), tasks, out)
     runs = lay_out(prepared)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
     record = collect(prepared, runs)
-    if lines := compared_images(record, rows, out):
-        record['paired_images'] = lines
+    if [len(row.files) for row in rows] == [1, 1]:
+        record['paired_images'] = compared_images(record, out)
         write_json(out / 'study.json', record)
     return ComparedCheckpoints(record, write_results(record, out))
 
 
-def compared_images(record: Mapping[str, Any], rows: Sequence[Row], out: Path) -> list[str]:
-    """Return the lines of text that compare two checkpoints image by image.
-
-    The list is empty unless there are exactly two recipes with one checkpoint each.
-    """
-    if [len(row.files) for row in rows] != [1, 1]:
-        return []
-    one, other = (row.name for row in rows)
+def compared_images(record: Mapping[str, Any], out: Path) -> list[str]:
+    """Return lines of text that compare the first two checkpoints image by image."""
+    rows = record['rows'][:2]
+    one, other = (row['name'] for row in rows)
     lines = []
     for metric in record['metrics']:
-        answers = []
-        for row in record['rows'][:2]:
-            path = out / row['runs'][0]['folder'] / f'{metric["key"]}.json'
-            answers.append(read_json(path, Measured).right if path.is_file() else None)
+        paths = [out / row['runs'][0]['folder'] / f'{metric["key"]}.json' for row in rows]
+        if not all(map(Path.is_file, paths)):
+            continue
+        answers = [read_json(path, Measured).right for path in paths]
         if None not in answers:
             found = compare_images(*map(unpacked, answers))
             decided = 'differ' if found.p <= LEVEL else 'are not shown to differ'
@@ -139,19 +140,3 @@ def compared_images(record: Mapping[str, Any], rows: Sequence[Row], out: Path) -
                 'from this distribution. The test does not compare training recipes.'
             )
     return lines
-
-
-def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Row | None) -> Row:
-    """Return one recipe with its checkpoints as a row of a study. If `base` is set, the recipe is compared with this row."""
-    if not paths or isinstance(paths, str | Path):
-        raise UserError(
-            f"networks['{name}']: expected a list of checkpoints, one per seed ('{paths}'); pass, for example, "
-            "['seed0.pth', 'seed1.pth']",
-            code='no-checkpoint-list',
-        )
-    files = {number: str(path) for number, path in enumerate(paths)}
-    comparison = {}
-    if base is not None:
-        comparison = dict(against=base.name, factor=f'{name} in place of {base.name}')
-    slug = Row(name, '').slug
-    return Row(name, str(configs / f'{slug}.yaml'), source=Source(files=files), **comparison)

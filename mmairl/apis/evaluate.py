@@ -10,8 +10,7 @@ from mmengine.config import Config
 from mmairl.config import load_config, override
 from mmairl.data.splits import HELD_OUT
 from mmairl.engine.run import register
-from mmairl.errors import UserError
-from mmairl.evaluation import protocol as protocols
+from mmairl.evaluation import protocol
 from mmairl.evaluation.embed import embedding_network
 from mmairl.evaluation.protocol import Result
 from mmairl.report.evaluation_page import results_table
@@ -36,7 +35,10 @@ class Evaluation:
     @property
     def scores(self) -> dict[str, float]:
         """The scores of the checkpoint, by name."""
-        return {name: score for one in self.results.values() for name, score in one.scores.items()}
+        found: dict[str, float] = {}
+        for result in self.results.values():
+            found |= result.scores
+        return found
 
     @property
     def table(self) -> Table:
@@ -84,15 +86,14 @@ def evaluate(
     """
     register()
     cfg = labeled_config(checkpoint, data, config, options, part, size)
-    found: dict[str, dict[str, Result]] = {}
+    found: list[dict[str, Result]] = []
     for subject in (str(checkpoint), RANDOM):
-        found[subject] = {name: _measured(cfg, name, subject, part) for name in protocols}
-    return Evaluation(*found.values())
-
-
-def _measured(cfg: Config, protocol: str, subject: str, part: str) -> Result:
-    settings = protocols.settings_for(protocol, cfg, device=protocols.default_device())
-    return protocols.evaluate(cfg, protocol, subject, part, settings)
+        results = {}
+        for name in protocols:
+            settings = protocol.settings_for(name, cfg, device=protocol.default_device())
+            results[name] = protocol.evaluate(cfg, name, subject, part, settings)
+        found.append(results)
+    return Evaluation(*found)
 
 
 def labeled_config(
@@ -107,18 +108,14 @@ def labeled_config(
 
     If `data` is a config, its images keep the size that it defines.
     """
-    if not Path(data).exists() and Path(data).suffix not in ('.py', '.yaml', '.json'):
-        raise UserError(
-            f"data: no such folder ('{Path(data).absolute()}'); check the path", code='no-folder'
-        )
     cfg, _, normal, views, channels = embedding_network(checkpoint, part, config, size=size)
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
-    if Path(data).is_dir():
+    if Path(data).suffix in ('.py', '.yaml', '.json'):
+        cfg.evaluation = load_config(data).evaluation
+    else:
         shared = dict(type='ImageFolder', views=views, channels=channels)
         # The published learning rates of linear evaluation diverge on small sets, so it is chosen.
         cfg.evaluation = {**class_folders(Path(data), shared), 'batch_size': 64, 'sweep': True}
-    else:
-        cfg.evaluation = load_config(data).evaluation
     override(cfg, options or {}, str(data))
     return cfg
 
@@ -127,7 +124,7 @@ def class_folders(folder: Path, shared: dict[str, Any]) -> dict[str, dict[str, A
     """Return the configs of the training and test images in a folder."""
     for test in TEST_FOLDERS:
         if (folder / test).is_dir():
-            names = dict(train='train', test=test)
-            return {part: {**shared, 'root': str(folder / name)} for part, name in names.items()}
+            parts = dict(train=folder / 'train', test=folder / test)
+            return {part: {**shared, 'root': str(path)} for part, path in parts.items()}
     whole = dict(type='Part', dataset={**shared, 'root': str(folder)}, fraction=HELD_OUT)
     return {'train': {**whole, 'held': False}, 'test': {**whole, 'held': True}}

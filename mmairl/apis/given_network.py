@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.models.backbones import pooled
@@ -16,7 +16,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     """Make a module available to configs as `dict(type='GivenNetwork', name=NAME)`.
 
     Args:
-        network: A module that maps images to pooled features of shape (N, D) or to a feature map of shape (N, D, H, W).
+        network: A module that maps images to pooled features (N, D), a feature map (N, D, H, W) or tokens (N, L, D).
         channels: Number of channels of the images.
         size: Side of the images in pixels.
 
@@ -24,35 +24,16 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
         NAME and D, the number of features. D is measured by calling the module with two blank images.
 
     Raises:
-        UserError: 'bad-network' if the module fails on the blank images or does not return features of these shapes.
+        UserError: 'not-features' if the module returns anything but such features.
     """
-    kind = type(network).__name__
-    parameter = next(network.parameters(), torch.empty(0))
+    parameter = next(network.parameters())
     images = torch.zeros(2, channels, size, size, device=parameter.device, dtype=parameter.dtype)
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            features = network(images)
-    except Exception as error:  # The module is user code and can raise any exception.
-        raise UserError(
-            f'network: {kind} fails for images of shape {tuple(images.shape)} ({type(error).__name__}: {error}); change the '
-            'module, or set size and channels as the module requires',
-            code='bad-network',
-        ) from error
-    finally:
-        network.train(was_training)
-    last = features[-1] if isinstance(features, tuple | list) and features else features
-    if not isinstance(last, Tensor) or last.ndim not in (2, 4) or len(last) != len(images):
-        found = tuple(last.shape) if isinstance(last, Tensor) else type(features).__name__
-        raise UserError(
-            f"network: {kind} returned '{found}' for N = {len(images)} images, but must return features of shape (N, D) or "
-            '(N, D, H, W); wrap the network in a module that returns such features',
-            code='bad-network',
-        )
-    name = f'{kind}-{len(NETWORKS)}'
+    trial = copy.deepcopy(network).eval()
+    with torch.no_grad():
+        features = pooled(trial(images), trial)
+    name = f'{type(network).__name__}-{len(NETWORKS)}'
     NETWORKS[name] = network
-    return name, pooled(last).shape[1]
+    return name, features.shape[1]
 
 
 @MODELS.register_module('GivenNetwork')

@@ -1,11 +1,9 @@
 """Pre-train a network on a folder of custom images with one line of Python."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from rich.console import Console
 from torch import nn
@@ -16,11 +14,10 @@ from mmairl.data.foreign_transforms import as_configs
 from mmairl.data.statistics import channel_statistics
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train
-from mmairl.errors import UserError
+from mmairl.hardware import cores
 from mmairl.io import read_text
 
 SAMPLED = 5000  # number of images from which the mean and standard deviation of each channel are estimated
-NO_GPU = 'no GPU is available, and training on the CPU is slow; use fewer epochs, fewer images or a smaller size'
 
 
 def pretrain(
@@ -61,7 +58,8 @@ def pretrain(
         weights: A checkpoint in any format that mmairl reads, or a released model such as 'torchvision:resnet50', to
             initialize student and teacher. The learning rate is then divided by 10, because the full rate would destroy the
             learned features.
-        network: A module to train instead of the ResNet-18. It maps images to pooled features or a feature map.
+        network: A module to train instead of the ResNet-18. It maps images to pooled features, a feature map
+            or tokens.
             Cannot be combined with `weights`.
         views: Augmentations of each view. Default: those of the method. For images that are not photographs, choose
             'satellite', 'microscopy', 'medical_gray' or 'documents' (configs/_base_/views explains these choices). For
@@ -82,61 +80,44 @@ def pretrain(
         >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
         PosixPath('/home/user/runs/a/epoch_100.pth')
     """
-    if not Path(data).is_dir():
-        raise UserError(
-            f"data: no such folder ('{Path(data).resolve()}'); check the path", code='no-folder'
-        )
     request = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels)
     request |= dict(weights=weights, network=network, views=views)
-    options = dict(options or {})
-    if views is not None and not isinstance(views, str):
-        options['train_dataloader.dataset.views'] = list(map(as_configs, views))
-        request['views'] = None
-    cfg = _config(method, data, {'randomness.seed': seed, **options}, request)
+    cfg = _config(method, data, {'randomness.seed': seed, **(options or {})}, request)
     cfg.work_dir = str(out)
     cfg.resume = resume
     log_to(cfg, log)
-    if not torch.cuda.is_available():
-        warnings.warn(NO_GPU, stacklevel=2)
     train(cfg)
     checkpoint = read_text(Path(out) / 'last_checkpoint').strip()
+    images, page = str(data), str(Path(out) / 'map.html')
     print(f'checkpoint: {checkpoint}')
-    print(f'next: features, names = mmairl.embed({checkpoint!r}, {str(data)!r})')
-    print(
-        f'next: mmairl.map_images({checkpoint!r}, {str(data)!r}, {str(Path(out) / "map.html")!r})'
-    )
+    print(f'next: features, names = mmairl.embed({checkpoint!r}, {images!r})')
+    print(f'next: mmairl.map_images({checkpoint!r}, {images!r}, {page!r})')
     return Path(checkpoint)
 
 
 def _config(
-    method: str, data: str | Path, options: Mapping[str, Any], request: Mapping[str, Any]
+    method: str, data: str | Path, options: Mapping[str, Any], request: dict[str, Any]
 ) -> Config:
-    """Return the config of the run. If images are used as stored, set their measured mean and standard deviation."""
-    channels = request['channels']
-    dataset = UnlabelledFolder(data, channels=channels)
+    """Return the config of the run. If images are used as stored, measure their mean and standard deviation."""
+    dataset = UnlabelledFolder(data, channels=request['channels'])
     # In a notebook, persistent workers would outlive the run.
-    options = {'train_dataloader.persistent_workers': False, **options}
-    cfg = config_for(method, len(dataset), data, options, **request)
-    if channels is not None:
-        measured = channel_statistics(dataset, cfg.train_dataloader.num_workers, SAMPLED)
-        statistics = dict(mean=measured.mean, std=measured.std)
-        prefix = 'model.data_preprocessor'
-        cfg.merge_from_dict({f'{prefix}.{key}': value for key, value in statistics.items()})
-        cfg.merge_from_dict(options)
-    if Console().is_jupyter and 'log_level' not in options:
-        cfg.log_level = 'WARNING'
+    defaults: dict[str, Any] = {'train_dataloader.persistent_workers': False}
+    if Console().is_jupyter:
+        defaults['log_level'] = 'WARNING'
+    if request['channels']:
+        workers = cores() if request['workers'] is None else request['workers']
+        measured = channel_statistics(dataset, workers, SAMPLED)
+        defaults['model.data_preprocessor.mean'] = measured.mean
+        defaults['model.data_preprocessor.std'] = measured.std
+    views = request['views']
+    if views is not None and not isinstance(views, str):
+        request['views'] = None
+        defaults['train_dataloader.dataset.views'] = list(map(as_configs, views))
+    cfg = config_for(method, len(dataset), data, defaults | options, **request)
     # Logs and tables show the name of the config, so it states the method, the network and the data.
-    parts = (method, network_name(cfg, request['network']), Path(data).resolve().name)
-    object.__setattr__(cfg, '_filename', f'{"_".join(parts)}.py')
-    return cfg
-
-
-def network_name(cfg: Config, network: nn.Module | None) -> str:
-    """Return a short name of the network, such as resnet18.
-
-    >>> network_name(Config(dict(model=dict(backbone=dict(type='mmpretrain.ResNet', depth=18)))), None)
-    'resnet18'
-    """
     backbone = cfg.model.backbone
-    kind = type(network).__name__ if network is not None else backbone.type.split('.')[-1]
-    return f'{kind}{backbone.get("depth", "")}'.lower()
+    kind = backbone.get('name') or backbone.type.split('.')[-1]
+    network = f'{kind}{backbone.get("depth", "")}'.lower()
+    name = f'{method}_{network}_{Path(data).resolve().name}.py'
+    object.__setattr__(cfg, '_filename', name)
+    return cfg

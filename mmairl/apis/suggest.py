@@ -1,11 +1,10 @@
 """Suggest a config for custom images and hardware, with a reason for each setting."""
 
-import copy
+import itertools
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Integral
+from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -25,116 +24,41 @@ from mmairl.hardware import cores
 from mmairl.registry import DATASETS, MODELS
 
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
-# The kinds of images for which configs/_base_/views has a file with transforms and their reasons.
-DOMAINS = ('satellite', 'microscopy', 'medical_gray', 'documents')
 FEWEST = 64  # smallest number of images that `suggest` accepts
-LARGE = 1_000_000  # smallest number of images for which queue length, prototypes and epochs are those of the papers
-CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
-BATCH_PER_GPU = 256
-LARGEST_BATCH = 1024
+# The number of epochs for at least this number of images.
+EPOCHS = {1_000_000: 200, 100_000: 400, FEWEST: 800}
 LONGEST_QUEUE = 65_536
-MOST_WORKERS = 16
+FEWEST_PATCHES = 8  # a ViT divides the side of an image into at least this number of patches
+CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
 TIMED_IMAGES = 16
-BATCH_TEXT = (
-    "customary: MoCo used 256 images per step, and most of mmairl's ImageNet configs use 1024. For data sets with fewer than "
-    '4096 images, mmairl suggests a smaller batch: about a sixteenth of the images, but at least 16.'
-)
-COLORFUL = ('ColorJitter', 'RandomGrayscale', 'StainJitter')
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of `suggest`: the images, the hardware and the options of a run.
-
-    Args:
-        method: Short name of the method, such as `'byol'`.
-        images: Number of images.
-        gpus: Number of GPUs.
-        channels: Number of channels. If it is set, images are read as stored. Default: images are converted to RGB.
-        weights: A checkpoint in any format that mmairl reads, to initialize student and teacher.
-        network: A module to train instead of the default network.
-        data: The folder of images.
-        epochs: Number of passes over the images. Default: depends on the number of images.
-        size: Side of the largest crop in pixels.
-        batch: Images per step. Default: depends on the number of images.
-        workers: Number of processes that load images for one GPU. Default: one per core, divided among the GPUs, at most 16.
-        views: Name of a set of augmentations in configs/_base_/views. In each view, the set replaces all augmentations after
-            the crop.
-
-    Raises:
-        UserError: If `epochs`, `size` or `batch` is not a positive integer, if there are too few images, or if both `weights`
-            and `network` are set.
-    """
-
-    method: str
-    images: int
-    gpus: int = 1
-    channels: int | None = None
-    weights: str | Path | None = None
-    network: nn.Module | None = None
-    data: str | Path = 'data/images'
-    epochs: int | None = None
-    size: int = 224
-    batch: int | None = None
-    workers: int | None = None
-    views: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ('epochs', 'size', 'batch'):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and value >= 1):
-                raise UserError(
-                    f"{name}: expected a whole number of 1 or more ('{value}'); correct the number",
-                    code='bad-number',
-                )
-        if self.images < FEWEST:
-            raise UserError(
-                f"images: too few to learn from ('{self.images}'); give at least {FEWEST}, or use a released model",
-                code='too-few-images',
-            )
-        if self.network is not None and self.weights is not None:
-            raise UserError(
-                'network: cannot be combined with weights; load the weights into the module',
-                code='network-and-weights',
-            )
-
-    @property
-    def is_large(self) -> bool:
-        return self.images >= LARGE
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Settings by dotted key, which replace settings of the method's config, and the reasons for them."""
-
-    settings: Mapping[str, Any]
-    reasons: Sequence[str] = ()
-
-    def text(self) -> str:
-        """Return the settings as the text of a config, below comments with the reasons."""
-        cfg = Config()
-        cfg.merge_from_dict(dict(self.settings))
-        comments = [
-            fill(reason, 120, initial_indent='# ', subsequent_indent='# ')
-            for reason in self.reasons
-        ]
-        return '\n'.join([*comments, python_text(cfg)])
-
-
-def named_views(name: str, like: Sequence) -> tuple[list[list[dict]], list[tuple[dict, str]]]:
-    """Return views for a kind of images, and its transforms with the reasons for them.
-
-    Each view consists of the crop of the view in `like`, followed by the transforms for `name`.
-    """
-    if name not in DOMAINS:
-        raise UserError(
-            f"views: unknown name ('{name}'){closest(name, DOMAINS)}; set one of {', '.join(DOMAINS)}",
-            code='unknown-views',
-        )
-    cfg = load_config(f'{PREFIX}_base_/views/{name}.py')
-    crops = [[step for step in view if step['type'] == 'RandomResizedCrop'] for view in like]
-    views = [[*crop, *copy.deepcopy(cfg[name])] for crop in crops]
-    return views, list(zip(cfg[name], cfg[f'{name}_reasons']))
+# The reasons that a suggested file states for its settings.
+REASONS = {
+    'model.backbone.depth': 'customary: a small network. For a ResNet-50, set depth=50 and all widths of 512 to 2048.',
+    'model.backbone.patch_size': "known: the network of the paper. Small images have smaller patches than the paper's.",
+    'model.queue.length': 'customary: a queue of at most a quarter of the images, because otherwise too many negatives '
+    'would be old keys of the same image. MoCo found that more negatives are better, and used 65536 for 1.28 million '
+    'images (5 %).',
+    'model.head.prototypes': 'customary: at most one prototype per sixteen images, but never fewer prototypes than images '
+    'per step. DINO uses one prototype per 20 images.',
+    'model.data_preprocessor.mean': 'customary: the images are read as stored. Replace 0.5 and 0.25 with the mean and '
+    'standard deviation of your images, which `mmairl pack DIR --statistics --channels N` prints.',
+    'total_batch_size': "customary: MoCo used 256 images per step, and most of mmairl's ImageNet configs use 1024. For "
+    'small data sets, mmairl suggests about a sixteenth of the images, but at least 16, because batch statistics over '
+    'fewer are too noisy.',
+    'optim_wrapper.optimizer': "known: the method's learning rate, proportional to the batch size. A run that starts from "
+    'pre-trained weights has a tenth of it, because the full rate would destroy the learned features. If the k-NN accuracy '
+    'on labeled images falls, reduce it.',
+    'train_cfg.max_epochs': 'customary: the configs of MoCo and BYOL use 200 epochs for 1.28 million images, 10 of them for '
+    'the warm-up. Small data sets require more: published recipes use 400 for ImageNet-100 and 800 for Imagenette. Start '
+    'with a tenth of the epochs, and check the health page.',
+    'default_hooks.momentum.base': 'customary: at first, the teacher averages over at most a fiftieth of the steps (or 10 '
+    'steps in the shortest runs), because with a longer average, it would stay close to its initial weights.',
+    'train_dataloader.num_workers': 'customary: one data worker per core of this machine, divided among the GPUs, but at '
+    'most 16 per GPU. If the health page shows that the training waits for data, use more workers.',
+    'train_dataloader.dataset': 'customary: the views of the method were made for photographs. Look at them with `mmairl '
+    'report views CONFIG`. For images of another kind, consider the views in configs/_base_/views (satellite, microscopy, '
+    'medical_gray, documents): for example, aerial images have no upright direction, and mirrored text is not text.',
+}
 
 
 def config_for(
@@ -147,8 +71,7 @@ def config_for(
     """Return the suggestions for the images in the folder `data` as a config, with `options` merged in."""
     base = full_size(method)
     cfg = load_config(base)
-    for choice in choices(Request(method, images, data=data, **request)):
-        override(cfg, choice.settings, base)
+    override(cfg, suggested_settings(method, images, data=data, **request), base)
     override(cfg, options or {}, base)
     return cfg
 
@@ -160,26 +83,28 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         method: Short name of the method.
         images: Number of images.
         gpus: Number of GPUs.
-        **request: Further fields of `Request`.
+        **request: Further arguments of `suggested_settings`.
     """
-    devices = '1 GPU' if gpus == 1 else f'{gpus} GPUs'
-    head = (
-        f'# {method} on {images:,} unlabeled images, for {devices}, suggested by mmairl.\n'
-        '# "known" marks a value from the papers. "customary" marks a choice that the papers leave open.\n'
-        f"_base_ = '{full_size(method)}'\n"
-    )
-    return '\n'.join(
-        [head, *(choice.text() for choice in choices(Request(method, images, gpus, **request)))]
-    )
+    settings = suggested_settings(method, images, gpus=gpus, **request)
+    lines = [
+        f'# {method} on {images:,} unlabeled images, suggested by mmairl. Number of GPUs: {gpus}.',
+        '# "known" marks a value from the papers. "customary" marks a choice that the papers leave open.',
+    ]
+    for key in settings.keys() & REASONS.keys():
+        lines.append(
+            fill(f'{key}: {REASONS[key]}', 120, initial_indent='# ', subsequent_indent='#     ')
+        )
+    cfg = Config(dict(_base_=full_size(method)))
+    cfg.merge_from_dict(settings)
+    return '\n'.join([*lines, python_text(cfg)])
 
 
 def suggest_for(data: str | Path, method: str, channels: int | None = None, **request: Any) -> str:
     """Return the text of `suggest` for a folder of images, with an estimate of the hours on this machine."""
     count = len(UnlabelledFolder(data, channels=channels))
-    request = dict(request, channels=channels, data=data)
+    request.update(channels=channels, data=data)
+    hours = estimated_hours(config_for(method, count, **request)) / request.get('gpus', 1)
     text = suggest(method, count, **request)
-    gpus = request.pop('gpus', 1)
-    hours = estimated_hours(config_for(method, count, **request)) / gpus
     return f'# Estimated from a few steps on this machine: {hours:.2g} hours of training.\n{text}'
 
 
@@ -190,48 +115,99 @@ def estimated_hours(cfg: Config) -> float:
     count = min(TIMED_IMAGES, cfg.total_batch_size)
     start = time.perf_counter()
     batch = default_collate([dataset[index] for index in range(count)])
-    loading = (time.perf_counter() - start) / max(1, cfg.train_dataloader.num_workers)
+    loading = (time.perf_counter() - start) / cfg.train_dataloader.num_workers
     for _ in range(2):  # The first step is slower.
         start = time.perf_counter()
         losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
-        model.parse_losses(losses)[0].backward()
+        loss, _ = model.parse_losses(losses)
+        loss.backward()
+        loss.item()  # wait for the GPU
         step = time.perf_counter() - start
     return max(loading, step) / count * len(dataset) * cfg.train_cfg.max_epochs / 3600
 
 
-def choices(request: Request) -> list[Choice]:
-    """Return the settings for a request, in the order of the suggested file. No two choices set parts of the same key."""
-    base = load_config(full_size(request.method))
-    batch = _batch(request)
-    return [
-        _model(request, base, batch),
-        Choice({'total_batch_size': batch, 'auto_scale_lr.base_batch_size': batch}, [BATCH_TEXT]),
-        _rate(request, base, batch),
-        _schedule(request, base, batch),
-        _data(request, base),
-    ]
+def suggested_settings(
+    method: str,
+    images: int,
+    *,
+    gpus: int = 1,
+    channels: int | None = None,
+    data: str | Path = 'data/images',
+    epochs: int | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    size: int = 224,
+    views: str | None = None,
+    weights: str | Path | None = None,
+    network: nn.Module | None = None,
+) -> dict[str, Any]:
+    """Return settings by dotted key, which replace settings of the method's config.
 
+    The arguments are those of `mmairl.pretrain`. By default, the batch size and the number of epochs depend on the number of
+    images. A ViT rounds the size of crops to whole patches.
 
-def _batch(request: Request) -> int:
-    """Return the requested batch size. If none is requested, return a multiple of the number of GPUs.
-
-    With fewer than LARGE images, the default is about a sixteenth of the images, at least 16 and at most BATCH_PER_GPU.
+    Raises:
+        UserError: If there are too few images, if the method or the views are unknown, or if both `weights` and `network` are
+            set.
     """
-    if request.batch:
-        return request.batch
-    gpus = request.gpus
-    if request.is_large:
-        batch = min(LARGEST_BATCH, BATCH_PER_GPU * gpus)
-    else:
-        # Batch statistics over fewer than 16 images are too noisy.
-        batch = max(16, min(BATCH_PER_GPU, _power_of_two(request.images // 16)))
-    return max(1, batch // gpus) * gpus
+    if images < FEWEST:
+        raise UserError(
+            f"images: too few to learn from ('{images}'); give at least {FEWEST}, or use a released model",
+            code='too-few-images',
+        )
+    if weights is not None and network is not None:
+        raise UserError(
+            'network: cannot be combined with weights; load the weights into the module',
+            code='network-and-weights',
+        )
+    base = load_config(full_size(method))
+    if batch is None:
+        batch = max(16, min(256 * gpus, 1024, _power_of_two(images // 16)))
+        batch = max(1, batch // gpus) * gpus
+    if epochs is None:
+        epochs = next(number for least, number in EPOCHS.items() if images >= least)
+    settings = _model(base, images, batch, size, channels, weights, network)
+    settings['total_batch_size'] = settings['auto_scale_lr.base_batch_size'] = batch
 
+    optimizer = {}
+    rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
+    if weights:
+        is_vit = 'depth' not in settings['model.backbone']
+        if is_vit and base.optim_wrapper.optimizer.type != 'AdamW':
+            # The configs in configs/vit use these settings of AdamW.
+            optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
+            rate = 1.5e-4 / 256
+        rate /= CONTINUED
+    settings['optim_wrapper.optimizer'] = {**optimizer, 'lr': rate * batch}
 
-def _epochs(images: int) -> int:
-    if images >= LARGE:
-        return 200
-    return 400 if images >= 100_000 else 800
+    steps = images // batch * epochs
+    settings |= {
+        'train_cfg.max_epochs': epochs,
+        'default_hooks.checkpoint.interval': max(1, epochs // 10),
+        # Short runs log their health more often.
+        'default_hooks.health.interval': max(1, min(50, steps // 20)),
+    }
+    if base.model.get('target') == 'teacher':
+        momentum = round(1 - 50 / max(steps, 500), 4)
+        settings['default_hooks.momentum.base'] = min(momentum, base.default_hooks.momentum.base)
+    schedules = base.to_dict().get('param_scheduler') or []
+    if len(schedules) > 1:
+        warm_up = min(schedules[0]['end'], max(1, epochs // 10))
+        schedules[0]['end'] = schedules[1]['begin'] = warm_up
+        settings['param_scheduler'] = schedules
+
+    dataset = dict(type='UnlabelledFolder', root=str(data))
+    dataset['views'] = _views(base, views, size, channels)
+    if channels:
+        dataset['channels'] = channels
+    if workers is None:
+        workers = max(1, min(16, cores() // gpus))
+    return {
+        **settings,
+        'train_dataloader.dataset': dataset,
+        'train_dataloader.num_workers': workers,
+        'evaluation': None,  # the images have no labels
+    }
 
 
 def _power_of_two(number: int) -> int:
@@ -239,68 +215,51 @@ def _power_of_two(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def _model(request: Request, base: Config, batch: int) -> Choice:
-    """Return the network, the queue, the number of prototypes and the normalization."""
-    settings, why = _network(request, base)
-    texts = [why]
-    if base.model.get('queue'):
-        quarter = min(LONGEST_QUEUE // 4, _power_of_two(request.images // 4))
-        length = LONGEST_QUEUE if request.is_large else max(batch, quarter)
-        settings['model.queue.length'] = length
-        texts.append(
-            f'customary: a queue of {100 * length / request.images:.0f} % of the images. Its oldest key is '
-            f'{-(-length // batch)} steps old. MoCo found that more negatives are better, and used 65536 for 1.28 million '
-            'images (5 %). If the queue held more than a quarter of the images, too many negatives would be old keys of the '
-            'same image.'
-        )
-    most = max(batch, _power_of_two(request.images // 16))
-    for keys, value in walk(base.model.to_dict()):
-        if keys and keys[-1] == 'prototypes' and value and not request.is_large:
-            settings['.'.join(('model', *keys))] = min(value, most)
-    if any(key.endswith('.prototypes') for key in settings):
-        texts.append(
-            'customary: at most one prototype per sixteen images, but never fewer prototypes than images per step. DINO uses '
-            'one prototype per 20 images.'
-        )
-    if channels := request.channels:
-        settings['model.data_preprocessor.mean'] = [0.5] * channels
-        settings['model.data_preprocessor.std'] = [0.25] * channels
-        texts.append(
-            f'customary: images of {channels} channels are read as stored. Replace 0.5 and 0.25 with the mean and standard '
-            f'deviation of your images, which `mmairl pack DIR --statistics --channels {channels}` prints.'
-        )
-    return Choice(settings, texts)
-
-
-def _network(request: Request, base: Config) -> tuple[dict[str, Any], str]:
-    """Return the settings of the backbone and of the input of the projector, and the reason for them."""
+def _model(
+    base: Config,
+    images: int,
+    batch: int,
+    size: int,
+    channels: int | None,
+    weights: str | Path | None,
+    network: nn.Module | None,
+) -> dict[str, Any]:
+    """Return the settings of the network, of the queue, and of the prototypes."""
     projector = base.model.get('projector') or {}
+    width = projector.get('in_channels')
     settings: dict[str, Any] = {}
-    if request.weights:
-        backbone, width = _pretrained_backbone(request.weights)
-        why = f'known: the network of the checkpoint {Path(request.weights).name}.'
-    elif request.network is not None:
-        name, width = register_network(request.network, request.channels or 3, request.size)
-        backbone = dict(_delete_=True, type='GivenNetwork', name=name)
-        why = 'known: the network that was passed.'
+    if weights:
+        settings['model.backbone'], width = _pretrained_backbone(weights)
+    elif network is not None:
+        name, width = register_network(network, channels or 3, size)
+        settings['model.backbone'] = dict(_delete_=True, type='GivenNetwork', name=name)
     elif 'depth' in base.model.backbone:
-        backbone, width = dict(depth=18), 512
-        why = 'customary: a small network. For a ResNet-50, set depth=50 and all widths of 512 to 2048.'
+        width = 512
+        settings['model.backbone.depth'] = 18
     else:
-        backbone, width = {}, projector.get('in_channels')
-        if 'img_size' in base.model.backbone:
-            backbone['img_size'] = request.size
-        why = 'known: the network of the paper, for this size of images.'
-    if request.channels and request.network is None:
-        backbone['in_channels'] = request.channels
-    if backbone:
-        settings['model.backbone'] = backbone
+        side, patch = _whole(base, size, size)
+        settings['model.backbone.img_size'] = side
+        for key in _named(base, 'patch_size'):
+            settings[key] = patch
+        if 'neck' in base.model:  # the decoder of MAE has position embeddings, too
+            settings['model.neck.num_patches'] = (side // patch) ** 2
     if projector:
         settings['model.projector.in_channels'] = width
         # In MoCo v2, the hidden layer of the projector is as wide as the features.
-        if projector.hidden_channels == projector.in_channels and not request.weights:
+        if projector.hidden_channels == projector.in_channels and not weights:
             settings['model.projector.hidden_channels'] = width
-    return settings, why
+    if channels:
+        if network is None:
+            settings['model.backbone.in_channels'] = channels
+        settings['model.data_preprocessor.mean'] = [0.5] * channels
+        settings['model.data_preprocessor.std'] = [0.25] * channels
+    if base.model.get('queue'):
+        length = min(LONGEST_QUEUE, _power_of_two(images // 4))
+        settings['model.queue.length'] = max(batch, length)
+    most = max(batch, _power_of_two(images // 16))
+    for key, value in _named(base, 'prototypes').items():
+        settings[key] = min(value, most)
+    return settings
 
 
 def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
@@ -314,115 +273,39 @@ def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
     return backbone, backbone.get('arch', backbone)['embed_dims']
 
 
-def _rate(request: Request, base: Config, batch: int) -> Choice:
-    """Return the optimizer. Its learning rate is proportional to the batch size."""
-    optimizer: dict[str, Any] = {}
-    kind = base.optim_wrapper.optimizer.type
-    rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
-    why = f'known: {kind} with a learning rate of {256 * rate:g} per 256 images, proportional to the batch size.'
-    if request.weights:
-        if 'depth' not in read_backbone(request.weights).network and kind != 'AdamW':
-            # The configs in configs/vit use these settings of AdamW.
-            optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
-            rate = 1.5e-4 / 256
-        rate /= CONTINUED
-        why = (
-            f'customary: a learning rate of {256 * rate:g} per 256 images. This is a tenth of the rate for random weights, '
-            'because the full rate would destroy the learned features. If the k-NN accuracy on labeled images falls, reduce it.'
-        )
-    return Choice({'optim_wrapper.optimizer': {**optimizer, 'lr': rate * batch}}, [why])
+def _named(base: Config, name: str) -> dict[str, Any]:
+    """Return the settings in all parts of the model whose last key is `name`."""
+    found = {}
+    for keys, value in walk(base.model.to_dict()):
+        if keys and keys[-1] == name and value:
+            found['.'.join(('model', *keys))] = value
+    return found
 
 
-def _schedule(request: Request, base: Config, batch: int) -> Choice:
-    """Return the number of epochs, a warm-up of at most a tenth of them, and the momentum of the teacher."""
-    epochs = request.epochs or _epochs(request.images)
-    steps = request.images // batch * epochs
-    texts = [
-        f'{"known" if epochs == 200 else "customary"}: the configs of MoCo and BYOL use 200 epochs for 1.28 million images, '
-        '10 of them for the warm-up. Small data sets require more: published recipes use 400 for ImageNet-100 and 800 for '
-        'Imagenette. Start with a tenth of the epochs, and check the health page.'
-    ]
-    settings = {
-        'train_cfg.max_epochs': epochs,
-        'default_hooks.checkpoint.interval': max(1, epochs // 10),
-        # Short runs log their health more often.
-        'default_hooks.health.interval': max(1, min(50, steps // 20)),
-    }
-    schedules = base.to_dict().get('param_scheduler') or []
-    if len(schedules) > 1:
-        warm_up = min(schedules[0]['end'], max(1, epochs // 10))
-        schedules[0]['end'] = warm_up
-        schedules[1]['begin'] = warm_up
-        settings['param_scheduler'] = schedules
-    if momentum := base.get('default_hooks', {}).get('momentum'):
-        first = min(momentum.base, round(1 - 50 / max(steps, 500), 4))
-        settings['default_hooks.momentum.base'] = first
-        texts.append(
-            f"{'known' if first == momentum.base else 'customary'}: the method's ImageNet config has a teacher momentum of "
-            f'{momentum.base:g}, and short runs use a lower one. Methods without a teacher ignore this setting. At first, the '
-            f'teacher averages over {1 / (1 - first):.0f} of {steps:,} steps. In runs of 500 steps or more, it averages over '
-            'at most about a fiftieth of the steps, because with a longer average, it would stay close to its initial weights.'
-        )
-    return Choice(settings, texts)
+def _whole(base: Config, size: float, largest: int) -> tuple[int, int]:
+    """Return the size of a crop, rounded to whole patches of the method's ViT, and the size of a patch.
+
+    Without a ViT, the size of a patch is 1. If the largest crop is small, patches are smaller than those of the method.
+    """
+    patch = max(1, min(base.model.backbone.get('patch_size', 1), largest // FEWEST_PATCHES))
+    return max(1, round(size / patch)) * patch, patch
 
 
-def _data(request: Request, base: Config) -> Choice:
-    """Return the data set, its views, and the number of data workers."""
-    channels = request.channels
+def _views(base: Config, domain: str | None, size: int, channels: int | None) -> list[list[dict]]:
+    """Return the views for the kind, size and channels of the images. Each view begins with a crop."""
     views = base.train_dataloader.dataset.to_dict()['views']
-    dataset: dict[str, Any] = dict(type='UnlabelledFolder', root=str(request.data))
-    texts = [
-        f'customary: one data worker per core of this machine ({cores()}), divided among the GPUs, but at most 16 per GPU. If '
-        'the health page shows that the training waits for data, use more workers.'
-    ]
-    if request.views:
-        views, reasons = named_views(request.views, views)
-        for step, why in reasons:
-            texts.append(f'customary, for {request.views}: {step["type"]}, because {why}.')
-    else:
-        texts.append(
-            'customary: the views of the method, which were made for photographs. Look at them with `mmairl report views '
-            f'CONFIG`. If your images are of another kind, consider views= one of {", ".join(DOMAINS)}: for example, aerial '
-            'images have no upright direction, and mirrored text is not text.'
-        )
-    if request.size != 224:
-        largest = max(step['size'] for view in views for step in view if 'size' in step)
-        patch = base.model.backbone.get('patch_size', 1)
-        views = [_rescale_crops(view, request.size / largest, patch) for view in views]
-    if channels not in (None, 3):
-        views = [_without_rgb(view) for view in views]
-        texts.append('The views leave out random grayscale, saturation and hue, which require RGB.')
-    if request.views or request.size != 224 or channels not in (None, 3):
-        dataset['views'] = views
-    if channels:
-        dataset['channels'] = channels
-    workers = request.workers
-    if workers is None:
-        workers = max(1, min(MOST_WORKERS, cores() // request.gpus))
-    settings = {'train_dataloader.num_workers': workers, 'train_dataloader.dataset': dataset}
-    # The images have no labels, so the run cannot be evaluated on them.
-    return Choice({**settings, 'evaluation': None}, texts)
-
-
-def _rescale_crops(view: Sequence[dict], factor: float, patch: int) -> list[dict]:
-    """Return the view with the sizes of its crops multiplied by a factor, and rounded to whole patches of a ViT."""
-    return [
-        {**step, 'size': max(1, round(step['size'] * factor / patch)) * patch}
-        if 'size' in step
-        else step
-        for step in view
-    ]
-
-
-def _without_rgb(view: Sequence[dict]) -> list[dict]:
-    """Return the view without the augmentations that require RGB images."""
-    steps = []
-    for step in view:
+    if domain:
+        steps = load_config(f'{PREFIX}_base_/views/{domain}.py')[domain]
+        views = [[view[0], *deepcopy(steps)] for view in views]
+    largest = max(view[0]['size'] for view in views)
+    for view in views:
+        view[0]['size'], _ = _whole(base, view[0]['size'] * size / largest, size)
+    if channels in (None, 3):
+        return views
+    for step in itertools.chain(*views):
         if step['type'] == 'ColorJitter':
-            steps.append({**step, 'saturation': 0, 'hue': 0})
-        elif step['type'] not in COLORFUL:
-            steps.append(step)
-    return steps
+            step.update(saturation=0, hue=0)
+    return [[step for step in view if step['type'] != 'RandomGrayscale'] for view in views]
 
 
 def full_size(method: str) -> str:

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 import mmairl
-from mmairl.checkpoints.read import load_checkpoint
+from mmairl.checkpoints.read import load_checkpoint, read_backbone
 from mmairl.config import load_config
 from mmairl.engine.checkpoint import settings
 from mmairl.engine.curves import read_scalars
@@ -70,9 +70,8 @@ def test_run_prints_few_lines_and_commands_that_work(images, tmp_path, monkeypat
 
 BAD_ARGUMENTS = [
     (dict(method='moco_v2plus'), 'unknown-method'),
-    (dict(data='none'), 'no-folder'),
+    (dict(data='none'), 'no-image-folder'),
     (dict(options={'modell.x': 1}), 'unknown-key'),
-    (dict(epochs=0), 'bad-number'),
     (dict(batch=100), 'no-batch'),
     (dict(network=torch.nn.Identity(), weights='a.pth'), 'network-and-weights'),
 ]
@@ -107,7 +106,7 @@ def test_import_loads_no_engine():
 
 
 class Map(nn.Module):
-    """Return features in the form that the test chooses: a map, a pooled vector, several stages, or an unsupported form."""
+    """Return features in the form that the test chooses: a map, a pooled vector, several stages, or a dictionary."""
 
     def __init__(self, output: str = 'map') -> None:
         super().__init__()
@@ -117,7 +116,7 @@ class Map(nn.Module):
     def forward(self, images: torch.Tensor) -> object:
         features = self.body(images)
         outputs = dict(map=features, pooled=features.mean((2, 3)), stages=(features, features), dict=dict(x=features))
-        return outputs.get(self.output, features.flatten(2))
+        return outputs[self.output]
 
 
 SMALL_HEADS = {key: value for key, value in NARROW.items() if 'hidden' in key}
@@ -140,10 +139,19 @@ def test_copy_of_the_callers_network_is_trained(output, images, tmp_path):
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize('output', ['dict', 'tokens'])
-def test_network_without_features_is_an_error(output, images, tmp_path):
-    with raises_code('bad-network'):
-        mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=Map(output), size=32)
+def test_network_without_features_is_an_error(images, tmp_path):
+    with raises_code('not-features'):
+        mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=Map('dict'), size=32)
+
+
+@pytest.mark.parametrize('size, crop', [(32, 32), (100, 96)])
+def test_positions_and_patches_of_mae_fit_the_size(size, crop, images, tmp_path):
+    arch = dict(embed_dims=32, num_layers=1, num_heads=2, feedforward_channels=32, _delete_=True)
+    small = {'model.backbone.arch': arch, 'model.neck.embed_dim': 32, 'model.neck.decoder_depth': 1}
+    last = mmairl.pretrain('mae', images, tmp_path / 'a', 1, size=size, batch=32, workers=0, options=small)
+    state = load_checkpoint(last)['state_dict']
+    assert state['backbone.pos_embed'].shape == (1, 65, 32) and state['neck.decoder_pos_embed'].shape[1] == 65
+    assert read_backbone(last).input.size == crop and mmairl.embed(last, images)[0].shape == (72, 32)
 
 
 def test_network_of_another_process_is_an_error():
