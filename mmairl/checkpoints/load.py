@@ -15,6 +15,8 @@ from torch import Tensor
 from mmairl.checkpoints.pickles import ORIGIN, STAND_INS, Skipped, plain
 from mmairl.errors import UserError
 
+# Names of tensors with this part belong to low-rank adapters (LoRA), which are merged into the weights of the same file.
+ADAPTER = '.parametrizations.'
 # Checkpoints of Lightning and DeepSpeed have one of these keys. They also contain objects with settings, which are left out.
 WITH_SETTINGS = {'pytorch-lightning_version', 'ds_version'}
 
@@ -120,6 +122,8 @@ def require_same_keys(
         UserError: 'incomplete-network' if the only fault is that tensors are missing, 'other-network' for any other fault. The
             message names the first tensors that differ.
     """
+    weights = {key: value for key, value in weights.items() if ADAPTER not in key}
+    network = {key: value for key, value in network.items() if ADAPTER not in key}
     missing = [f'{key} is missing' for key in network if key not in weights]
     others = [f'{key} is unexpected' for key in weights if key not in network]
     for key in (key for key in network if key in weights):

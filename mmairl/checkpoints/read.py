@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mmairl.checkpoints.architecture import backbone_of, heads_of, tensors_of
 from mmairl.checkpoints.formats import IGNORED, TEACHER, detect_format, prefixes, to_ours
-from mmairl.checkpoints.load import load_checkpoint, require_same_keys, warn
+from mmairl.checkpoints.load import ADAPTER, load_checkpoint, require_same_keys, warn
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import (
     architecture,
@@ -343,7 +343,7 @@ def _flat(values: dict, prefix: str = '') -> dict[str, Tensor]:
         name = f'{prefix}{key}'
         while name.startswith(WRAPPERS):
             name = name.partition('.')[2]
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and ADAPTER not in name:
             flat[name] = value
         elif isinstance(value, dict) and key in NESTED:
             flat |= _flat(value, f'{name}.')

@@ -104,5 +104,6 @@ def architecture(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of TimmBackbone that describe an architecture, and no file to load."""
     import timm
 
-    other = {*signature(timm.create_model).parameters, 'type', 'init_cfg', 'tokens', 'num_classes'}
+    own = {'type', 'init_cfg', 'tokens', 'lora', 'num_classes'}
+    other = own.union(signature(timm.create_model).parameters)
     return {key: value for key, value in arguments.items() if key not in other}

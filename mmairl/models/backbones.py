@@ -10,6 +10,7 @@ from mmpretrain.models.backbones.resnet import ResNet as ResNetOfMMPretrain
 from torch import Tensor, nn
 
 from mmairl.errors import UserError, explained
+from mmairl.models.lora import add_adapters
 from mmairl.registry import MODELS
 
 
@@ -115,7 +116,7 @@ class ResNet(ResNetOfMMPretrain):
 
 @MODELS.register_module('TimmBackbone')
 def timm_backbone(
-    name: str, tokens: bool = False, drop_path: float = 0.0, **settings: Any
+    name: str, tokens: bool = False, drop_path: float = 0.0, lora: int = 0, **settings: Any
 ) -> nn.Module:
     """Return a network of timm without its classifier. Its weights keep timm's names.
 
@@ -124,15 +125,27 @@ def timm_backbone(
         tokens: Whether the network returns the tokens of a ViT, or the map of another network, instead of pooled features.
         drop_path: Rate of stochastic depth in every block of a ViT. With timm's own `drop_path_rate`, the rate rises linearly
             from 0.
+        lora: Rank of low-rank adapters (LoRA). If it is not 0, only the adapters of the linear layers learn. Checkpoints hold
+            the merged weights.
         **settings: Further arguments of `timm.create_model`, such as `pretrained=True`, `dynamic_img_size=True` (images of
             several sizes), `reg_tokens=4` or `init_values=1e-5` (layer scale).
     """
-    with explained('TimmBackbone requires timm', 'pip install timm', (ImportError,), 'no-timm'):
+    with explained(
+        'TimmBackbone requires timm', 'pip install timm', (ImportError,), code='no-timm'
+    ):
         import timm
-    network = timm.create_model(name, num_classes=0, **settings)
+    with explained(
+        f'TimmBackbone: {name} is unknown or cannot be downloaded',
+        'check the name and the connection',
+        (RuntimeError, OSError),
+        code='unavailable-model',
+    ):
+        network = timm.create_model(name, num_classes=0, **settings)
     for block in blocks(network) if drop_path else ():
         block.drop_path1 = timm.layers.DropPath(drop_path)
         block.drop_path2 = timm.layers.DropPath(drop_path)
+    if lora:
+        add_adapters(network, lora)
     if tokens:
         network.forward = network.forward_features
     # timm has initialized or loaded the weights, which mmengine would otherwise initialize again.
@@ -190,6 +203,6 @@ def parameters_by_stage(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     parts: dict[str, list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
         part = name.partition('.')[0]
-        if part != 'teacher':
+        if part not in ('teacher', 'anchor'):
             parts.setdefault(stage_of.get(id(weight), part), []).append(weight)
     return parts

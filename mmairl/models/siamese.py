@@ -14,6 +14,7 @@ from mmairl.errors import UserError
 from mmairl.models.backbones import features, patch_size
 from mmairl.models.heads.base import ByView, unit
 from mmairl.models.heads.dino import koleo
+from mmairl.models.heads.distill import gram_distance, patch_distance
 from mmairl.models.masking import patch_weights
 from mmairl.models.norm import passes, shuffle, unshuffle
 from mmairl.models.processes import own_parts
@@ -27,11 +28,13 @@ class Encoded(NamedTuple):
         features: Pooled features of the backbone.
         embeddings: Outputs of the projector, and of the predictor if there is one.
         patches: Projections of the masked patches of all images, or None without masks.
+        map: The patch features of the backbone, as a feature map, or None if it returns only pooled features.
     """
 
-    features: Tensor
+    features: Tensor | None
     embeddings: Tensor
     patches: Tensor | None = None
+    map: Tensor | None = None
 
 
 def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
@@ -64,7 +67,8 @@ def encode(
     else:
         both = encoder.projector(torch.cat([pooled, masked]))
         projections, masked = both.split([len(pooled), len(masked)])
-    return Encoded(pooled, predict(encoder, projections) if predicted else projections, masked)
+    embeddings = predict(encoder, projections) if predicted else projections
+    return Encoded(pooled, embeddings, masked, patches)
 
 
 def require_patches(patches: Tensor | None, backbone: nn.Module, key: str) -> Tensor:
@@ -95,11 +99,11 @@ def encode_views(
     for numbers, images in passes(encoder, views, masks):
         own = [masks[view] for view in numbers if view in masks]
         result = encode(encoder, images, torch.cat(own) if own else None, predicted)
-        patches = [None] * len(numbers)
-        if own:
-            patches = result.patches.split([int(mask.sum()) for mask in own])
+        none = [None] * len(numbers)
+        patches = result.patches.split([int(mask.sum()) for mask in own]) if own else none
         parts = (rows.chunk(len(numbers)) for rows in (result.features, result.embeddings))
-        encoded.update(zip(numbers, map(Encoded, *parts, patches)))
+        maps = none if result.map is None else result.map.chunk(len(numbers))
+        encoded.update(zip(numbers, map(Encoded, *parts, patches, maps)))
     return encoded
 
 
@@ -133,6 +137,8 @@ class Siamese(BaseModel):
             The head then also compares the student's and the teacher's outputs for these patches (iBOT).
         patch_projector: Config of a projector for masked patches. Default: patches use `projector`.
         koleo: Weight of KoLeo, which spreads the student's features of the key views evenly (DINOv2).
+        gram: Weight of Gram anchoring, which keeps the similarities of the patches in a key view close to those at the start
+            of the run (DINOv3). The frozen copy of the initial backbone is part of checkpoints as `anchor.`.
 
     Raises:
         UserError: If settings are invalid or contradict one another, or if the data set returns too few views of an image.
@@ -155,6 +161,7 @@ class Siamese(BaseModel):
         masking: dict | None = None,
         patch_projector: dict | None = None,
         koleo: float = 0.0,
+        gram: float = 0.0,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ) -> None:
@@ -174,6 +181,7 @@ class Siamese(BaseModel):
         if queue is not None:
             width = dict(dim=self.projector.out_channels)
             self.queue = MODELS.build(queue, default_args=width)
+        self.anchor = copy.deepcopy(self.backbone).requires_grad_(False) if gram else None
         self.masking = None
         if masking is not None:
             self.masking = MODELS.build(masking, default_args=dict(backbone=self.backbone))
@@ -182,6 +190,7 @@ class Siamese(BaseModel):
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
         self.koleo = koleo
+        self.gram = gram
         # If there is a queue, this dictionary maps the index of each view that serves as a key to the keys of this view
         # in the last batch, before normalization.
         self.keys: ByView = {}
@@ -215,6 +224,14 @@ class Siamese(BaseModel):
                 source = ModuleDict(parts)
                 source.init_weights()
             self.teacher.copy_from(source)
+        if self.anchor is not None:
+            self.anchor.load_state_dict(self.backbone.state_dict())
+
+    def train(self, mode: bool = True) -> 'Siamese':
+        super().train(mode)
+        if self.anchor is not None:
+            self.anchor.eval()
+        return self
 
     def forward(
         self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'
@@ -248,33 +265,54 @@ class Siamese(BaseModel):
             self.keys = {view: rows.detach() for view, rows in k.items()}
             negatives = self.queue.negatives()
         results = self.head(q, k, negatives)
-        self.add_terms(results, outputs, targets, masks)
+        terms = self.terms(every, outputs, targets, masks)
+        for name, (value, weight) in terms.items():
+            results['loss'] = results['loss'] + weight * value
+            results[name] = value.detach()
         return results
 
-    def add_terms(
-        self,
-        results: dict[str, Tensor],
-        outputs: dict[int, Encoded],
-        targets: dict[int, Encoded],
-        masks: ByView,
-    ) -> None:
-        """Add the loss on masked patches and KoLeo to the head's results."""
+    def terms(
+        self, views: ByView, outputs: dict[int, Encoded], targets: dict[int, Encoded], masks: ByView
+    ) -> dict[str, tuple[Tensor, float]]:
+        """Return the losses that are added to the head's, each with its weight.
+
+        Args:
+            views: The images of each view.
+            outputs: What the student computes from its views.
+            targets: What the teacher computes from its views.
+            masks: The masks of some views.
+        """
         terms = {}
         both = [view for view in masks if view in outputs]
         if both and self.masking.weight:
             q, k = (torch.cat([side[view].patches for view in both]) for side in (outputs, targets))
             weights = patch_weights(torch.stack([masks[view] for view in both]))
-            terms['patch_loss'] = (
-                self.head.patch_loss(q, k, weights),
-                self.masking.weight,
-            )
+            terms['patch_loss'] = self.head.patch_loss(q, k, weights), self.masking.weight
+        key_views = [view for view in self.key_views or outputs if view in outputs]
         if self.koleo:
-            keys = self.key_views or outputs
-            spread = sum(koleo(outputs[view].features) for view in keys if view in outputs)
-            terms['koleo'] = spread, self.koleo
-        for name, (value, weight) in terms.items():
-            results['loss'] = results['loss'] + weight * value
-            results[name] = value.detach()
+            terms['koleo'] = sum(koleo(outputs[view].features) for view in key_views), self.koleo
+        if self.gram:
+            distances = [
+                gram_distance(self.map_of(outputs[view], 'gram'), self.anchored(views[view]))
+                for view in key_views
+            ]
+            terms['gram'] = torch.stack(distances).mean(), self.gram
+        if weight := getattr(self.teacher, 'patches', 0):
+            projector = self.patch_projector or self.projector
+            distances = [
+                patch_distance(projector, self.map_of(outputs[view], 'teacher.patches'), target.map)
+                for view, target in targets.items()
+            ]
+            terms['patch_distance'] = torch.stack(distances).mean(), weight
+        return terms
+
+    def map_of(self, output: Encoded, key: str) -> Tensor:
+        return require_patches(output.map, self.backbone, key)
+
+    @torch.no_grad()
+    def anchored(self, images: Tensor) -> Tensor:
+        """Return the patch features of the initial backbone."""
+        return features(self.anchor, images).patches
 
     def draw_masks(self, views: list[Tensor], keys: Sequence[int]) -> ByView:
         """Return the masks of the key views, on the CPU. Without masking, there are none."""
@@ -322,7 +360,11 @@ class Siamese(BaseModel):
     def teach(self, views: ByView, masks: ByView) -> dict[int, Encoded]:
         """Return what the teacher computes from each view, without gradient."""
         if self.target == 'frozen':
-            return {view: Encoded(None, self.teacher(images)) for view, images in views.items()}
+            normal = self.data_preprocessor
+            found = {view: self.teacher(images, normal) for view, images in views.items()}
+            return {
+                view: Encoded(None, pooled, None, maps) for view, (pooled, maps) in found.items()
+            }
         if not self.shuffle_bn:
             return encode_views(self.teacher, views, masks)
         encoded = {}

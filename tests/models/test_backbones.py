@@ -1,5 +1,7 @@
 """Features that backbones of several packages return, and the stages into which their parameters are divided."""
 
+import sys
+
 import pytest
 import torch
 import torchvision
@@ -74,3 +76,9 @@ def test_timm_backbone_keeps_its_weights_and_names():
     assert backbone.blocks[0].drop_path1.drop_prob == 0.3 and 'blocks.0.attn.qkv.weight' in backbone.state_dict()
     backbone.init_weights()
     assert torch.equal(backbone.patch_embed.proj.weight, before)
+
+
+def test_timm_backbone_without_timm_raises(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'timm', None)
+    with raises_code('no-timm'):
+        MODELS.build(TIMM)
