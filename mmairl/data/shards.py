@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ SUFFIXES = ('.tar',)
 # `pack` stores the names of the classes in this member. WebDataset skips names that start with two
 # underscores.
 CLASSES = '__mmairl__/classes.json'
-BRACES = re.compile(r'\{(\d+)\.\.(\d+)\}')
 OPEN = 64  # a process keeps at most this many shards open
 
 
@@ -94,9 +93,8 @@ def opened(path: str) -> Any:
 
 def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None) -> list[str]:
     """Return the local paths of the shards that `root` specifies. Copy remote shards first."""
-    places = root if isinstance(root, (list, tuple)) else [root]
     shards = []
-    for place in places:
+    for place in root if isinstance(root, (list, tuple)) else [root]:
         for name in expand_braces(os.fspath(place)):
             found = local_copies(name, copies) if '://' in name else local_shards(name)
             if not found:
@@ -110,16 +108,14 @@ def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None
     return shards
 
 
-def expand_braces(pattern: str) -> Iterator[str]:
-    """Yield the names that braces represent. For example, a{01..03}.tar represents three names."""
-    braces = BRACES.search(pattern)
-    if not braces:
-        yield pattern
-        return
-    first, last = braces.groups()
-    for number in range(int(first), int(last) + 1):
-        name = f'{number:0{len(first)}}'
-        yield from expand_braces(f'{pattern[: braces.start()]}{name}{pattern[braces.end() :]}')
+def expand_braces(pattern: str) -> list[str]:
+    """Return the names that braces represent. For example, a{01..03}.tar represents three names."""
+    before, *rest = re.split(r'\{(\d+)\.\.(\d+)\}', pattern, maxsplit=1)
+    if not rest:
+        return [pattern]
+    first, last, after = rest
+    numbers = range(int(first), int(last) + 1)
+    return [f'{before}{number:0{len(first)}}{after}' for number in numbers]
 
 
 def local_shards(name: str) -> list[str]:
@@ -169,44 +165,57 @@ def build_index(shards: Sequence[str]) -> dict[str, np.ndarray]:
             code='no-images',
         )
     shard, start, size, name, texts = zip(*rows)
-    known = sorted({text for text in texts if text})
+    known = sorted(set(texts) - {''})
     if all(map(str.isdecimal, known)):
         labels = [int(text or -1) for text in texts]
         classes = classes or list(map(str, range(max(labels) + 1)))
     else:
         classes = known
-        labels = [classes.index(text) if text else -1 for text in texts]
+        numbers = {text: number for number, text in enumerate(known)}
+        labels = [numbers.get(text, -1) for text in texts]
     columns = dict(shard=shard, start=start, size=size, label=labels, name=name, classes=classes)
     return {key: np.array(values) for key, values in columns.items()}
 
 
+class Member(tarfile.TarInfo):
+    """A file in a shard. Reading only its name and size takes a quarter of tarfile's time."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:
+        is_plain = buf[156:157] == tarfile.REGTYPE and buf[124] < 128 and not buf[345]
+        if not is_plain:  # another type, a size of more than 8 GiB, or a name in two parts
+            return super().frombuf(buf, encoding, errors)
+        member = cls(buf[:100].rstrip(b'\0').decode(encoding, errors))
+        member.size = int(buf[124:135], 8)
+        return member
+
+
 def read_tar(path: str) -> tuple[list[tuple], list[str]]:
     """Return the start, size, name and label of each image of a shard, and the noted classes."""
-    formats = map(str.lower, FORMATS)
-    kinds = {'npy', 'mpo', *formats, *(ending[1:] for ending in extensions())}
+    kinds = {'npy', 'mpo', *map(str.lower, FORMATS), *(ending[1:] for ending in extensions())}
     images: dict[str, tuple] = {}
     labels: dict[str, str] = {}
     classes = []
     remedy = 'copy or write the shard again'
     with (
         explained(f'{path}: not a complete tar archive', remedy, code='damaged-shard'),
-        tarfile.open(path, 'r:') as archive,
+        tarfile.open(path, 'r:', tarinfo=Member) as archive,
     ):
         for member in archive:
             folder, slash, base = member.name.removeprefix('./').rpartition('/')
             stem, _, kind = base.partition('.')
             key, kind = folder + slash + stem, kind.lower()
+            place = member.offset_data, member.size
             if kind in kinds:
                 if key in images:
                     raise UserError(
                         f'{path}: two images have the name {key}; rename one of them',
                         code='duplicate-image',
                     )
-                images[key] = member.offset_data, member.size
+                images[key] = place
             elif kind in ('cls', 'json'):
                 # This takes a fifth of the time of archive.extractfile.
-                place = member.size, member.offset_data
-                content = os.pread(archive.fileobj.fileno(), *place).decode()
+                content = os.pread(archive.fileobj.fileno(), *place[::-1]).decode()
                 if member.name == CLASSES:
                     classes = json.loads(content)
                 elif kind == 'cls':

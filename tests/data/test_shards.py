@@ -124,6 +124,31 @@ def test_labels_are_numbers_names_or_json(tmp_path):
     assert [int(data.raw(index)[0, 0, 0]) for index in range(2)] == [5, 6]
 
 
+@pytest.mark.parametrize('form', [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_are_read_in_every_tar_format(tmp_path, form):
+    names = [f'{"deep/" * depth}x{depth}.png' for depth in (0, 10, 30)]
+    with tarfile.open(tmp_path / 'a.tar', 'w', format=form) as archive:
+        for number, name in enumerate(names):
+            (tmp_path / 'x.png').write_bytes(png(number))
+            archive.add(tmp_path / 'x.png', name)
+    data = Shards(tmp_path / 'a.tar')
+    assert [f'{data.member(index)}.png' for index in range(3)] == names
+    assert [int(data.raw(index)[0, 0, 0]) for index in range(3)] == [0, 1, 2]
+
+
+def test_damaged_or_ambiguous_shard_is_an_error(tmp_path):
+    path = tar(tmp_path / 'a.tar', {'x.png': png(1), 'y.png': png(2)})
+    path.write_bytes(path.read_bytes()[:1500])
+    with raises_code('damaged-shard'):
+        Shards(path)
+    with raises_code('duplicate-image'):
+        Shards(tar(tmp_path / 'b.tar', {'x.png': png(1), 'x.jpg': png(2)}))
+    with raises_code('no-images'):
+        Shards(tar(tmp_path / 'c.tar', {'x.txt': b''}))
+    with raises_code('no-shards'):
+        Shards(tmp_path / 'none.tar')
+
+
 def test_changed_shard_is_indexed_again(tmp_path):
     path = tar(tmp_path / 'a.tar', {'x.png': png(1)})
     assert len(Shards(path)) == 1
