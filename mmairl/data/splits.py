@@ -1,11 +1,10 @@
 """The rule by which images are held out, and groups of images that stay on one side of a split."""
 
-import csv
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from csv import reader
 from itertools import combinations
 from pathlib import Path
-from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch.utils.data import Dataset
 from mmairl.errors import UserError, explained
 
 HELD_OUT = 0.2  # default fraction of the images to hold out
-Groups = str | Mapping[str, str] | Callable[[str], str]
+Groups = str | Mapping[str, str]
 
 
 def image_names(dataset: Dataset) -> list[str]:
@@ -28,14 +27,10 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
 
     Args:
         names: Names of the images.
-        groups: One of:
-
-            - A regular expression. The group of an image is the first capturing group, or the
-              whole match if the expression has no capturing group.
-            - dict(csv=FILE, column=NAME). The first column of the file contains image names, and
-              the column NAME (default: the second) contains their groups.
-            - A function, or dict(function='module.function'). The function takes a name and
-              returns its group.
+        groups: A regular expression, or dict(csv=FILE, column=NAME). With an expression, the group
+            of an image is the first capturing group or, if there is none, the whole match. In the
+            table, the first column has the names of images, and the column NAME (default: the
+            second) has their groups.
 
     Raises:
         UserError: If `groups` is invalid, or if an image has no group.
@@ -44,40 +39,29 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
         >>> groups_of(['p07/a.png', 'p07/b.png', 'p08/a.png'], r'(p\d+)/')
         ['p07', 'p07', 'p08']
     """
-    if isinstance(groups, str):
-        with explained(f'groups: {groups}', 'set a regular expression', code='bad-pattern'):
+    remedy = 'set a regular expression, or dict(csv=FILE, column=NAME) with a table in UTF-8'
+    with explained(f'groups={groups}: cannot be used', remedy, code='bad-groups'):
+        if isinstance(groups, str):
             pattern = re.compile(groups)
-        matches = map(pattern.search, names)
-        found = [match and (match[1] if pattern.groups else match[0]) for match in matches]
-    elif callable(groups):
-        found = list(map(groups, names))
-    elif 'csv' in groups:
-        found = list(map(read_column(groups['csv'], groups.get('column')).get, names))
-    else:
-        with explained(f'groups: {groups}', "set function='module.function'", code='no-function'):
-            found = list(map(resolve_name(groups['function']), names))
-    without = [name for name, group in zip(names, found) if group in (None, '')]
-    if without:
+            matches = map(pattern.search, names)
+            found = [match and match[min(1, pattern.groups)] for match in matches]
+        else:
+            found = list(map(read_column(**groups).get, names))
+    if without := [name for name, group in zip(names, found) if not group]:
         raise UserError(
             f'groups={groups}: {len(without)} of {len(names)} images have no group (the first: '
             f'{without[0]}); set groups that include every image',
             code='no-group',
         )
-    return list(map(str, found))
+    return found
 
 
-def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
+def read_column(csv: str | Path, column: str | None = None) -> dict[str, str]:
     """Read a CSV table whose first column has image names. Return the entry of `column` by name."""
-    remedy = (
-        f'write a CSV table in UTF-8 with image names in the first column and a column {column}'
-    )
-    with (
-        explained(f'{path}: the table cannot be read', remedy, code='bad-table'),
-        open(path, newline='', encoding='utf-8-sig') as file,
-    ):
-        header, *rows = csv.reader(file)
-        position = 1 if column is None else header.index(column)
-        return {row[0]: row[position] for row in rows if row}
+    with open(csv, newline='', encoding='utf-8-sig') as file:
+        header, *rows = reader(file)
+    position = 1 if column is None else header.index(column)
+    return {row[0]: row[position] for row in rows if row}
 
 
 def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:

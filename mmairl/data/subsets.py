@@ -106,8 +106,7 @@ class Subset(ImageSubset):
         else:
             chosen = set(known(read_lines(classes), names, classes))
         self.classes = [name for name in names if name in chosen]
-        numbers = [self.classes.index(name) if name in chosen else -1 for name in names]
-        self.rename(numbers)
+        self.rename([self.classes.index(name) if name in chosen else -1 for name in names])
         selected = self.labels >= 0
         self.indices, self.labels = self.indices[selected], self.labels[selected]
 
@@ -153,7 +152,4 @@ def read_lines(path: str | Path) -> list[str]:
     """Return the lines of a list, without blank lines and comments."""
     with explained(f'{path}: the list cannot be read', 'save it in UTF-8', code='bad-list'):
         lines = [line.strip() for line in Path(path).read_text('utf-8-sig').splitlines()]
-    names = [line for line in lines if line and not line.startswith('#')]
-    if not names:
-        raise UserError(f'{path}: the list is empty; write one name per line', code='empty-list')
-    return names
+    return [line for line in lines if line and not line.startswith('#')]

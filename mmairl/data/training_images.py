@@ -36,7 +36,8 @@ class TrainingImages(Dataset):
 
     Attributes:
         unreadable: For each image, whether it is known to be unreadable.
-        allowed: How many images may be unreadable.
+        allowed: How many unreadable images each process may meet. Over the epochs, each process
+            meets all images.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
@@ -79,35 +80,31 @@ class TrainingImages(Dataset):
                 return require_tensors(self.dataset[current], self.dataset)
             except UnreadableImage:
                 self.unreadable[current] = True
-                self.refuse_too_many(self.met())
+            if len(met := self.met()) > self.allowed:
+                first = ', '.join(self.names_with_reasons(met[:3]))
+                raise UserError(
+                    f'{len(met)} of the {len(self)} training images cannot be read, more than the '
+                    f'{self.allowed} that each process allows (the first: {first}); fix or remove '
+                    'them, or raise max_unreadable of the data set',
+                    code='too-many-unreadable',
+                )
         raise AssertionError('unreachable: allowed is less than the number of images')
 
     def met(self) -> Tensor:
         """Return the indices of unreadable images that this process and its workers have met."""
         return self.unreadable.nonzero().flatten()
 
-    def refuse_too_many(self, met: Tensor) -> None:
-        """Raise if `met` lists more unreadable images than the data set allows."""
-        if len(met) > self.allowed:
-            first = ', '.join(self.names_with_reasons(met[:3]))
-            raise UserError(
-                f'{len(met)} of the {len(self)} training images cannot be read, more than the '
-                f'{self.allowed} that are allowed (the first: {first}); fix or remove them, or '
-                'raise max_unreadable of the data set',
-                code='too-many-unreadable',
-            )
-
     def names_with_reasons(self, met: Tensor) -> list[str]:
         """Read the first unreadable images again, and return their names with the reasons."""
-        lines = [self._fault(index) for index in met[:LISTED].tolist()]
-        return lines if len(met) <= LISTED else [*lines, f'... and {len(met) - LISTED} more']
-
-    def _fault(self, index: int) -> str:
-        try:
-            self.dataset.raw(index)
-        except UnreadableImage as fault:
-            return f'{self.dataset.name(index)} ({fault.reason})'
-        return f'{self.dataset.name(index)} (is readable again)'
+        lines = []
+        for index in met[:LISTED].tolist():
+            reason = 'is readable again'
+            try:
+                self.dataset.raw(index)
+            except UnreadableImage as fault:
+                reason = fault.reason
+            lines.append(f'{self.dataset.name(index)} ({reason})')
+        return lines
 
     def __len__(self) -> int:
         return len(self.dataset)

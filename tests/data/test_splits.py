@@ -81,13 +81,12 @@ def test_groups_stay_on_one_side():
     assert len(held) == 12 and not sides[0] & sides[1]
 
 
-def test_groups_come_from_a_pattern_a_table_or_a_function(tmp_path):
+def test_groups_come_from_a_pattern_or_a_table(tmp_path):
     names = ['p07/a.png', 'p08/b.png']
     (tmp_path / 'groups.csv').write_text('file,sex,patient\np08/b.png,f,8\np07/a.png,m,7\n')
     assert groups_of(names, r'p\d+') == ['p07', 'p08'] and groups_of(names, r'p0(\d)/') == ['7', '8']
     assert groups_of(names, dict(csv=str(tmp_path / 'groups.csv'), column='patient')) == ['7', '8']
     assert groups_of(names, dict(csv=str(tmp_path / 'groups.csv'))) == ['m', 'f']
-    assert groups_of(names, dict(function='os.path.dirname')) == groups_of(names, lambda name: name[:3])
 
 
 def test_random_classes_are_nested():
@@ -146,12 +145,9 @@ ERRORS = {
     'class-of-one': lambda _: Part(numbered(10, 1), held=True),
     'few-groups': lambda _: split_by_class(torch.tensor([0, 1, 1]), groups=['a', 'b', 'b']),
     'unknown-name': lambda root: listed(root, 'gone.png\n'),
-    'empty-list': lambda root: listed(root, '\n# only this\n'),
     'bad-list': lambda root: Subset(numbered(2, 3), files=root / 'nothing.txt'),
-    'bad-pattern': lambda _: groups_of(['a'], '('),
+    'bad-groups': lambda _: groups_of(['a'], '('),
     'no-group': lambda _: groups_of(['a'], 'b'),
-    'bad-table': lambda root: groups_of(['a'], dict(csv=str(root / 'none.csv'))),
-    'no-function': lambda _: groups_of(['a'], dict(function='no.such')),
     'shared-groups': lambda _: refuse_shared(dict(train=['a', 'b'], test=['b'])),
 }
 
