@@ -82,8 +82,7 @@ def pack(
         print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
         print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')
         return
-    smaller = packed.Smaller(short_side, quality=90) if short_side else None
-    images = packed.pack(dataset, out, workers, shard, smaller)
+    images = packed.pack(dataset, out, workers, shard, short_side)
     left_out = 0
     for path, reason in track(images, 'packing', len(dataset)):
         if reason is not None:

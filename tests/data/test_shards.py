@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from mmairl.data.datasets import ImageFolder, UnlabelledFolder
 from mmairl.data.hub_images import HubImages
-from mmairl.data.packed import Smaller, pack
+from mmairl.data.packed import pack
 from mmairl.data.shards import Shards
 
 
@@ -81,10 +81,10 @@ def test_unreadable_images_are_left_out(folder, tmp_path):
 
 
 def test_images_are_shrunk_to_the_short_side(folder, tmp_path):
-    list(pack(folder, tmp_path / 'a.tar', smaller=Smaller(15, 90)))
+    list(pack(folder, tmp_path / 'a.tar', short_side=15))
     data = Shards(tmp_path / 'a.tar')
     assert data.raw(0).shape == (3, 20, 15)
-    list(pack(folder, tmp_path / 'b.tar', smaller=Smaller(99, 90)))
+    list(pack(folder, tmp_path / 'b.tar', short_side=99))
     assert Shards(tmp_path / 'b.tar').encoded(0) == folder.encoded(0)
 
 
