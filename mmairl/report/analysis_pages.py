@@ -16,7 +16,7 @@ from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_gr
 from mmairl.checkpoints.read import Backbone
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.models.backbones import features
-from mmairl.report.figures import embedded, heat_map, lines, save_figure
+from mmairl.report.figures import embedded, lines, save_figure
 from mmairl.report.page import Page
 from mmairl.report.table import Table
 
@@ -28,7 +28,7 @@ SMALLEST_SHARE = 1e-12  # shares of the variance below this value are rounding e
 
 
 class AnalysisPage(Page):
-    """A page whose tables and figures are also printed or written to files in the folder `out`."""
+    """A page in the folder `out`, whose tables are also printed, and whose figures and numbers are also files."""
 
     def __init__(self, out: Path, title: str, lead: str) -> None:
         super().__init__(title, lead)
@@ -56,11 +56,8 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
             by_layer.setdefault(row.name.removesuffix('.weight'), {})[name] = row.norm
         looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
         verdicts.append([name, typical_growth(backbone.weights), looks])
-    trained = ', '.join(name for name, _, looks in verdicts if looks == 'yes') or 'none'
     page = AnalysisPage(
-        out,
-        'Weight norms',
-        f'Checkpoints with norms that are typical of training by LARS: {trained}.',
+        out, 'Weight norms', 'Which checkpoints have norms that are typical of LARS.'
     )
     page.add_table(
         'growth',
@@ -89,25 +86,24 @@ def cka_page(subjects: Subjects, images: Images, stage: str, recalibrate: bool, 
     """
     networks = _networks(subjects, images, recalibrate)
     first, *others = networks
+    series = {}
+    for name in others:
+        values, stages, columns = stage_cka(networks[first], networks[name], images)
+        series[f'{first} and {name}'] = (range(len(stages)), values.diagonal().tolist())
+    rows = stages
+    title = f'{first} (rows) and {name} (columns)'
+    if len(others) > 1:
+        values = network_cka(list(networks.values()), images, stage)
+        rows = columns = list(networks)
+        title = f'all networks at {stage}'
     page = AnalysisPage(
         out,
         'CKA',
         f'Similarity between the features that networks compute for {len(images)} images (linear CKA). It is 1 for equal '
         'features and 0 for unrelated features.',
     )
-    series = {}
-    for name in others:
-        values, rows, columns = stage_cka(networks[first], networks[name], images)
-        series[f'{first} and {name}'] = (range(len(rows)), values.diagonal().tolist())
-    stages = rows
-    title = f'{first} (rows) and {others[-1]} (columns)'
-    if len(others) > 1:
-        values = network_cka(list(networks.values()), images, stage)
-        rows = columns = list(networks)
-        title = f'all networks at {stage}'
     cells = [[row, *line] for row, line in zip(rows, values.tolist())]
     page.add_table('cka', f'CKA: {title}', '', Table(['', *columns], cells, 2, heat=True))
-    save_figure(heat_map(values, rows, columns, title), out / 'cka')
     drawn = lines(series, 'CKA of equal stages', 'stage', ticks=stages)
     page.add_figure('cka_stages', 'CKA of equal stages', '', drawn)
     return page.write(out / 'cka.html')
@@ -117,34 +113,33 @@ def geometry_page(
     subjects: Subjects, images: Images, recalibrate: bool, out: Path, seed: int
 ) -> Path:
     """Write a page about the geometry of the features of any number of networks, which is measured without labels."""
+    measures: dict[str, list] = {}  # the cells of a row of the table, by the name of the measure
+    spectra = {}
+    networks = _networks(subjects, images, recalibrate)
+    for name, network in networks.items():
+        x = torch.cat([images.embed(network, batch).cpu() for batch in images.raw()])
+        views = _views(network, images, seed) if 'train_dataloader' in images.cfg else None
+        found = numbers_of(x, views)
+        changes = invariance(partial(images.embed, network), images.first(CHANGED), STRENGTHS)
+        for change, values in changes.items():
+            found[f'invariance to {change}'] = mean(values)
+        for measure, value in found.items():
+            measures.setdefault(measure, [measure]).append(value)
+        shares = [share for share in spectrum(x).tolist() if share > SMALLEST_SHARE]
+        spectra[name] = (range(1, len(shares) + 1), shares)
     page = AnalysisPage(
         out, 'Geometry', f'How each network arranges the features of {len(images)} images.'
     )
-    numbers: dict[str, dict[str, float]] = {}
-    spectra = {}
-    invariances: dict[str, dict[str, float]] = {}
-    for name, network in _networks(subjects, images, recalibrate).items():
-        x = _features(network, images)
-        numbers[name] = numbers_of(x, _views(network, images, seed))
-        shares = [share for share in spectrum(x).tolist() if share > SMALLEST_SHARE]
-        spectra[name] = (range(1, len(shares) + 1), shares)
-        changes = invariance(partial(images.embed, network), images.first(CHANGED), STRENGTHS)
-        invariances[name] = {change: mean(values) for change, values in changes.items()}
     page.add_table(
         'geometry',
         'Measures without labels',
         'RankMe: the number of dimensions in use. alpha-ReQ: the decay of the spectrum. Uniformity: how evenly images cover '
         'the sphere; lower is more even. Spread: 1 if images are spread evenly over the sphere, 0 after a collapse. Alignment: '
         'the mean squared distance between two views of an image. LiDAR: the number of dimensions that tell images apart. '
-        'Compare networks only on equal numbers of images.',
-        _by_network(numbers, 'measure', 3),
-    )
-    page.add_table(
-        'invariance',
-        'Invariance',
-        'Similarity of the features of an image before and after a change: 1 if the features do not change, 0 if the changed '
-        'image is no more similar to the original than other images are. Mean of half and full strength.',
-        _by_network(invariances, 'change', 2),
+        'Invariance: similarity of the features of an image before and after a change: 1 if the features do not change, 0 if '
+        'the changed image is no more similar to the original than other images are. Compare networks only on equal numbers '
+        'of images.',
+        Table(['measure', *networks], [*measures.values()], 3),
     )
     page.add_figure(
         'spectrum',
@@ -155,34 +150,21 @@ def geometry_page(
     return page.write(out / 'geometry.html')
 
 
-def _by_network(found: Mapping[str, Mapping[str, float]], head: str, digits: int) -> Table:
-    names = next(iter(found.values()))
-    rows = [[name, *(values[name] for values in found.values())] for name in names]
-    return Table([head, *found], rows, digits)
-
-
 @torch.inference_mode()
-def _features(network: nn.Module, images: Images) -> Tensor:
-    return torch.cat([features(network, batch).pooled.float().cpu() for batch in images])
-
-
-@torch.inference_mode()
-def _views(network: nn.Module, images: Images, seed: int) -> Tensor | None:
-    """Return the features (views, images, C) of augmented views; None if the config does not define training views."""
-    if not images.cfg.get('train_dataloader'):
-        return None
+def _views(network: nn.Module, images: Images, seed: int) -> Tensor:
+    """Return the features (views, images, C) of augmented views."""
+    torch.manual_seed(seed)
     found = []
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for _ in range(VIEWS // 2):
-            for side in zip(*images.views()):
-                rows = [features(network, view).pooled.float().cpu() for view in side]
-                found.append(torch.cat(rows))
+    for _ in range(VIEWS // 2):
+        for side in zip(*images.views()):
+            rows = [features(network, view).pooled.float().cpu() for view in side]
+            found.append(torch.cat(rows))
     return torch.stack(found)
 
 
 def _networks(subjects: Subjects, images: Images, recalibrate: bool) -> dict[str, nn.Module]:
     networks = {name: images.network(*subject) for name, subject in subjects.items()}
-    for network in networks.values() if recalibrate else ():
-        refresh_statistics(network, images)
+    if recalibrate:
+        for network in networks.values():
+            refresh_statistics(network, images)
     return networks

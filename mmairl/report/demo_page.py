@@ -82,7 +82,7 @@ def accuracy(banks: BankPair, device: str) -> float:
 
 def scores_table(scores: dict[str, float]) -> Table:
     rows = [[name, score] for name, score in scores.items()]
-    return Table(['features', SCORE], rows, scores=[SCORE], bars=[SCORE])
+    return Table(['features', SCORE], rows, scores=[SCORE])
 
 
 def verdict(scores: dict[str, float]) -> str:

@@ -1,6 +1,5 @@
 """Write the page about all evaluation results in some folders: a table of checkpoints and scores for each set of images."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ import numpy as np
 
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import key_of
-from mmairl.evaluation.metrics import higher_is_better
 from mmairl.evaluation.protocol import Result
 from mmairl.io import read_json, typed
-from mmairl.report.figures import embedded, scatter
+from mmairl.report.figures import embedded, lines
 from mmairl.report.page import Page
 from mmairl.report.table import Cell, Table
 
-NAME = 'evaluation.html'
 # A JSON file with these keys is a result file.
 REQUIRED = {'protocol', 'config', 'subject', 'scores'}
 
@@ -45,17 +42,10 @@ class Record(msgspec.Struct):
         """Return the digest of some entries of the result's identity."""
         return key_of({name: (self.identity or {}).get(name) for name in parts})[:6]
 
-    @property
-    def network(self) -> tuple[str, str]:
-        """What identifies the network: another checkpoint may replace the file, so the key includes the weights."""
-        return self.subject, str((self.identity or {}).get('weights') or self.checkpoint)
-
 
 def records_in(*folders: str | Path) -> list[Record]:
     """Return the results of `mmairl evaluate` in the folders, oldest first. Other JSON files are ignored."""
-    paths: list[Path] = []
-    for folder in folders:
-        paths += filter(Path.is_file, Path(folder).glob('*.json'))
+    paths = [path for folder in folders for path in Path(folder).glob('*.json')]
     records = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         content = read_json(path)
@@ -73,26 +63,23 @@ Rows = dict[str, dict[str, Cell]]  # the scores and facts of each row, by name
 def results(records: Sequence[Record]) -> dict[str, Rows]:
     """Return the scores of each row for each set of images, because scores on different images must not be mixed.
 
-    A data set has several entries if its images were chosen or processed in several ways. A network has several rows if one
-    of its scores was measured with several settings.
+    A data set has several entries if its images were chosen or processed in several ways. A network has several rows if its
+    file held several weights, or if one of its scores was measured with several settings.
     """
-    subjects = Counter(subject for subject, _ in {record.network for record in records})
-    first: dict[
-        tuple, str
-    ] = {}  # the images of a data set, and the settings of a score, that were seen first
+    first: dict[tuple[str, ...], str] = {}
     found: dict[str, Rows] = {}
+
+    def distinct(name: str, what: str, key: str, *scope: str) -> str:
+        """Return the name, with the key added if the name had another key before."""
+        is_same = first.setdefault((name, what, *scope), key) == key
+        return name if is_same else f'{name}, other {what} ({key})'
+
     for record in records:
-        title = record.data
-        images = record.key('input', 'data')
-        if first.setdefault((title,), images) != images:
-            title += f', other images ({images})'
-        name, weights = record.network
-        if subjects[name] > 1:
-            name += f', weights {weights[:6]}'
-        settings = record.key('protocol')
-        if first.setdefault((title, name, *record.scores), settings) != settings:
-            name += f', other settings ({settings})'
-        found.setdefault(title, {}).setdefault(name, {}).update(record.scores | facts_of(record))
+        data = distinct(record.data, 'images', record.key('input', 'data'))
+        name = distinct(record.subject, 'weights', record.key('weights'))
+        name = distinct(name, 'settings', record.key('protocol'), data, *record.scores)
+        row = found.setdefault(data, {}).setdefault(name, {})
+        row.update(record.scores | facts_of(record))
     return found
 
 
@@ -107,7 +94,6 @@ def facts_of(result: Result | Record) -> dict[str, Cell]:
         facts['chance'] = details['chance']
     if 'test_images' in details:
         facts['test images'] = f'{details["test_images"]:,}'
-    if 'image_size' in details:
         facts['image size'] = ' x '.join(map(str, details['image_size']))
     if result.left_out:
         facts['left out'] = ', '.join(f'{count} {name}' for name, count in result.left_out.items())
@@ -120,9 +106,8 @@ def scores_table(rows: Rows) -> Table:
     scores = [name for name in names if name not in FACTS and not name.endswith(INTERVAL)]
     intervals = [name for name in names if name.endswith(INTERVAL)]
     columns = [*scores, *intervals, *(name for name in FACTS if name in names)]
-    cells = [[row, *(known.get(name) for name in columns)] for row, known in rows.items()]
-    bars = [*filter(higher_is_better, scores)]
-    return Table(['network', *columns], cells, scores=scores, bars=bars)
+    cells = [[row, *map(known.get, columns)] for row, known in rows.items()]
+    return Table(['network', *columns], cells, scores=scores)
 
 
 def results_table(results: Sequence[Result]) -> Table:
@@ -135,11 +120,10 @@ def results_table(results: Sequence[Result]) -> Table:
     return scores_table(rows)
 
 
-Plot = tuple[str, str]  # the names of the scores on the x axis and on the y axis
-
-
 def write_evaluation_page(
-    folder: str | Path, plots: Sequence[Plot] = (), more: Sequence[str | Path] = ()
+    folder: str | Path,
+    plots: Sequence[tuple[str, str]] = (),
+    more: Sequence[str | Path] = (),
 ) -> Path:
     """Write evaluation.html, the page about evaluation results, to a folder.
 
@@ -161,12 +145,12 @@ def write_evaluation_page(
         _add_plot(page, found, x, y)
     for record in records:
         _add_details(page, record)
-    return page.write(Path(folder) / NAME)
+    return page.write(Path(folder) / 'evaluation.html')
 
 
 def _add_plot(page: Page, found: Mapping[str, Rows], x: str, y: str) -> None:
-    """Add a plot of one score against another, with a fitted line and the correlation (Huang et al. 2022, Fig. 4)."""
-    scores: dict[str, dict[str, float]] = {}  # by score and row
+    """Add a plot of one score against another, with the least-squares line (Huang et al. 2022, Fig. 4)."""
+    scores: dict[str, dict[str, Cell]] = {}  # by score and row
     for data, rows in found.items():
         for row, known in rows.items():
             for name, value in known.items():
@@ -176,28 +160,25 @@ def _add_plot(page: Page, found: Mapping[str, Rows], x: str, y: str) -> None:
             f"--plot: no such score ('{unknown.pop()}'); choose among {', '.join(scores)}",
             code='unknown-score',
         )
-    points = {row: (scores[x][row], scores[y][row]) for row in scores[x] if row in scores[y]}
-    text = f'{len(points)} networks.'
-    if len(points) > 2:
-        correlation = np.corrcoef([*points.values()], rowvar=False)[0, 1]
-        text = f'The correlation over {len(points)} networks is {correlation:.2f}.'
-    figure = scatter(points, y, x)
+    series = {row: ([scores[x][row]], [scores[y][row]]) for row in scores[x] if row in scores[y]}
+    text = f'{len(series)} networks.'
+    if len(series) > 2:
+        xs, ys = np.hstack([*series.values()])
+        text = f'The correlation over {len(xs)} networks is {np.corrcoef(xs, ys)[0, 1]:.2f}.'
+        ends = np.array([xs.min(), xs.max()])
+        series['least squares'] = ends, np.polyval(np.polyfit(xs, ys, 1), ends)
+    figure = lines(series, y, x)
     page.add(f'{y} against {x}', text, embedded(figure, f'{y} against {x}. {text}'))
 
 
 def _add_details(page: Page, record: Record) -> None:
     """Add the confusion matrix and the scores of single classes."""
-    tables = {}
+    heading = f'{record.data}, {record.protocol} of {record.subject}'
     if confusion := record.details.get('confusion'):
-        rows = [
-            [label, *counts] for label, counts in zip(confusion['classes'], confusion['counts'])
-        ]
-        tables['test images by class (rows) and predicted class (columns)'] = (
-            ['class', *confusion['classes']],
-            rows,
-        )
+        classes = confusion['classes']
+        rows = [[label, *counts] for label, counts in zip(classes, confusion['counts'])]
+        text = 'Test images by class (rows) and predicted class (columns).'
+        page.add(heading, text, Table(['class', *classes], rows).html(), folded=True)
     if per_class := record.details.get('per_class'):
-        tables['score of each class'] = ['class', next(iter(record.scores))], [*per_class.items()]
-    for text, table in tables.items():
-        heading = f'{record.data}, {record.protocol} of {record.subject}'
-        page.add(heading, text, Table(*table).html(), folded=True)
+        table = Table(['class', next(iter(record.scores))], [*per_class.items()])
+        page.add(heading, 'The score of each class.', table.html(), folded=True)

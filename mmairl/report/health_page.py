@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 
-from markupsafe import Markup
-
 from mmairl.engine.curves import Curve, read_scalars
 from mmairl.engine.health import QUANTITIES, Quantity, advice, state
 from mmairl.errors import UserError
@@ -42,27 +40,40 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     known = measured(curves, work_dir)
     tiles = [_tile(quantity, curve) for quantity, curve in known.items()]
     tiles.sort(key=lambda tile: STATES.index(tile['state']))
-    charts = {quantity.name: _chart(quantity, curve) for quantity, curve in known.items()}
+    charts = {}
+    for quantity, curve in known.items():
+        log = 'y' if quantity.name in LOGARITHMIC else ''
+        normal = (quantity.low, quantity.high)
+        drawn = chart({'': curve}, quantity.label, 'iteration', log=log, normal=normal)
+        charts[quantity.name] = drawn
+    for kind, label in BY_STAGE.items():
+        prefix = f'{PREFIX}{kind}_'
+        stages = {
+            name.removeprefix(prefix): curve
+            for name, curve in curves.items()
+            if name.startswith(prefix)
+        }
+        if stages:
+            charts[f'{kind}_by_stage'] = chart(stages, label, 'iteration', log='y')
     return write_page(
         out,
         'health.html',
         title=f'Health of {Path(work_dir).resolve().name}',
         lead=_lead(known, tiles),
         vitals=tiles,
-        charts=charts | _stage_charts(curves),
+        charts=charts,
     )
 
 
 def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
     """Return the curves of the health quantities that the run logged."""
     if not any(name.startswith(PREFIX) for name in curves):
-        steps = max((steps[-1] for steps, _ in curves.values() if steps), default=0)
         raise UserError(
-            f'{work_dir}: the run logged no health quantities in {steps} steps; train longer, or log more often by '
+            f'{work_dir}: the run has logged no health quantities; train longer, or log more often by '
             "default_hooks.health=dict(type='HealthHook', interval=5)",
             code='no-health-log',
         )
-    by_name = {name.removeprefix(PREFIX): curve for name, curve in curves.items() if curve[1]}
+    by_name = {name.removeprefix(PREFIX): curve for name, curve in curves.items()}
     known = {
         quantity: by_name[quantity.name] for quantity in QUANTITIES if quantity.name in by_name
     }
@@ -79,77 +90,44 @@ def _tile(quantity: Quantity, curve: Curve) -> dict[str, str]:
     The state is 'open' if the quantity has no normal range and its value is finite.
     """
     steps, values = curve
-    normal = normal_range(quantity)
-    is_rated = normal or not isfinite(values[-1])
+    limits = []
+    if isfinite(quantity.low):
+        limits.append(f'at least {quantity.low:g}')
+    if isfinite(quantity.high):
+        limits.append(f'at most {quantity.high:g}')
+    is_rated = limits or not isfinite(values[-1])
     return dict(
         state=state(quantity, values[-1]) if is_rated else 'open',
         label=quantity.label,
         value=f'{values[-1]:.3g}',
-        first=f'{values[0]:.3g} at iteration {steps[0]:,}' if len(values) > 1 else '',
+        first=f'{values[0]:.3g} at iteration {steps[0]:,}',
         sentence=advice(quantity, values[-1]),
-        range=normal,
+        range=' and '.join(limits),
     )
 
 
 def _lead(known: Known, tiles: Sequence[Mapping[str, str]]) -> str:
     """Return the first line: how many quantities are within their normal ranges, and what the run is too short to show."""
     step = max(steps[-1] for steps, _ in known.values())
-    rated = [tile for tile in tiles if tile['state'] != 'open']
-    outside = [tile for tile in rated if tile['state'] != 'good']
-    sentences = [
-        f'At iteration {step:,}, {len(rated) - len(outside)} of the {len(rated)} quantities with a normal range are within it.'
-    ]
-    if outside:
-        labels = [f'{tile["label"]} ({tile["state"]})' for tile in outside]
-        sentences.append(f'To check: {", ".join(labels)}.')
+    states = {tile['label']: tile['state'] for tile in tiles if tile['state'] != 'open'}
+    outside = [f'{label} ({word})' for label, word in states.items() if word != 'good']
+    text = (
+        f'At iteration {step:,}, {len(states) - len(outside)} of the {len(states)} quantities with a normal range are within '
+        f'it. To check: {", ".join(outside) or "none"}.'
+    )
     if step < FEWEST_STEPS:
-        sentences.append(
-            f'These are too few iterations to judge the run (fewer than {FEWEST_STEPS}): the ranges exclude a collapse, but '
+        text += (
+            f' These are too few iterations to judge the run (fewer than {FEWEST_STEPS}): the ranges exclude a collapse, but '
             'do not show that the network has learned anything.'
         )
-    accuracies = [(quantity, curve) for quantity, curve in known.items() if 'knn' in quantity.name]
-    for quantity, (steps, values) in accuracies:
-        if len(values) > 1:
-            label = quantity.label[:1].upper() + quantity.label[1:]
-            first = f'{values[0]:.1f} at iteration {steps[0]:,}'
-            sentences.append(f'{label}: {first}, {values[-1]:.1f} now.')
+    accuracies = {
+        quantity.label: curve for quantity, curve in known.items() if 'knn' in quantity.name
+    }
+    for label, (steps, values) in accuracies.items():
+        text += f' The {label}: {values[0]:.1f} at iteration {steps[0]:,}, {values[-1]:.1f} now.'
     if not accuracies:
-        sentences.append(
-            'Whether the features are better than those of a random network, only a comparison on labeled images shows: '
+        text += (
+            ' Whether the features are better than those of a random network, only a comparison on labeled images shows: '
             'mmairl.compare, or `mmairl evaluate knn CHECKPOINT --data FOLDER`.'
         )
-    return ' '.join(sentences)
-
-
-def normal_range(quantity: Quantity) -> str:
-    """Return the normal range of a quantity as text, '' if it has none."""
-    low = f'{quantity.low:g}' if isfinite(quantity.low) else ''
-    high = f'{quantity.high:g}' if isfinite(quantity.high) else ''
-    if low and high:
-        return f'{low} to {high}'
-    if low:
-        return f'{low} or more'
-    return f'{high} or less' if high else ''
-
-
-def _chart(quantity: Quantity, curve: Curve) -> Markup:
-    is_logarithmic = quantity.name in LOGARITHMIC
-    return chart(
-        {'': curve},
-        quantity.label,
-        'iteration',
-        log='y' if is_logarithmic else '',
-        normal=(quantity.low, quantity.high),
-    )
-
-
-def _stage_charts(curves: Mapping[str, Curve]) -> dict[str, Markup]:
-    """Return a chart for each quantity that is measured per stage."""
-    charts = {}
-    for kind, label in BY_STAGE.items():
-        prefix = f'{PREFIX}{kind}_'
-        names = [name for name in curves if name.startswith(prefix)]
-        if names:
-            stages = {name.removeprefix(prefix): curves[name] for name in names}
-            charts[f'{kind}_by_stage'] = chart(stages, label, 'iteration', log='y')
-    return charts
+    return text

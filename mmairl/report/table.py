@@ -2,16 +2,13 @@
 
 import csv
 import io
-import math
-import shutil
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 
 from markupsafe import Markup
-from rich.cells import cell_len
 
 from mmairl.evaluation.metrics import higher_is_better
 from mmairl.io import write_text
@@ -31,9 +28,8 @@ class Table:
         columns: The names of the columns.
         rows: The cells of the rows. None and NaN are missing values.
         digits: The number of decimals of floats. Scores that are better if they are lower, which are usually below 1, have two
-            more. `csv` writes seven significant digits instead.
+            more. `csv` writes all digits instead.
         scores: The names of columns with scores. The best value of each score is highlighted.
-        bars: The names of columns with percentages, which a page also shows as bars.
         heat: Whether a page shades each number by its value, which must be between 0 and 1.
 
     Example:
@@ -50,7 +46,6 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     digits: int = 1
     scores: Collection[str] = ()
-    bars: Collection[str] = ()
     heat: bool = False
 
     def shown(self, cell: Cell, column: int = 0) -> str:
@@ -74,12 +69,12 @@ class Table:
         for column, name in enumerate(self.columns):
             if name not in self.scores or len(self.rows) < 2:
                 continue
-            sign = 1 if higher_is_better(name) else -1
             values = {}
             for row, cells in enumerate(self.rows):
-                if isinstance(cells[column], float) and math.isfinite(cells[column]):
-                    values[row] = sign * round(cells[column], self._digits(column))
-            top = max(values.values(), default=None)
+                if isinstance(cells[column], float) and isfinite(cells[column]):
+                    values[row] = round(cells[column], self._digits(column))
+            choose = max if higher_is_better(name) else min
+            top = choose(values.values(), default=None)
             found |= {(row, column) for row, value in values.items() if value == top}
         return found
 
@@ -87,14 +82,14 @@ class Table:
         return macro('table.html', 'table', self)
 
     def text(self, title: str = '') -> str:
-        """Return aligned text. If a terminal is too narrow for it, return each row as a list of its cells instead."""
+        """Return aligned text for a terminal."""
         lines = self._texts()
-        widths = [max(map(cell_len, column)) for column in zip(*lines)]
-        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
-        if sum(widths) + 2 * len(widths) - 2 > room:
-            text = self._listed(lines)
-        else:
-            text = '\n'.join(self._aligned(line, widths) for line in lines)
+        aligned = []
+        for column, texts in enumerate(zip(*lines)):
+            side = '<' if self.is_words(column) else '>'
+            width = max(map(len, texts))
+            aligned.append([f'{text:{side}{width}}' for text in texts])
+        text = '\n'.join('  '.join(line).rstrip() for line in zip(*aligned))
         return f'{title}\n{text}' if title else text
 
     def _texts(self) -> list[list[str]]:
@@ -104,22 +99,6 @@ class Table:
         """Return whether a column contains words, which are aligned to the left."""
         texts = (self.shown(row[column], column) for row in self.rows)
         return not column or any(text[:1].isalpha() for text in texts)
-
-    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> str:
-        parts = []
-        for column, (text, width) in enumerate(zip(line, widths)):
-            space = ' ' * (width - cell_len(text))
-            parts.append(text + space if self.is_words(column) else space + text)
-        return '  '.join(parts).rstrip()
-
-    def _listed(self, lines: Sequence[Sequence[str]]) -> str:
-        listed = []
-        for name, *cells in lines[1:]:
-            listed.append(name)
-            for column, cell in zip(self.columns[1:], cells):
-                if cell:
-                    listed.append(f'  {column}: {cell}')
-        return '\n'.join(listed)
 
     def markdown(self) -> str:
         head, *body = (
@@ -139,19 +118,9 @@ class Table:
         )
 
     def csv(self) -> str:
-        """Return CSV. Missing values are empty."""
         text = io.StringIO(newline='')
-        writer = csv.writer(text)
-        for line in (self.columns, *self.rows):
-            writer.writerow(map(self._csv_cell, line))
+        csv.writer(text).writerows([self.columns, *self.rows])
         return text.getvalue()
-
-    def _csv_cell(self, cell: Cell) -> str:
-        if cell is None or cell != cell:
-            return ''
-        if isinstance(cell, float):
-            return f'{cell:.7g}'
-        return self.shown(cell).replace('−', '-')
 
     def save(self, stem: str | Path) -> Path:
         """Write the table to `stem`.csv."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from harness.errors import raises_code
 from planted import healthy, write_result, write_run
 
-from mmairl.report.compare_page import differences, short_names, write_compare_page
+from mmairl.report.compare_page import differences, write_compare_page
 
 
 def run(tmp_path: Path, name: str, seed: int) -> Path:
@@ -20,17 +20,12 @@ def test_page_shows_differences_scores_and_curves(tmp_path):
     text = write_compare_page(runs, tmp_path / 'page.html').read_text()
     assert '1 setting of 2 runs differ' in text and 'randomness.seed' in text and 'work_dir' not in text
     assert 'k-NN of student on flowers' in text and '71.000' in text
-    assert 'alt="spread of the keys by step. run_0: 0.9 at 50, 0.8 at 100; run_1: ' in text
+    assert 'alt="spread of the keys, last values: run_0 0.8, run_1 0.8"' in text
 
 
 def test_missing_setting_differs():
     table = differences({'a': {'x': 1, 'y': dict(z=2)}, 'b': {'x': 1}})
     assert table.rows == [['y.z', '2', None]]
-
-
-def test_names_are_as_short_as_possible():
-    folders = [Path('/runs/a/run'), Path('/runs/b/run')]
-    assert short_names(folders) == ['a/run', 'b/run']
 
 
 def test_wrong_folders_are_errors(tmp_path):

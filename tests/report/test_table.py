@@ -13,7 +13,6 @@ SCORES = Table(
     ['network', 'k-NN', 'RMSE (m)'],
     [['a', 71.26, 0.512], ['b & <c>', None, 0.4], ['d|_', 71.3, math.nan]],
     scores=['k-NN', 'RMSE (m)'],
-    bars=['k-NN'],
 )
 
 
@@ -34,15 +33,9 @@ def test_text_is_aligned_and_marks_missing_values():
     ]
 
 
-def test_narrow_terminal_shows_a_list_of_cells(monkeypatch):
-    monkeypatch.setattr('sys.stdout.isatty', lambda: True)
-    monkeypatch.setenv('COLUMNS', '20')
-    assert SCORES.text().splitlines()[:3] == ['a', '  k-NN: 71.3', '  RMSE (m): 0.512']
-
-
 def test_csv_has_all_digits():
-    rows = [*csv.reader(io.StringIO(Table(['a', 'x'], [['−1', 1 / 3], ['b', None]]).csv()))]
-    assert rows == [['a', 'x'], ['-1', '0.3333333'], ['b', '']]
+    rows = [*csv.reader(io.StringIO(Table(['a', 'x'], [['c', 1 / 3], ['b', None]]).csv()))]
+    assert rows == [['a', 'x'], ['c', repr(1 / 3)], ['b', '']]
 
 
 def test_markdown_and_latex_escape_names():
@@ -54,7 +47,7 @@ def test_markdown_and_latex_escape_names():
 def test_html_escapes_text_but_no_markup():
     html = Table(['a', 'b'], [['<i>', Markup('<b>x</b>')]]).html()
     assert '&lt;i&gt;' in html and '<b>x</b>' in html
-    assert SCORES.html().count('class="bar"') == 2 and SCORES.html().count('class="best"') == 3
+    assert SCORES.html().count('class="best"') == 3
 
 
 @pytest.mark.parametrize('value, text', [(0.04, '0.0'), (-0.04, '0.0'), (1.26, '+1.3'), (-2.0, '−2.0')])
