@@ -66,7 +66,9 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def _crop_size(images: Mapping[str, Any]) -> int | None:
     """Return the size of the crop in the first of `views`, or None if it has no crop."""
-    for step in (images.get('views') or [[]])[0]:
+    views = images.get('views')
+    # A data set of the user may have another argument of this name.
+    for step in views[0] if isinstance(views, list | tuple) and views else ():
         if isinstance(step, Mapping) and 'Crop' in str(step.get('type')):
             size = step.get('size')
             return size if isinstance(size, int) else size[0]
