@@ -1,9 +1,8 @@
 # MAE with a ViT-B/16, by mmpretrain's classes and schedule: 75 % of the patches are masked, AdamW with learning rate 1.5e-4
 # per 256 images, 300 epochs at batch 4096.
 _base_ = ['../_base_/datasets/imagenet.py', '../_base_/default_runtime.py']
-# mmpretrain resizes crops by bicubic interpolation, and this crop is bilinear.
 view = [
-    dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0)),
+    dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0), interpolation='bicubic'),
     dict(type='RandomFlip', p=0.5),
 ]
 model = dict(

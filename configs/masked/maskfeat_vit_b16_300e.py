@@ -1,9 +1,8 @@
 # MaskFeat with a ViT-B/16, by mmpretrain's classes and schedule: predict histograms of oriented gradients of masked blocks.
 # AdamW with learning rate 1.6e-3, gradients clipped at 0.02, 300 epochs at batch 2048.
 _base_ = 'mae_vit_b16_300e.py'
-# mmpretrain resizes crops by bicubic interpolation, and this crop is bilinear.
 view = [
-    dict(type='RandomResizedCrop', size=224, scale=(0.5, 1.0)),
+    dict(type='RandomResizedCrop', size=224, scale=(0.5, 1.0), interpolation='bicubic'),
     dict(type='RandomFlip', p=0.5),
 ]
 model = dict(
