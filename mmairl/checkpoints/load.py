@@ -88,7 +88,10 @@ def _load_safetensors(path: Path) -> dict[str, Any]:
 
     with safe_open(path, framework='pt') as file:
         weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dictionary
-        return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
+        origin = file.metadata() or {}
+        # The metadata of other programs are not a record of origin.
+        meta = {ORIGIN: dict(origin)} if 'source_format' in origin else {}
+        return dict(state_dict=weights, meta=meta)
 
 
 def _explained(path: Path, error: Exception) -> UserError:

@@ -4,7 +4,6 @@ Every tensor with the backbone's prefix is used, except heads and other tensors 
 """
 
 import ast
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -33,17 +32,6 @@ WRAPPERS = ('module.', '_orig_mod.')
 # VISSL has dictionaries with these names inside the dictionary of weights.
 NESTED = ('trunk', 'heads')
 PARTS = ('student', 'teacher')
-# The types of the values in a record of origin. Values of other types are ignored.
-KINDS = dict(
-    heads=int,
-    timm=dict,
-    mean=list | tuple,
-    std=list | tuple,
-    size=int,
-    resize=int | list | tuple,
-    channels=int,
-    interpolation=str,
-)
 
 
 @dataclass(frozen=True)
@@ -137,36 +125,21 @@ def described(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[st
         origin: The record of origin in the file. In safetensors, all values are text.
         settings: The config of the training run that wrote the file.
     """
-    known = {key: _literal(value) for key, value in origin.items()}
-    known |= {
-        name: _literal(settings[key])
-        for name in ('mean', 'std')
-        if (key := f'model.data_preprocessor.{name}') in settings
-    }
-    images = 'preprocessing.'
-    known |= {
-        key.removeprefix(images): _literal(value)
-        for key, value in settings.items()
-        if key.startswith(images)
-    }
-    start = 'model.backbone.'
-    backbone = {key.removeprefix(start): settings[key] for key in settings if key.startswith(start)}
+    images = _below('preprocessing.', settings)
+    known = {key: _literal(value) for key, value in {**origin, **images}.items()}
+    backbone = _below('model.backbone.', settings)
     if backbone.get('type', '').endswith('TimmBackbone'):
         known['timm'] = {key: _literal(value) for key, value in backbone.items()}
     elif heads := backbone.get('arch.num_heads'):
-        known['heads'] = _literal(heads)
-    for key, value in settings.items():
-        if key.endswith('.views') and (crop := re.search(r"'size': (\d+)\b", str(value))):
-            known.setdefault('size', int(crop[1]))
-        elif key.endswith('dataset.channels'):
-            known.setdefault('channels', _literal(value))
-    valid = {
-        key: value for key, value in known.items() if isinstance(value, KINDS.get(key, object))
-    }
+        known['heads'] = int(heads)
     # The file may only name an architecture of timm, not weights to load.
-    if timm := architecture(valid.pop('timm', {})):
-        valid['timm'] = timm
-    return valid
+    if timm := architecture(known.pop('timm', {})):
+        known['timm'] = timm
+    return known
+
+
+def _below(start: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(start): settings[key] for key in settings if key.startswith(start)}
 
 
 def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
@@ -266,6 +239,14 @@ def _prefix_of(
                 f"{path}: no {part} in this checkpoint ('{form.name}'); use --part student",
                 code='no-part',
             )
+        stem = tensors.get(f'{prefix}conv1.weight')
+        by_solo_learn = form.name == 'solo-learn' or 'classifier.weight' in tensors
+        if by_solo_learn and stem is not None and stem.shape[-1] == 3:
+            raise UserError(
+                f'{path}: solo-learn pads the images of its networks for CIFAR by 2 pixels, which no network here does; train '
+                f"without this stem or, if another program wrote the file, set --prefix '{prefix}'",
+                code='solo-learn-stem',
+            )
         return prefix, form.name
     outer = {
         prefix
@@ -326,14 +307,13 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict, dict[str, s
     loaded = inner = load_checkpoint(path)
     while envelope := next((name for name in ENVELOPES if isinstance(inner.get(name), dict)), None):
         inner = inner[envelope]
-    meta = loaded.get('meta')
-    if isinstance(meta, dict):
-        origin, settings = meta.get(ORIGIN), meta.get('settings')
-    else:
-        origin, settings = getattr(loaded, ORIGIN, None), None
-    origin = dict(origin) if isinstance(origin, dict) else {}
-    settings = settings if isinstance(settings, dict) else {}
-    return _flat(inner), origin, {str(key): value for key, value in settings.items()}
+    # The record is an attribute of a dictionary that contains only tensors.
+    meta = _dict(loaded.get('meta')) or getattr(loaded, '__dict__', {})
+    return _flat(inner), _dict(meta.get(ORIGIN)), _dict(meta.get('settings'))
+
+
+def _dict(value: Any) -> dict:
+    return value if isinstance(value, dict) else {}
 
 
 def _flat(values: dict, prefix: str = '') -> dict[str, Tensor]:

@@ -168,15 +168,24 @@ def test_wrong_requests_are_one_error(code, states, stored):
 
 
 def test_images_are_described_by_the_training_run(states, tmp_path):
-    settings = {
-        'model.data_preprocessor.mean': '[0.5]',
-        'model.data_preprocessor.std': '[0.2]',
-        'train_dataloader.dataset.views': "[[{'type': 'RandomResizedCrop', 'size': 96}]]",
-        'train_dataloader.dataset.channels': '1',
-    }
-    for values, expected in (
-        (settings, Input(mean=[0.5], std=[0.2], size=96, channels=1, origin='the checkpoint')),
-        (dict.fromkeys(settings, '('), Input()),
+    images = dict(mean=[0.5], std=[0.2], size=96, channels=1, interpolation='bicubic')
+    settings = {f'preprocessing.{key}': str(value) for key, value in images.items()}
+    for meta, expected in (
+        (dict(settings=settings), Input(**images, origin='the checkpoint')),
+        (dict(settings=[]), Input()),
+        ('text', Input()),
     ):
-        torch.save(dict(meta=dict(settings=values), state_dict=states[0]), tmp_path / 'a.pth')
+        torch.save(dict(meta=meta, state_dict=states[0]), tmp_path / 'a.pth')
         assert read_backbone(tmp_path / 'a.pth').input == expected
+
+
+@pytest.mark.parametrize('others', [['momentum_backbone.'], []])
+def test_stem_of_solo_learn_for_cifar_is_an_error(others, states, stored):
+    small = {**states[0], 'conv1.weight': torch.ones(len(states[0]['conv1.weight']), 3, 3, 3)}
+    for prefix in ('backbone.', *others):
+        stored.update(with_prefix(prefix, small))
+    if not others:
+        stored['classifier.weight'] = torch.ones(2)
+    with raises_code('solo-learn-stem'):
+        read_backbone('a.pth')
+    assert_equal(read_backbone('a.pth', prefix='backbone.').weights, small)
