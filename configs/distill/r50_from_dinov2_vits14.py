@@ -1,5 +1,6 @@
 # Distill DINOv2's released ViT-S/14 into a ResNet-50: a linear layer maps the student's features to the teacher's width, and
 # the student predicts the teacher's feature of each view.
+__method__ = 'distill'
 _base_ = '../mocov2plus_r50_200e.py'
 model = dict(
     projector=dict(hidden_channels=None, out_channels=384, norm_cfg=None),

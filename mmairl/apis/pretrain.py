@@ -8,14 +8,16 @@ from mmengine.config import Config
 from rich.console import Console
 from torch import nn
 
+from mmairl.apis.continuation import guarded
 from mmairl.apis.suggest import config_for
+from mmairl.config import override
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.foreign_transforms import as_configs
 from mmairl.data.statistics import channel_statistics
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train
 from mmairl.hardware import cores
-from mmairl.io import read_text
+from mmairl.io import read_json, read_text
 
 SAMPLED = 5000  # number of images from which the mean and standard deviation of each channel are estimated
 
@@ -32,6 +34,8 @@ def pretrain(
     channels: int | None = None,
     weights: str | Path | None = None,
     network: nn.Module | None = None,
+    teacher: str | Path | None = None,
+    labels: str | Path | None = None,
     views: str | Sequence[Sequence[Any]] | None = None,
     seed: int | None = None,
     resume: bool = False,
@@ -56,11 +60,15 @@ def pretrain(
             used as stored instead of being converted to 8-bit RGB, and their mean and standard deviation are measured. If
             `channels` is not 3, the augmentations that require RGB are skipped.
         weights: A checkpoint in any format that mmairl reads, or a released model such as 'torchvision:resnet50', to
-            initialize student and teacher. The learning rate is then divided by 10, because the full rate would destroy the
-            learned features.
+            initialize student and teacher. The learning rate is then divided by 10, and prototypes stay frozen at first,
+            because the learned features would otherwise be destroyed.
         network: A module to train instead of the ResNet-18. It maps images to pooled features, a feature map
             or tokens.
             Cannot be combined with `weights`.
+        teacher: The network that the method 'distill' distills, given like `weights`. Default: DINOv2's ViT-S/14.
+        labels: A folder of labeled images, as in `mmairl.evaluate`, that guards the run: the k-NN accuracy is measured before
+            the first step and during the run, and the initial weights are kept unless later ones are better by more than
+            chance (see `GuardHook`).
         views: Augmentations of each view. Default: those of the method. For images that are not photographs, choose
             'satellite', 'microscopy', 'medical_gray' or 'documents' (configs/_base_/views explains these choices). For
             custom augmentations, pass one list of transforms per view. A transform is a config, an object of torchvision v2
@@ -71,7 +79,7 @@ def pretrain(
         options: Config keys to override, as in `--cfg-options`, such as {'model.head.temperature': 0.1}.
 
     Returns:
-        Absolute path of the last checkpoint.
+        Absolute path of the last checkpoint or, with `labels`, of the checkpoint to use.
 
     Raises:
         UserError: If an argument is invalid, images cannot be read, or training fails.
@@ -81,13 +89,17 @@ def pretrain(
         PosixPath('/home/user/runs/a/epoch_100.pth')
     """
     request = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels)
-    request |= dict(weights=weights, network=network, views=views)
+    request |= dict(weights=weights, network=network, views=views, teacher=teacher)
     cfg = _config(method, data, {'randomness.seed': seed, **(options or {})}, request)
+    if labels is not None:
+        override(cfg, guarded(labels, cfg), str(labels))
     cfg.work_dir = str(out)
     cfg.resume = resume
     log_to(cfg, log)
     train(cfg)
     checkpoint = read_text(Path(out) / 'last_checkpoint').strip()
+    if labels is not None:
+        checkpoint = read_json(Path(out) / 'guard.json')['checkpoint']
     images, page = str(data), str(Path(out) / 'map.html')
     print(f'checkpoint: {checkpoint}')
     print(f'next: features, names = mmairl.embed({checkpoint!r}, {images!r})')

@@ -13,9 +13,8 @@ from mmengine.config import Config
 from torch import nn
 from torch.utils.data import default_collate
 
+from mmairl.apis.continuation import Trained, continued, distilled, trained
 from mmairl.apis.given_network import register_network
-from mmairl.checkpoints.read import read_backbone
-from mmairl.checkpoints.released import is_released
 from mmairl.config import PREFIX, home, load_config, override, python_text, walk
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.errors import UserError, closest
@@ -53,6 +52,8 @@ REASONS = {
     'with a tenth of the epochs, and check the health page.',
     'default_hooks.momentum.base': 'customary: at first, the teacher averages over at most a fiftieth of the steps (or 10 '
     'steps in the shortest runs), because with a longer average, it would stay close to its initial weights.',
+    'custom_hooks': 'customary: prototypes stay frozen for the first tenth of a run that starts from trained weights, because '
+    'their first gradients would destroy the learned features. The other schedules are those of the method.',
     'train_dataloader.num_workers': 'customary: one data worker per core of this machine, divided among the GPUs, but at '
     'most 16 per GPU. If the health page shows that the training waits for data, use more workers.',
     'train_dataloader.dataset': 'customary: the views of the method were made for photographs. Look at them with `mmairl '
@@ -140,6 +141,7 @@ def suggested_settings(
     views: str | None = None,
     weights: str | Path | None = None,
     network: nn.Module | None = None,
+    teacher: str | Path | None = None,
 ) -> dict[str, Any]:
     """Return settings by dotted key, which replace settings of the method's config.
 
@@ -166,13 +168,16 @@ def suggested_settings(
         batch = max(1, batch // gpus) * gpus
     if epochs is None:
         epochs = next(number for least, number in EPOCHS.items() if images >= least)
-    settings = _model(base, images, batch, size, channels, weights, network)
+    start = trained(weights) if weights else None
+    crops = _views(base, views, size, channels)
+    settings = continued(base, start, crops) if start else {}
+    settings |= _model(base, images, batch, size, channels, start, network)
     settings['total_batch_size'] = settings['auto_scale_lr.base_batch_size'] = batch
 
     optimizer = {}
     rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
-    if weights:
-        is_vit = 'depth' not in settings['model.backbone']
+    if start:
+        is_vit = 'depth' not in start.backbone
         if is_vit and base.optim_wrapper.optimizer.type != 'AdamW':
             # The configs in configs/vit use these settings of AdamW.
             optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
@@ -197,7 +202,9 @@ def suggested_settings(
         settings['param_scheduler'] = schedules
 
     dataset = dict(type='UnlabelledFolder', root=str(data))
-    dataset['views'] = _views(base, views, size, channels)
+    dataset['views'] = crops
+    if teacher:
+        settings |= distilled(trained(teacher), size)
     if channels:
         dataset['channels'] = channels
     if workers is None:
@@ -221,15 +228,15 @@ def _model(
     batch: int,
     size: int,
     channels: int | None,
-    weights: str | Path | None,
+    start: Trained | None,
     network: nn.Module | None,
 ) -> dict[str, Any]:
     """Return the settings of the network, of the queue, and of the prototypes."""
     projector = base.model.get('projector') or {}
     width = projector.get('in_channels')
     settings: dict[str, Any] = {}
-    if weights:
-        settings['model.backbone'], width = _pretrained_backbone(weights)
+    if start:
+        width = start.width
     elif network is not None:
         name, width = register_network(network, channels or 3, size)
         settings['model.backbone'] = dict(_delete_=True, type='GivenNetwork', name=name)
@@ -246,11 +253,12 @@ def _model(
     if projector:
         settings['model.projector.in_channels'] = width
         # In MoCo v2, the hidden layer of the projector is as wide as the features.
-        if projector.hidden_channels == projector.in_channels and not weights:
+        if projector.hidden_channels == projector.in_channels and not start:
             settings['model.projector.hidden_channels'] = width
     if channels:
+        key = 'in_chans' if start and 'name' in start.backbone else 'in_channels'
         if network is None:
-            settings['model.backbone.in_channels'] = channels
+            settings[f'model.backbone.{key}'] = channels
         settings['model.data_preprocessor.mean'] = [0.5] * channels
         settings['model.data_preprocessor.std'] = [0.25] * channels
     if base.model.get('queue'):
@@ -260,17 +268,6 @@ def _model(
     for key, value in _named(base, 'prototypes').items():
         settings[key] = min(value, most)
     return settings
-
-
-def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
-    """Return a backbone config that loads the weights of a checkpoint, and the number of features of the backbone."""
-    backbone = read_backbone(weights).network
-    file = str(weights) if is_released(weights) else str(Path(weights).absolute())
-    backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
-    if 'depth' in backbone:
-        return backbone, backbone['base_channels'] * (8 if backbone['depth'] < 50 else 32)
-    backbone['_delete_'] = True
-    return backbone, backbone.get('arch', backbone)['embed_dims']
 
 
 def _named(base: Config, name: str) -> dict[str, Any]:

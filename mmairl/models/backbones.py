@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from mmengine.model import initialize
 from mmpretrain.models.backbones.resnet import Bottleneck
 from mmpretrain.models.backbones.resnet import ResNet as ResNetOfMMPretrain
 from torch import Tensor, nn
@@ -116,7 +118,12 @@ class ResNet(ResNetOfMMPretrain):
 
 @MODELS.register_module('TimmBackbone')
 def timm_backbone(
-    name: str, tokens: bool = False, drop_path: float = 0.0, lora: int = 0, **settings: Any
+    name: str,
+    tokens: bool = False,
+    drop_path: float = 0.0,
+    lora: int = 0,
+    init_cfg: dict | None = None,
+    **settings: Any,
 ) -> nn.Module:
     """Return a network of timm without its classifier. Its weights keep timm's names.
 
@@ -127,6 +134,8 @@ def timm_backbone(
             from 0.
         lora: Rank of low-rank adapters (LoRA). If it is not 0, only the adapters of the linear layers learn. Checkpoints hold
             the merged weights.
+        init_cfg: How to initialize the weights, such as ``dict(type='PretrainedBackbone', checkpoint=CKPT)``. Default: as timm
+            does.
         **settings: Further arguments of `timm.create_model`, such as `pretrained=True`, `dynamic_img_size=True` (images of
             several sizes), `reg_tokens=4` or `init_values=1e-5` (layer scale).
     """
@@ -148,13 +157,9 @@ def timm_backbone(
         add_adapters(network, lora)
     if tokens:
         network.forward = network.forward_features
-    # timm has initialized or loaded the weights, which mmengine would otherwise initialize again.
-    network.init_weights = _keep_weights
+    # Without `init_cfg`, timm has initialized or loaded the weights, which mmengine would otherwise initialize again.
+    network.init_weights = partial(initialize, network, init_cfg or [])
     return network
-
-
-def _keep_weights() -> None:
-    pass
 
 
 def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:

@@ -1,5 +1,6 @@
 """`mmairl.pretrain`: its config, its output in notebooks, initial weights, and networks that the user defines."""
 
+import json
 import multiprocessing
 import subprocess
 import sys
@@ -66,6 +67,23 @@ def test_run_prints_few_lines_and_commands_that_work(images, tmp_path, monkeypat
     assert any(name.startswith('health') for name in read_scalars('run'))
     with raises_code('has-checkpoints'):
         mmairl.pretrain('byol', images, 'run', 1, size=32, batch=32, workers=0, options=NARROW)
+
+
+def test_labels_guard_a_run_that_continues_weights(images, tmp_path):
+    for part, first, last in (('train', 0, 48), ('test', 48, 72)):
+        for number in range(first, last):
+            folder = tmp_path / f'labels/{part}/{number % 2}'
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f'{number}.png').write_bytes((images / f'{number:02}.png').read_bytes())
+    how = dict(size=32, batch=32, workers=0, seed=4)
+    start = mmairl.pretrain('mocov2plus', images, tmp_path / 'start', 1, options=NARROW, **how)
+    # The images are noise, so nothing can be better than the start by more than chance.
+    kept = mmairl.pretrain('byol', images, tmp_path / 'a', 2, weights=start, labels=tmp_path / 'labels', **how)
+    assert kept == tmp_path / 'a/best_start.pth'
+    one, other = read_backbone(start).weights, read_backbone(kept).weights
+    assert all(torch.equal(value, other[key]) for key, value in one.items())
+    found = json.loads((tmp_path / 'a/guard.json').read_text())
+    assert found['kept'] == 'start' and 'of 12 held-out images' in found['sentence']
 
 
 BAD_ARGUMENTS = [

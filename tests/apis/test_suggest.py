@@ -14,9 +14,11 @@ from torchvision.models import resnet18
 
 from mmairl.apis import suggest as module
 from mmairl.apis.suggest import config_for, full_size, methods, suggest, suggest_for
+from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checks import check_config
+from mmairl.registry import MODELS
 
 
 def suggested(tmp_path, *given, **request):
@@ -81,6 +83,48 @@ def test_run_from_weights_has_a_tenth_of_the_rate(tmp_path, kind):
     full = config_for('byol', 5000, 'images').optim_wrapper.optimizer.lr
     assert rate == pytest.approx(full / 10 if kind == 'resnet' else 1.5e-5 / 256 * batch)
     assert cfg.optim_wrapper.optimizer.type == ('SGD' if kind == 'resnet' else 'AdamW')
+
+
+@pytest.fixture
+def released(tmp_path, monkeypatch):
+    """Make a tiny ViT of timm with patches of 7 pixels available as a released model, and return its name."""
+    network = timm.create_model('vit_tiny_patch16_224', img_size=28, patch_size=7, embed_dim=16, depth=1, num_heads=2)
+    timm_arguments = dict(img_size=28, patch_size=7, embed_dim=16, depth=1, num_heads=2, dynamic_img_size=True)
+    origin = dict(timm=dict(name='vit_tiny_patch16_224', **timm_arguments), mean=(0.1,) * 3, std=(0.2,) * 3, size=28)
+    weights = {key: value for key, value in network.state_dict().items() if not key.startswith('head.')}
+    monkeypatch.setattr('mmairl.checkpoints.read.released_model', lambda name: (weights, origin))
+    return 'timm:tiny'
+
+
+def test_method_continues_a_released_vit(tmp_path, released):
+    """DINOv2 gets the tokens, crops of whole patches, the images' statistics, and frozen prototypes at first."""
+    cfg = suggested(tmp_path, 'dinov2', 700, weights=released, size=32, epochs=20)
+    assert cfg.model.backbone.tokens and cfg.model.projector.in_channels == cfg.model.patch_projector.in_channels == 16
+    assert cfg.model.data_preprocessor.mean == [0.1] * 3
+    sizes = [view[0]['size'] for view in cfg.train_dataloader.dataset.views]
+    assert sizes[:2] == [35, 35] and all(size % 7 == 0 for size in sizes)
+    values = cfg.custom_hooks[0]['values']
+    frozen = {key: schedule['until'] for key, schedule in values.items() if key.endswith('.frozen')}
+    assert frozen == {'projector.frozen': 0.1, 'patch_projector.frozen': 0.1}
+    full = config_for('dinov2', 700, 'images').optim_wrapper.optimizer.lr
+    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(full / 10) and cfg.param_scheduler[0]['end'] == 2
+    text = (tmp_path / 'mine.py').read_text()
+    assert 'custom_hooks: customary' in text and 'optim_wrapper.optimizer: known' in text
+    cfg = config_for('mocov2plus', 700, 'images', weights=released, size=32)
+    assert 'tokens' not in cfg.model.backbone and cfg.model.backbone.init_cfg.checkpoint == released
+
+
+def test_method_distills_a_released_vit(tmp_path, released):
+    cfg = suggested(tmp_path, 'distill', 700, teacher=released, size=32)
+    assert cfg.model.projector.out_channels == 16 and cfg.model.projector.in_channels == 512
+    assert cfg.model.teacher.backbone.init_cfg.checkpoint == released
+    assert cfg.model.teacher['size'] == 35 and cfg.model.teacher['std'] == [0.2] * 3
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    views = [torch.randn(2, 3, 32, 32) for _ in range(2)]
+    assert model(views, mode='loss')['loss'].isfinite()
+    expected = read_backbone(released).weights
+    assert all(torch.equal(value, expected[key]) for key, value in model.teacher.hidden[0].state_dict().items())
 
 
 def test_suggestion_for_a_folder_trains_and_states_hours(tmp_path):

@@ -1,0 +1,104 @@
+"""Settings of runs that continue trained weights, distill them, or are guarded by labeled images."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from mmengine.config import Config
+
+from mmairl.apis.evaluate import class_folders
+from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.released import is_released
+from mmairl.models.backbones import features, patch_size
+from mmairl.registry import MODELS
+
+# For this part of a run, prototypes stay frozen, because their first gradients would destroy the learned features.
+FROZEN = 0.1
+
+
+class Trained(NamedTuple):
+    """A network with trained weights.
+
+    Attributes:
+        backbone: The config of the backbone, which loads the weights.
+        width: Number of pooled features.
+        patch: Side of a ViT's patches in pixels, or 1.
+        normal: Mean and standard deviation of its images, if they are known.
+    """
+
+    backbone: dict[str, Any]
+    width: int
+    patch: int
+    normal: dict[str, list[float]]
+
+
+def trained(weights: str | Path) -> Trained:
+    """Describe the network in a checkpoint, or a released model."""
+    found = read_backbone(weights)
+    backbone = found.network
+    network = MODELS.build(backbone)
+    network.eval()
+    images = torch.zeros(1, found.input.channels or 3, found.input.size, found.input.size)
+    with torch.no_grad():
+        width = features(network, images).pooled.shape[1]
+    file = str(weights) if is_released(weights) else str(Path(weights).absolute())
+    backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
+    normal = {}
+    if found.input.origin:
+        normal = dict(mean=list(found.input.mean), std=list(found.input.std))
+    return Trained(backbone, width, patch_size(network), normal)
+
+
+def continued(base: Config, start: Trained, views: list[list[dict]]) -> dict[str, Any]:
+    """Return settings with which a method continues trained weights. The sizes of crops are rounded to whole patches.
+
+    Args:
+        base: The config of the method.
+        start: The network with the weights.
+        views: The views, which are changed in place.
+    """
+    settings: dict[str, Any] = {}
+    backbone = start.backbone if 'depth' in start.backbone else dict(start.backbone, _delete_=True)
+    if base.model.get('masking'):
+        tokens = dict(tokens=True) if 'name' in backbone else dict(out_type='raw')
+        backbone = {**backbone, **tokens}
+    settings['model.backbone'] = backbone
+    for part in ('projector', 'patch_projector'):
+        if base.model.get(part):
+            settings[f'model.{part}.in_channels'] = start.width
+    for key, values in start.normal.items():
+        settings[f'model.data_preprocessor.{key}'] = values
+    for view in views:
+        view[0]['size'] = whole_patches(view[0]['size'], start.patch)
+    hooks = base.to_dict().get('custom_hooks', [])
+    for hook in hooks:
+        for place, schedule in hook.get('values', {}).items():
+            if place.endswith('.frozen'):
+                schedule['until'] = FROZEN
+    return {**settings, 'custom_hooks': hooks} if hooks else settings
+
+
+def distilled(teacher: Trained, size: int) -> dict[str, Any]:
+    """Return settings with which crops of a size are distilled from a network."""
+    own = whole_patches(size, teacher.patch)
+    frozen = dict(type='FrozenTeacher', _delete_=True, backbone=teacher.backbone, **teacher.normal)
+    if own != size:
+        frozen['size'] = own
+    return {'model.teacher': frozen, 'model.projector.out_channels': teacher.width}
+
+
+def guarded(labels: str | Path, cfg: Config) -> dict[str, Any]:
+    """Return settings that guard a run by the k-NN accuracy on labeled images in a folder."""
+    parts = class_folders(Path(labels), dict(type='ImageFolder'))
+    return {
+        'evaluation': {'_delete_': True, **parts, 'val': parts['test'], 'batch_size': 64},
+        'val_cfg': dict(type='KNNValLoop', half=True),
+        'val_dataloader': {},
+        'val_evaluator': [],
+        'train_cfg.val_interval': max(1, cfg.train_cfg.max_epochs // 10),
+        'custom_hooks': [*cfg.get('custom_hooks', []), dict(type='GuardHook')],
+    }
+
+
+def whole_patches(size: int, patch: int) -> int:
+    return max(1, round(size / patch)) * patch
