@@ -6,7 +6,7 @@ dimensions than the batch has images. Here, the unbiased estimate is averaged ov
 al. 2021).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 import torch
@@ -102,23 +102,3 @@ def stage_cka(
         return first, second
 
     return cka(map(stacked, batches)), *names
-
-
-@torch.inference_mode()
-def network_cka(
-    networks: Sequence[nn.Module], batches: Iterable[Tensor], stage: str = 'pooled'
-) -> Tensor:
-    """Return the CKA of all pairs of networks at one stage."""
-
-    def stacked(images: Tensor) -> tuple[Tensor, Tensor]:
-        found = [gram_matrices(network, images) for network in networks]
-        unknown = [grams for grams in found if stage not in grams]
-        if unknown:
-            raise UserError(
-                f"--stage: unknown stage '{stage}'; set one of {', '.join(unknown[0])}",
-                code='unknown-stage',
-            )
-        grams = torch.stack([grams[stage] for grams in found])
-        return grams, grams
-
-    return cka(map(stacked, batches))

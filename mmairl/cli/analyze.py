@@ -14,7 +14,6 @@ def analyze(
     config: str | None = None,
     part: Part = 'student',
     out: Path = Path('work_dirs/analysis'),
-    stage: str = 'pooled',
     recalibrate: bool = False,
     images: Positive | None = None,
     size: Positive = 448,
@@ -27,7 +26,7 @@ def analyze(
     """Compare the representations of checkpoints
 
     norms     plot the weight norms of each checkpoint (Fig. 3a of Huang et al. 2022); requires no images
-    cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b), or more checkpoints in a heat map
+    cka       compare the first checkpoint with each other one, or student with teacher, stage by stage (Fig. 3b)
     geometry  measure RankMe, LiDAR, alpha-ReQ, uniformity, alignment, spectrum and invariances, without using labels
     patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT
 
@@ -37,7 +36,6 @@ def analyze(
         config: use the images, mean and std of this config; required except for norms (default: none)
         part: choose the network in the checkpoints
         out: write pages, figures and numbers to this folder
-        stage: cka of more than two checkpoints: choose the stage for the heat map
         recalibrate: recompute batch norm statistics, which is required after `mmairl normrescale` (default: off)
         images: use at most N images (default: 5000; patches: 8)
         size: patches: resize the shorter side of images to about N pixels
@@ -88,7 +86,7 @@ def analyze(
         if len(subjects) == 1:
             subjects = {part: (checkpoints[0], part) for part in ('student', 'teacher')}
         shown = Images(cfg, images or 5000, **loading)
-        print(analysis_pages.cka_page(subjects, shown, stage, recalibrate, out))
+        print(analysis_pages.cka_page(subjects, shown, recalibrate, out))
 
 
 def named(paths: list[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from mmairl.analysis.cka import network_cka, stage_cka
+from mmairl.analysis.cka import stage_cka
 from mmairl.analysis.geometry import invariance, numbers_of, spectrum
 from mmairl.analysis.subjects import Images
 from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
@@ -46,14 +46,13 @@ class AnalysisPage(Page):
 
 def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     """Write a page with the weight norms of any number of checkpoints (Huang et al. 2022, Fig. 3a)."""
-    by_layer: dict[str, dict[str, float]] = {}
     series = {}
     verdicts = []
     for name, backbone in networks.items():
         norms = weight_norms(backbone.weights, kernel=3)
+        layers = [row.name.removesuffix('.weight') for row in norms]
         series[name] = (range(len(norms)), [row.norm for row in norms])
-        for row in norms:
-            by_layer.setdefault(row.name.removesuffix('.weight'), {})[name] = row.norm
+        Table(['convolution', 'norm'], [*zip(layers, series[name][1])]).save(out / f'norms_{len(series)}')
         looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
         verdicts.append([name, typical_growth(backbone.weights), looks])
     page = AnalysisPage(
@@ -71,40 +70,32 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         'Norms of the 3x3 convolutions',
         'In Huang et al. 2022, norms after training by LARS are about ten times as large as after SGD with weight decay, so '
         'the usual learning rates for fine-tuning are too low.',
-        lines(series, 'norms of the 3x3 convolutions', log='y', ticks=[*by_layer]),
+        lines(series, 'norms of the 3x3 convolutions', log='y', ticks=layers),
     )
-    rows = [[layer, *map(known.get, networks)] for layer, known in by_layer.items()]
-    Table(['convolution', *networks], rows).save(out / 'norms')
     return page.write(out / 'norms.html')
 
 
-def cka_page(subjects: Subjects, images: Images, stage: str, recalibrate: bool, out: Path) -> Path:
-    """Write a page with the linear CKA of two or more networks.
+def cka_page(subjects: Subjects, images: Images, recalibrate: bool, out: Path) -> Path:
+    """Write a page with the linear CKA of the first network and each other network.
 
-    Two networks are compared for each pair of stages. More networks are compared in pairs at the given stage. Equal stages of
-    the first network and each other network are compared in a line chart (Huang et al. 2022, Fig. 3b).
+    A table has the CKA of each pair of stages, and a line chart that of equal stages (Huang et al. 2022, Fig. 3b).
     """
-    networks = _networks(subjects, images, recalibrate)
-    first, *others = networks
-    series = {}
-    for name in others:
-        values, stages, columns = stage_cka(networks[first], networks[name], images)
-        series[f'{first} and {name}'] = (range(len(stages)), values.diagonal().tolist())
-    rows = stages
-    title = f'{first} (rows) and {name} (columns)'
-    if len(others) > 1:
-        values = network_cka(list(networks.values()), images, stage)
-        rows = columns = list(networks)
-        title = f'all networks at {stage}'
     page = AnalysisPage(
         out,
         'CKA',
         f'Similarity between the features that networks compute for {len(images)} images (linear CKA). It is 1 for equal '
         'features and 0 for unrelated features.',
     )
-    cells = [[row, *line] for row, line in zip(rows, values.tolist())]
-    page.add_table('cka', f'CKA: {title}', '', Table(['', *columns], cells, 2, heat=True))
-    drawn = lines(series, 'CKA of equal stages', 'stage', ticks=stages)
+    networks = _networks(subjects, images, recalibrate)
+    first, *others = networks
+    series = {}
+    for number, name in enumerate(others, 1):
+        values, rows, columns = stage_cka(networks[first], networks[name], images)
+        series[f'{first} and {name}'] = (range(len(rows)), values.diagonal().tolist())
+        cells = [[row, *line] for row, line in zip(rows, values.tolist())]
+        table = Table(['', *columns], cells, 2, heat=True)
+        page.add_table(f'cka_{number}', f'CKA of {first} (rows) and {name} (columns)', '', table)
+    drawn = lines(series, 'CKA of equal stages', 'stage', ticks=rows)
     page.add_figure('cka_stages', 'CKA of equal stages', '', drawn)
     return page.write(out / 'cka.html')
 
