@@ -1,9 +1,8 @@
 """The command `mmairl report`, whose pages have a function each."""
 
 from pathlib import Path
-from typing import Annotated
 
-from mmairl.cli.command import Count, How, Options, Part, Positive, Seed
+from mmairl.cli.command import Count, Options, Part, Positive, Seed
 from mmairl.errors import UserError
 
 # The functions below import modules after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
@@ -12,7 +11,6 @@ from mmairl.errors import UserError
 def report(
     folders: list[str],
     *,
-    plot: Annotated[list, How(nargs=2, action='append', metavar=('X', 'Y'), type=str)] = [],  # noqa: B006
     out: str = 'work_dirs/report',
 ) -> None:
     """Write a page about results, a study, the health of a run, several runs, views, or images
@@ -26,7 +24,6 @@ def report(
 
     Args:
         folders: read the results in these folders
-        plot: plot the score named Y against the score named X (default: no plot)
         out: write the page to this folder
     """
     from mmairl.report.evaluation_page import records_in, write_evaluation_page
@@ -36,7 +33,7 @@ def report(
             f'{", ".join(folders)}: no results; run `mmairl evaluate` first',
             code='no-results',
         )
-    print(write_evaluation_page(out, plot, folders))
+    print(write_evaluation_page(out, folders))
 
 
 def study(folder: Path, *, figures: Path | None = None) -> None:

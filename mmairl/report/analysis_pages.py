@@ -52,7 +52,9 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         norms = weight_norms(backbone.weights, kernel=3)
         layers = [row.name.removesuffix('.weight') for row in norms]
         series[name] = (range(len(norms)), [row.norm for row in norms])
-        Table(['convolution', 'norm'], [*zip(layers, series[name][1])]).save(out / f'norms_{len(series)}')
+        Table(['convolution', 'norm'], [*zip(layers, series[name][1])]).save(
+            out / f'norms_{len(series)}'
+        )
         looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
         verdicts.append([name, typical_growth(backbone.weights), looks])
     page = AnalysisPage(

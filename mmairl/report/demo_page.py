@@ -5,31 +5,26 @@ import time
 from pathlib import Path
 
 import torch
+from markupsafe import Markup
 from mmengine import Config
 from mmengine.runner import find_latest_checkpoint
 from torch.utils.data import Dataset
 
-from mmairl.engine.curves import read_scalars
+from mmairl.analysis.feature_map import tsne
 from mmairl.engine.run import train
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extract, extraction
 from mmairl.evaluation.knn import knn_right
 from mmairl.evaluation.sets import evaluation_sets
 from mmairl.registry import DATASETS, MODELS
-from mmairl.report.figures import chart
+from mmairl.report.figures import embedded, lines
 from mmairl.report.page import Page, macro
-from mmairl.report.sections import (
-    CURVES,
-    add_maps,
-    augmented,
-    percent,
-    picture,
-    sample_indices,
-)
+from mmairl.report.sections import augmented, picture, sample_indices
 from mmairl.report.table import Table
 
 K = 20
 PAIRS = 8  # number of images that the page shows with their views
+MAPPED = 1000  # number of images on a map
 SCORE = f'k-NN accuracy, % (k = {K})'
 PIXELS = 'raw pixels'
 RANDOM = 'random network'
@@ -44,23 +39,23 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     start = time.perf_counter()
     train(cfg)
     minutes = (time.perf_counter() - start) / 60
-    checkpoint = find_latest_checkpoint(cfg.work_dir)
 
     print('2/3 measuring the features', flush=True)
-    datasets = [dataset for _, dataset in evaluation_sets(cfg).values()]
+    checkpoint = find_latest_checkpoint(cfg.work_dir)
     networks = {
         PIXELS: None,
         RANDOM: load_backbone(cfg, None, seed=seed),
         TRAINED: load_backbone(cfg, checkpoint, seed=seed),
     }
+    datasets = [dataset for _, dataset in evaluation_sets(cfg).values()]
+    how = extraction(cfg, device)
     features = {}
+    scores = {}
     for name, network in networks.items():
-        train_bank, test_bank = (
-            extract(network, dataset, extraction(cfg, device)) for dataset in datasets
-        )
-        features[name] = train_bank, test_bank
-    scores = {name: accuracy(banks, device) for name, banks in features.items()}
-    print(scores_table(scores).text(f'{len(datasets[1])} test images'))
+        features[name] = tuple(extract(network, dataset, how) for dataset in datasets)
+        right = knn_right(*features[name], [K], device=device)[K]
+        scores[name] = 100 * int(right.sum()) / len(right)
+    print(scores_table(scores).text(f'{len(right)} test images'))
     print(verdict(scores))
 
     print('3/3 drawing the page', flush=True)
@@ -74,24 +69,16 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     return page.write(Path(cfg.work_dir) / 'report.html')
 
 
-def accuracy(banks: BankPair, device: str) -> float:
-    """Return the percentage of test images that k-NN classifies correctly."""
-    right = knn_right(*banks, [K], device=device)[K]
-    return 100 * int(right.sum()) / len(right)
-
-
 def scores_table(scores: dict[str, float]) -> Table:
-    rows = [[name, score] for name, score in scores.items()]
-    return Table(['features', SCORE], rows, scores=[SCORE])
+    return Table(['features', SCORE], [*scores.items()], scores=[SCORE])
 
 
 def verdict(scores: dict[str, float]) -> str:
     """Return a sentence that compares the trained network with the better of the two baselines."""
-    trained = scores[TRAINED]
     better = max((PIXELS, RANDOM), key=scores.get)
     return (
-        f'With {K} nearest neighbors, the {TRAINED} classifies {trained:.1f} % of the test images correctly, the better '
-        f'baseline ({better}) {scores[better]:.1f} %.'
+        f'With {K} nearest neighbors, the {TRAINED} classifies {scores[TRAINED]:.1f} % of the test images correctly, the '
+        f'better baseline ({better}) {scores[better]:.1f} %.'
     )
 
 
@@ -129,19 +116,20 @@ def draw_demo(
         'belong together, not what they show.',
         macro('pictures.html', 'grid', pairs),
     )
-    maps = {name: features[name][1] for name in (PIXELS, TRAINED)}
-    add_maps(page, maps, test_set.classes, seed)
-    curves = read_scalars(cfg.work_dir)
-    charts = [
-        chart({'': percent(name, curves[name])}, title, 'step')
-        for name, title in CURVES.items()
-        if name in curves
-    ]
     page.add(
-        'Training',
-        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy is how often the '
-        'network finds the other copy of an image among copies of many images.',
-        charts,
-        'The teacher is a running average of the student; the closer its momentum to 1, the slower it follows.',
+        'Feature map',
+        'Every dot is an image, colored by its class. Images with similar features are near each other, so an island of '
+        'one color is a class that the features distinguish.',
+        [_map(name, features[name][1], test_set.classes, seed) for name in (PIXELS, TRAINED)],
+        f'These are t-SNE maps of at most {MAPPED} test images. Distances between islands mean little.',
     )
     return page
+
+
+def _map(title: str, bank: Features, classes: list[str], seed: int) -> Markup:
+    points = tsne(bank.x[:MAPPED], seed)
+    labels = bank.y[:MAPPED].numpy()
+    series = {}
+    for label, name in enumerate(classes):
+        series[str(name)] = tuple(points[labels == label].T)
+    return embedded(lines(series, title, dots=True, ticks=['']), f'{title}: a map of images')

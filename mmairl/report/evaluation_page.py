@@ -1,17 +1,14 @@
 """Write the page about all evaluation results in some folders: a table of checkpoints and scores for each set of images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from mmairl.errors import UserError
 from mmairl.evaluation.identity import key_of
 from mmairl.evaluation.protocol import Result
 from mmairl.io import read_json, typed
-from mmairl.report.figures import embedded, lines
 from mmairl.report.page import Page
 from mmairl.report.table import Cell, Table
 
@@ -103,9 +100,9 @@ def facts_of(result: Result | Record) -> dict[str, Cell]:
 def scores_table(rows: Rows) -> Table:
     """Return a table of scores with a row for each network. Facts about the measurement follow the scores."""
     names = dict.fromkeys(name for known in rows.values() for name in known)
-    scores = [name for name in names if name not in FACTS and not name.endswith(INTERVAL)]
-    intervals = [name for name in names if name.endswith(INTERVAL)]
-    columns = [*scores, *intervals, *(name for name in FACTS if name in names)]
+    # Scores come first, then their intervals, then facts.
+    columns = sorted(names, key=lambda name: (name in FACTS, INTERVAL in name))
+    scores = [name for name in names if name not in FACTS and INTERVAL not in name]
     cells = [[row, *map(known.get, columns)] for row, known in rows.items()]
     return Table(['network', *columns], cells, scores=scores)
 
@@ -120,65 +117,27 @@ def results_table(results: Sequence[Result]) -> Table:
     return scores_table(rows)
 
 
-def write_evaluation_page(
-    folder: str | Path,
-    plots: Sequence[tuple[str, str]] = (),
-    more: Sequence[str | Path] = (),
-) -> Path:
+def write_evaluation_page(folder: str | Path, more: Sequence[str | Path] = ()) -> Path:
     """Write evaluation.html, the page about evaluation results, to a folder.
 
     Args:
         folder: The folder for the page. Results in it are shown on the page.
-        plots: Pairs of scores to plot against each other, each as (score on the x axis, score on the y axis). The name of a
-            score is 'DATA: SCORE'.
         more: Further folders of results.
 
     Returns:
         The path of the page.
     """
     records = records_in(folder, *more)
-    found = results(records)
     page = Page('Evaluation', 'Scores are in percent unless their name states another unit.')
-    for data, rows in found.items():
+    for data, rows in results(records).items():
         page.add(data, '', scores_table(rows).html(), 'A star marks the best value of a column.')
-    for x, y in plots:
-        _add_plot(page, found, x, y)
     for record in records:
-        _add_details(page, record)
+        if confusion := record.details.get('confusion'):
+            rows = [[label, *row] for label, row in zip(confusion['classes'], confusion['counts'])]
+            page.add(
+                f'{record.data}, {record.protocol} of {record.subject}',
+                'Test images by class (rows) and predicted class (columns).',
+                Table(['class', *confusion['classes']], rows).html(),
+                folded=True,
+            )
     return page.write(Path(folder) / 'evaluation.html')
-
-
-def _add_plot(page: Page, found: Mapping[str, Rows], x: str, y: str) -> None:
-    """Add a plot of one score against another, with the least-squares line (Huang et al. 2022, Fig. 4)."""
-    scores: dict[str, dict[str, Cell]] = {}  # by score and row
-    for data, rows in found.items():
-        for row, known in rows.items():
-            for name, value in known.items():
-                scores.setdefault(f'{data}: {name}', {})[row] = value
-    if unknown := {x, y} - scores.keys():
-        raise UserError(
-            f"--plot: no such score ('{unknown.pop()}'); choose among {', '.join(scores)}",
-            code='unknown-score',
-        )
-    series = {row: ([scores[x][row]], [scores[y][row]]) for row in scores[x] if row in scores[y]}
-    text = f'{len(series)} networks.'
-    if len(series) > 2:
-        xs, ys = np.hstack([*series.values()])
-        text = f'The correlation over {len(xs)} networks is {np.corrcoef(xs, ys)[0, 1]:.2f}.'
-        ends = np.array([xs.min(), xs.max()])
-        series['least squares'] = ends, np.polyval(np.polyfit(xs, ys, 1), ends)
-    figure = lines(series, y, x)
-    page.add(f'{y} against {x}', text, embedded(figure, f'{y} against {x}. {text}'))
-
-
-def _add_details(page: Page, record: Record) -> None:
-    """Add the confusion matrix and the scores of single classes."""
-    heading = f'{record.data}, {record.protocol} of {record.subject}'
-    if confusion := record.details.get('confusion'):
-        classes = confusion['classes']
-        rows = [[label, *counts] for label, counts in zip(classes, confusion['counts'])]
-        text = 'Test images by class (rows) and predicted class (columns).'
-        page.add(heading, text, Table(['class', *classes], rows).html(), folded=True)
-    if per_class := record.details.get('per_class'):
-        table = Table(['class', next(iter(record.scores))], [*per_class.items()])
-        page.add(heading, 'The score of each class.', table.html(), folded=True)

@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from mmairl.io import replacing
 from mmairl.report.page import COLORS, TEMPLATES
@@ -114,6 +115,9 @@ def lines(
         )
     for name in log:
         axes.set(**{f'{name}scale': 'log'})
+        axis = getattr(axes, f'{name}axis')
+        axis.set_major_formatter(LogFormatter())
+        axis.set_minor_formatter(LogFormatter())
     # A normal range without an end must not stretch the axis.
     low, high = axes.get_ylim()
     if any(map(isfinite, normal)):
@@ -122,7 +126,7 @@ def lines(
     if ticks:
         every = -(-len(ticks) // MOST_TICKS)
         names = [short(tick, 20) for tick in ticks[::every]]
-        axes.set_xticks(range(0, len(ticks), every), names, rotation=45)
+        axes.set_xticks(range(0, len(ticks), every), names, rotation=45, ha='right')
     if any(series):
-        axes.legend(loc='upper left', bbox_to_anchor=(0, -0.22), ncols=2)
+        axes.legend(loc='upper left', bbox_to_anchor=(0, -0.5 if ticks else -0.22), ncols=2)
     return axes.figure

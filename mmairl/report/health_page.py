@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from mmairl.engine.curves import Curve, read_scalars
 from mmairl.engine.health import QUANTITIES, Quantity, advice, state
@@ -62,6 +63,7 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
         lead=_lead(known, tiles),
         vitals=tiles,
         charts=charts,
+        isfinite=isfinite,
     )
 
 
@@ -84,35 +86,30 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
     return known
 
 
-def _tile(quantity: Quantity, curve: Curve) -> dict[str, str]:
+def _tile(quantity: Quantity, curve: Curve) -> dict[str, Any]:
     """Return the content of the tile for a quantity.
 
     The state is 'open' if the quantity has no normal range and its value is finite.
     """
-    steps, values = curve
-    limits = []
-    if isfinite(quantity.low):
-        limits.append(f'at least {quantity.low:g}')
-    if isfinite(quantity.high):
-        limits.append(f'at most {quantity.high:g}')
-    is_rated = limits or not isfinite(values[-1])
+    value = curve[1][-1]
+    has_range = isfinite(quantity.low) or isfinite(quantity.high)
     return dict(
-        state=state(quantity, values[-1]) if is_rated else 'open',
-        label=quantity.label,
-        value=f'{values[-1]:.3g}',
-        first=f'{values[0]:.3g} at iteration {steps[0]:,}',
-        sentence=advice(quantity, values[-1]),
-        range=' and '.join(limits),
+        state=state(quantity, value) if has_range or not isfinite(value) else 'open',
+        quantity=quantity,
+        curve=curve,
+        sentence=advice(quantity, value),
     )
 
 
-def _lead(known: Known, tiles: Sequence[Mapping[str, str]]) -> str:
+def _lead(known: Known, tiles: Sequence[Mapping[str, Any]]) -> str:
     """Return the first line: how many quantities are within their normal ranges, and what the run is too short to show."""
     step = max(steps[-1] for steps, _ in known.values())
-    states = {tile['label']: tile['state'] for tile in tiles if tile['state'] != 'open'}
-    outside = [f'{label} ({word})' for label, word in states.items() if word != 'good']
+    rated = [tile for tile in tiles if tile['state'] != 'open']
+    outside = [
+        f'{tile["quantity"].label} ({tile["state"]})' for tile in rated if tile['state'] != 'good'
+    ]
     text = (
-        f'At iteration {step:,}, {len(states) - len(outside)} of the {len(states)} quantities with a normal range are within '
+        f'At iteration {step:,}, {len(rated) - len(outside)} of the {len(rated)} quantities with a normal range are within '
         f'it. To check: {", ".join(outside) or "none"}.'
     )
     if step < FEWEST_STEPS:

@@ -122,6 +122,4 @@ class Thumbnails:
             left, top = (SIDE * cells[image]).tolist()
             small = resize(to_unit(self.dataset.raw(self.indices[image])), [SIDE, SIDE])
             canvas[:, top : top + SIDE, left : left + SIDE] = in_bytes(small[:3])
-        content, text = picture(canvas, f'A map of {len(first)} images')
-        image = '<img class="map" alt="{}" src="data:image/webp;base64,{}">'
-        return Markup(image).format(text, content), len(first)
+        return picture(canvas, f'A map of {len(first)} images', style='map'), len(first)

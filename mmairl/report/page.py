@@ -71,7 +71,6 @@ class Page:
         text: str = '',
         figure: str | Sequence[str] = '',
         caption: str = '',
-        kind: str = '',
         folded: bool = False,
     ) -> 'Page':
         """Append a section to the page. An argument that is not Markup is treated as plain text and escaped.
@@ -81,13 +80,12 @@ class Page:
             text: One or two sentences below the heading.
             figure: A figure or table, or several figures to show side by side.
             caption: The caption of the figure.
-            kind: The style of the section: 'problems', 'answer' or ''.
             folded: Whether the reader has to open the section, of which only the heading and the text are visible.
 
         Returns:
             This page, so that calls can be chained.
         """
-        values = heading, text, figure, caption, kind, folded
+        values = heading, text, figure, caption, folded
         self.sections.append(macro('sections.html', 'section', *values))
         return self
 

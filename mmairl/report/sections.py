@@ -1,4 +1,4 @@
-"""Create parts that several pages share: pictures of images, t-SNE maps, and the names of curves."""
+"""Create parts that several pages share: pictures of images, and the names of curves."""
 
 import io
 from base64 import b64encode
@@ -11,14 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 from torchvision.transforms.v2.functional import resize, to_pil_image
 
-from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
-from mmairl.evaluation.features import Features
-from mmairl.report.figures import chart
-from mmairl.report.page import Page
 
-MAPPED = 1000  # maximum number of images on a t-SNE map
 REACH = 3  # in images other than photographs, black and white are this many standard deviations from the mean
 CURVES = {
     'loss': 'loss',
@@ -28,7 +23,6 @@ CURVES = {
 }
 # This accuracy is logged as a fraction, while the online k-NN logs percent.
 FRACTIONS = {'instance_accuracy'}
-Picture = tuple[str, str]  # a WebP file in base64 and its alternative text
 
 
 def percent(
@@ -73,8 +67,8 @@ def in_bytes(values: Tensor) -> Tensor:
     return (255 * values).round().clamp(0, 255).byte()
 
 
-def picture(image: Tensor, alt: str, longest: int = 0) -> Picture:
-    """Convert an image (C, H, W) to a WebP file in base64, and return it with its alternative text.
+def picture(image: Tensor, alt: str, longest: int = 0, style: str = '') -> Markup:
+    """Return an image (C, H, W) for a page, with its alternative text.
 
     It shows the first three channels as color, or the first channel in gray if there are fewer than three. If `longest`
     is set, a larger image is reduced to this side length.
@@ -86,27 +80,6 @@ def picture(image: Tensor, alt: str, longest: int = 0) -> Picture:
         shown = resize(shown, None, max_size=longest)
     buffer = io.BytesIO()
     to_pil_image(shown).save(buffer, 'WEBP', quality=90)
-    return b64encode(buffer.getvalue()).decode(), alt
-
-
-def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], seed: int) -> None:
-    """Add a section with a t-SNE map for each entry of `features`. All maps show the same images."""
-    maps = [_map(title, bank, classes, seed) for title, bank in features.items()]
-    count = min(MAPPED, *(len(bank.x) for bank in features.values()))
-    page.add(
-        'Feature map',
-        'Every dot is an image, colored by its class. Images with similar features are near each other, so an island of '
-        'one color is a class that the features distinguish.',
-        maps,
-        f'These are t-SNE maps of the features of {count} test images. Distances between islands mean little.',
-    )
-
-
-def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Markup:
-    chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
-    points = tsne(bank.x[chosen], seed)
-    labels = bank.y[chosen].numpy()
-    series = {}
-    for label, name in enumerate(classes):
-        series[str(name)] = tuple(points[labels == label].T)
-    return chart(series, title, dots=True, ticks=[''])
+    content = b64encode(buffer.getvalue()).decode()
+    html = '<img class="{}" alt="{}" title="{}" src="data:image/webp;base64,{}">'
+    return Markup(html).format(style, alt, alt, content)

