@@ -45,7 +45,7 @@ def write(work_dir: Path) -> None:
         SAMPLE / 'log' / 'config.json', portable(json.loads((log / 'config.json').read_text()))
     )
     torch.save(dict(meta=meta, state_dict=weights), SAMPLE / source.name)
-    main(['evaluate', 'knn', CONFIG, str(SAMPLE / source.name), '--no-cache'])
+    main(['evaluate', 'knn', CONFIG, str(SAMPLE / source.name), '--cache', 'none'])
 
 
 if __name__ == '__main__':

@@ -1,10 +1,13 @@
 """The command `mmairl analyze`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from mmairl.cli.command import Count, Options, Part, Positive, Seed
+from mmairl.cli.command import Options, Part, Positive
 from mmairl.errors import UserError
+
+if TYPE_CHECKING:
+    from mmengine import Config
 
 
 def analyze(
@@ -17,10 +20,6 @@ def analyze(
     recalibrate: bool = False,
     images: Positive | None = None,
     size: Positive = 448,
-    batch_size: Positive = 64,
-    workers: Count = 0,
-    device: str | None = None,
-    seed: Seed = 0,
     cfg_options: Options = {},  # noqa: B006  it is never changed
 ) -> None:
     """Compare the representations of checkpoints
@@ -39,10 +38,6 @@ def analyze(
         recalibrate: recompute batch norm statistics, which is required after `mmairl normrescale` (default: off)
         images: use at most N images (default: 5000; patches: 8)
         size: patches: resize the shorter side of images to about N pixels
-        batch_size: compute on N images at a time
-        workers: load images in N processes (default: 0)
-        device: compute on this device (default: the GPU if any)
-        seed: geometry: set the seed of the augmented views (default: 0)
         cfg_options: override config keys, such as evaluation.test.root=data/test (default: none)
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
@@ -67,26 +62,29 @@ def analyze(
 
     register()
     cfg = load_config(config, cfg_options)
-    loading = dict(batch_size=batch_size, workers=workers, device=device or default_device())
     if instrument == 'patches':
-        from mmairl.analysis.patch_pictures import patch_picture, whole_images
-        from mmairl.evaluation.backbone import load_backbone
-        from mmairl.io import replacing
+        print(draw_patches(subjects, cfg, images or 8, size, out / 'patches.png'))
+        return
+    shown = Images(cfg, images or 5000, device=default_device())
+    if instrument == 'geometry':
+        print(analysis_pages.geometry_page(subjects, shown, recalibrate, out))
+        return
+    if len(subjects) == 1:
+        subjects = {part: (checkpoints[0], part) for part in ('student', 'teacher')}
+    print(analysis_pages.cka_page(subjects, shown, recalibrate, out))
 
-        backbones = {name: load_backbone(cfg, *subject) for name, subject in subjects.items()}
-        with replacing(out / 'patches.png') as temporary:
-            shown = list(whole_images(cfg, images or 8, size))
-            patch_picture(backbones, shown, cfg).save(temporary, 'PNG')
-        print(out / 'patches.png')
-    elif instrument == 'geometry':
-        layers = subjects
-        shown = Images(cfg, images or 5000, **loading)
-        print(analysis_pages.geometry_page(layers, shown, recalibrate, out, seed))
-    else:
-        if len(subjects) == 1:
-            subjects = {part: (checkpoints[0], part) for part in ('student', 'teacher')}
-        shown = Images(cfg, images or 5000, **loading)
-        print(analysis_pages.cka_page(subjects, shown, recalibrate, out))
+
+def draw_patches(subjects: dict, cfg: 'Config', images: int, size: int, out: Path) -> Path:
+    """Draw the features of patches, and return the path of the picture."""
+    from mmairl.analysis.patch_pictures import patch_picture, whole_images
+    from mmairl.evaluation.backbone import load_backbone
+    from mmairl.io import replacing
+
+    backbones = {name: load_backbone(cfg, *subject) for name, subject in subjects.items()}
+    with replacing(out) as temporary:
+        shown = list(whole_images(cfg, images, size))
+        patch_picture(backbones, shown, cfg).save(temporary, 'PNG')
+    return out
 
 
 def named(paths: list[str]) -> dict[str, str]:
@@ -96,9 +94,4 @@ def named(paths: list[str]) -> dict[str, str]:
     names = [path if is_released(path) else Path(path).stem for path in paths]
     if len(set(names)) < len(names):
         names = paths
-    if len(set(names)) < len(names):
-        raise UserError(
-            'analyze: a checkpoint is listed twice; list each checkpoint once',
-            code='checkpoint-twice',
-        )
     return dict(zip(names, paths))

@@ -14,6 +14,8 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
+import yaml
+
 
 class How:
     """How argparse reads a parameter, as in `Annotated[int, How(metavar='N')]`."""
@@ -71,30 +73,20 @@ def options_of(kind: Any) -> dict[str, Any]:
     return dict(action='store_true') if kind is bool else dict(type=kind)
 
 
-def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """Return a function that parses whole numbers from `least` to `most`."""
+def number(kind: type, above: float, below: float = math.inf) -> Callable[[str], float]:
+    """Return a function that parses numbers between two limits."""
 
-    def parse(text: str) -> int:
-        value = int(text) if re.fullmatch(r'-?\d+', text) else None
-        if value is None or not least <= value <= most:
-            values = f'from {least} to {most}' if most < math.inf else f'of {least} or more'
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not above < value < below:
             raise argparse.ArgumentTypeError(
-                f'{text!r}: expected a whole number {values}; correct the number'
+                f'{text!r}: expected a number above {above}; correct the number'
             )
         return value
 
+    # argparse names the function in errors.
+    parse.__name__ = kind.__name__
     return parse
-
-
-def above_zero(text: str) -> float:
-    """Parse a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f'{text!r}: expected a number above 0; correct the number')
-    return value
 
 
 class KeyValues(argparse.Action):
@@ -110,15 +102,13 @@ class KeyValues(argparse.Action):
         options = dict(getattr(namespace, self.dest) or {})
         for word in values:
             key, equals, text = word.partition('=')
+            if not equals:
+                raise argparse.ArgumentError(self, f'{word}: expected key=value')
             try:
-                if not equals:
-                    raise ValueError('no =')
                 options[key] = value_of(text.strip())
-            except ValueError as error:
+            except yaml.YAMLError as error:
                 reason = ' '.join(str(error).split())
-                raise argparse.ArgumentError(
-                    self, f'{word}: expected key=value ({reason})'
-                ) from error
+                raise argparse.ArgumentError(self, f'{word}: {reason}') from error
         setattr(namespace, self.dest, options)
 
 
@@ -133,26 +123,22 @@ def value_of(text: str) -> Any:
         return list(value) if isinstance(value, tuple) and text[0] != '(' else value
     except (ValueError, SyntaxError):
         pass
-    if text[:1] in ('[', '{', '('):
-        import yaml
+    # This import takes a while, and most values are Python literals.
+    from mmairl.io import PlainLoader
 
-        from mmairl.io import PlainLoader
-
-        is_tuple = text[0] == '('
-        try:
-            value = yaml.load(f'[{text[1:-1]}]' if is_tuple else text, PlainLoader)
-        except yaml.YAMLError as error:
-            raise ValueError(error) from error
-        return tuple(value) if is_tuple else value
+    if text.startswith('('):
+        return tuple(yaml.load(f'[{text[1:-1]}]', PlainLoader))
+    if text.startswith(('[', '{')):
+        return yaml.load(text, PlainLoader)
     if ',' in text:
         return [value_of(part) for part in text.split(',')]
     return {'true': True, 'false': False}.get(text.lower(), text)
 
 
-Count = Annotated[int, How(type=whole(0), metavar='N')]
-Positive = Annotated[int, How(type=whole(1), metavar='N')]
-Seed = Annotated[int, How(type=whole(0, 2**32 - 1))]
-AboveZero = Annotated[float, How(type=above_zero)]
+Count = Annotated[int, How(type=number(int, -1), metavar='N')]
+Positive = Annotated[int, How(type=number(int, 0), metavar='N')]
+Seed = Annotated[int, How(type=number(int, -1, 2**32))]
+AboveZero = Annotated[float, How(type=number(float, 0))]
 Options = Annotated[dict, How(nargs='+', action=KeyValues, metavar='KEY=VALUE', type=str)]
 Part = Literal['student', 'teacher']
 Launcher = Literal['none', 'pytorch', 'slurm']

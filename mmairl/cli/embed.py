@@ -14,9 +14,7 @@ def embed(
     part: Part = 'student',
     config: str | None = None,
     size: Positive | None = None,
-    batch: Positive = 64,
     workers: Count = 0,
-    device: str | None = None,
 ) -> None:
     """Write the features of images to a file
 
@@ -30,9 +28,7 @@ def embed(
         part: choose the network in the checkpoint
         config: build the network of this config; required for networks other than ResNets and ViTs (default: detect it)
         size: set the side of the center crop (default: as in training if the checkpoint states it, else 224)
-        batch: compute on N images at a time
         workers: load images in N processes (default: 0)
-        device: compute on this device (default: the GPU if any)
     """
     if out.suffix not in ('.parquet', '.npz'):
         raise UserError(
@@ -46,8 +42,8 @@ def embed(
     from mmairl.io import output, replacing
 
     output(out, checkpoint, config)
-    settings = dict(part=part, config=config, size=size, batch=batch, workers=workers)
-    vectors, paths = mmairl.embed(checkpoint, images, device=device, **settings)
+    settings = dict(part=part, config=config, size=size, workers=workers)
+    vectors, paths = mmairl.embed(checkpoint, images, **settings)
     columns = dict(path=paths, label=[Path(path).parent.name for path in paths])
     with replacing(out) as temporary, temporary.open('wb') as file:
         if out.suffix == '.npz':

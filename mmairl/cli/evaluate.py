@@ -20,18 +20,14 @@ def evaluate(
     data: str | None = None,
     init: Literal['pixels', 'random'] | None = None,
     part: Part = 'student',
-    prefix: str | None = None,
     k: list[Positive] | None = None,
     recipe: str | None = None,
     seed: Seed | None = None,
     settings: Options = {},  # noqa: B006  it is never changed
     out: Path | None = None,
-    work_dir: Path | None = None,
     remeasure: bool = False,
-    cache: Path = Path('work_dirs/features'),
-    no_cache: bool = False,
+    cache: str = 'work_dirs/features',
     workers: Count | None = None,
-    device: str | None = None,
     launcher: Launcher | None = None,
     cfg_options: Options = {},  # noqa: B006  it is never changed
 ) -> None:
@@ -40,32 +36,24 @@ def evaluate(
     mmairl evaluate knn CONFIG CKPT      on the images that a config names
     mmairl evaluate knn CKPT --data DIR  on labeled images in DIR/train/CLASS/ and DIR/test/CLASS/
 
-    CKPT is a checkpoint in any known format, or a released model such as torchvision:resnet50. --init evaluates a baseline
-    instead.
+    CKPT has any known format, or is a released model such as torchvision:resnet50. --init evaluates a baseline instead.
 
     Args:
-        protocol: choose the protocol: knn, logreg, svm, linear, finetune, segment, depth_probe, retrieval, uniformity, norms,
-            or one that the config registers
+        protocol: choose knn, logreg, svm, linear, finetune, segment, depth_probe, retrieval, uniformity, norms or your own
         config: use the model and the data sets of this config; with --data, leave it out
         checkpoint: evaluate this checkpoint; required without --init
         data: evaluate on the labeled images in this folder (default: those of the config)
         init: evaluate random weights or raw pixels as a baseline, instead of a checkpoint (default: none)
         part: choose the network in the checkpoint
-        prefix: set the prefix of the backbone in the keys of the checkpoint (default: detect it)
         k: knn: set one or more numbers of neighbors (default: the config's, or 20 200)
-        recipe: linear, finetune: train with this recipe, a name in configs/_base_/recipes or a config file (default: the
-            recipe that the config names, else the default recipe of the protocol)
+        recipe: linear, finetune: use this recipe of configs/_base_/recipes or this file (default: that of the config)
         seed: set the random seed of a protocol that trains (default: 0)
         settings: set other settings of the protocol by name, such as temperature=0.1 (default: none)
-        out: write the scores to this JSON file (default: next to the checkpoint; for a baseline or a released model, in
-            work_dirs/CONFIG)
-        work_dir: linear, finetune: store the training run in this folder, or resume it (default: next to --out)
+        out: write the scores to this JSON file (default: next to the checkpoint, or else in work_dirs/CONFIG)
         remeasure: evaluate again, and replace the stored features, training run and scores (default: off)
-        cache: store features in this folder
-        no_cache: do not store features (default: store them)
+        cache: store features in this folder; none stores nothing
         workers: load images in N processes (default: up to 8 with a GPU, else 0)
-        device: compute on this device (default: the GPU if any)
-        launcher: set the launcher that started the processes of this run (default: none)
+        launcher: set the launcher that started the processes (default: none)
         cfg_options: override config keys, such as evaluation.test.root=data/test (default: none)
     """
     if data:
@@ -84,14 +72,14 @@ def evaluate(
     from mmairl.signals import stop_processes
 
     register()
-    cfg = config_for(config, checkpoint, data, prefix, cfg_options)
+    cfg = config_for(config, checkpoint, data, cfg_options)
     name = Path(data or config).stem
     out = output(out or default_out(protocol, name, checkpoint, init, part), checkpoint, config)
-    chosen: dict[str, Any] = dict(
-        work_dir=work_dir or out.with_suffix(''),
-        device=device or protocols.default_device(),
+    chosen = dict(
+        work_dir=out.with_suffix(''),
+        device=protocols.default_device(),
         workers=protocols.default_workers() if workers is None else workers,
-        cache=None if no_cache else cache,
+        cache=None if cache == 'none' else Path(cache),
         remeasure=remeasure or None,
         launcher=launcher,
         ks=k,
@@ -100,19 +88,16 @@ def evaluate(
         **settings,
     )
     setting = protocols.settings_for(protocol, cfg, **chosen)
-    result = protocols.evaluate(cfg, protocol, init or checkpoint, part, setting, prefix=prefix)
-    shown = [result]
+    results = [protocols.evaluate(cfg, protocol, init or checkpoint, part, setting)]
     if data and not init:  # on few images, only a comparison shows what the checkpoint has learned
-        shown.append(protocols.evaluate(cfg, protocol, 'random', part, setting))
+        results.append(protocols.evaluate(cfg, protocol, 'random', part, setting))
     if is_main_process():
         record = dict(protocol=protocol, config=config or data, checkpoint=checkpoint, part=part)
-        write_result(shown, record, name, out)
+        write_result(results, record, name, out)
     stop_processes()
 
 
-def config_for(
-    config: str, checkpoint: str | None, data: str | None, prefix: str | None, options: dict
-) -> 'Config':
+def config_for(config: str, checkpoint: str | None, data: str | None, options: dict) -> 'Config':
     """Return the config that defines the network and the images."""
     from mmairl.apis.evaluate import labeled_config
     from mmairl.checkpoints.read import read_backbone
@@ -123,7 +108,7 @@ def config_for(
         return labeled_config(checkpoint, data, options=options)
     cfg = load_config(config, options)
     if checkpoint and is_hub(checkpoint):
-        backbone = read_backbone(checkpoint, prefix=prefix)
+        backbone = read_backbone(checkpoint)
         cfg.model.backbone = backbone.network
         images = backbone.input
         cfg.model.data_preprocessor.update(mean=list(images.mean), std=list(images.std))

@@ -1,23 +1,11 @@
 """The command `mmairl pack`."""
 
-import argparse
 import os
-import re
 from glob import escape
 from pathlib import Path
-from typing import Annotated
 
-from mmairl.cli.command import Count, How, Positive
+from mmairl.cli.command import Count, Positive
 from mmairl.errors import UserError
-
-
-def size_in_bytes(text: str) -> int:
-    """Convert a size such as 500M or 1G to bytes. The units K, M, G and T are powers of 1024."""
-    if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
-        raise argparse.ArgumentTypeError(
-            f'{text!r}: expected a size such as 500M or 1G; correct the size'
-        )
-    return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
 
 
 def pack(
@@ -27,7 +15,7 @@ def pack(
     statistics: bool = False,
     channels: Positive | None = None,
     unlabelled: bool = False,
-    shard: Annotated[int, How(type=size_in_bytes)] | None = None,
+    shard: Positive | None = None,
     short_side: Positive | None = None,
     workers: Count | None = None,
 ) -> None:
@@ -44,7 +32,7 @@ def pack(
         statistics: print the mean and standard deviation of each channel for a config, and write nothing (default: off)
         channels: read images with N channels (default: RGB)
         unlabelled: read images at any depth, without classes (default: off)
-        shard: write several archives of about this size, such as 1G: OUT-000000.tar, ... (default: one archive)
+        shard: write several archives of about N MiB: OUT-000000.tar, ... (default: one archive)
         short_side: shrink images whose short side is longer than N pixels; this changes the training data (default: copy
             each file)
         workers: read and decode in N processes (default: one per core)
@@ -75,14 +63,12 @@ def pack(
     dataset = kind(source, channels=channels)
     if statistics:
         measured = channel_statistics(dataset, workers)
-        mean, std = (
-            ', '.join(f'{value:.5g}' for value in values)
-            for values in (measured.mean, measured.std)
-        )
+        mean = [float(f'{value:.5g}') for value in measured.mean]
+        std = [float(f'{value:.5g}') for value in measured.std]
         print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
-        print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')
+        print(f'model = dict(data_preprocessor=dict(mean={mean}, std={std}))')
         return
-    images = packed.pack(dataset, out, workers, shard, short_side)
+    images = packed.pack(dataset, out, workers, shard and shard << 20, short_side)
     left_out = 0
     for path, reason in track(images, 'packing', len(dataset)):
         if reason is not None:

@@ -121,9 +121,7 @@ def image_map(
     part: Part = 'student',
     config: str | None = None,
     size: Positive | None = None,
-    batch: Positive = 64,
     workers: Count = 0,
-    device: str | None = None,
     seed: Seed = 0,
     out: Path | None = None,
 ) -> None:
@@ -135,9 +133,7 @@ def image_map(
         part: choose the network in the checkpoint
         config: build the network of this config; required for networks other than ResNets and ViTs (default: detect it)
         size: set the side of the center crop (default: as in training if the checkpoint states it, else 224)
-        batch: compute on N images at a time
         workers: load images in N processes (default: 0)
-        device: compute on this device (default: the GPU if any)
         seed: set the seed of the map and of the groups (default: 0)
         out: write this page (default: map.html next to the checkpoint)
     """
@@ -146,9 +142,9 @@ def image_map(
 
     out = out or Path(checkpoint).with_name('map.html')
     output(out, checkpoint, config, *images)
-    settings = dict(part=part, config=config, size=size, batch=batch, workers=workers)
+    settings = dict(part=part, config=config, size=size, workers=workers)
     source = images[0] if len(images) == 1 else images
-    print(map_images(checkpoint, source, out, seed=seed, device=device, **settings))
+    print(map_images(checkpoint, source, out, seed=seed, **settings))
 
 
 PAGES = dict(study=study, health=health, compare=compare, views=views, map=image_map)

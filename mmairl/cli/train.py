@@ -47,8 +47,7 @@ def train(
         work_dir: write logs and checkpoints here (default: work_dir of the config if it is set, else work_dirs/CONFIG)
         resume: resume from CKPT, or without a value from the newest checkpoint in the work dir (default: start at step 0)
         amp: train in mixed precision (default: off)
-        strategy: divide the states of the optimizer, and with some strategies also the gradients and the model, among the
-            processes: zero1, zero2, zero3, deepspeed1, deepspeed2, ... (default: each process has a full copy)
+        strategy: divide the training state among the processes: zero1, zero2, zero3, deepspeed1, ... (default: full copies)
         per_gpu: process N images per GPU at a time, and accumulate gradients up to the total batch (default: no accumulation)
         auto_scale_lr: scale the learning rate to the batch size as auto_scale_lr of the config specifies (default: off)
         seed: set the seed; two runs on a CPU with the same seed are equal bit for bit (default: random)
@@ -151,18 +150,9 @@ def result_lines(runner: 'Runner', config: str) -> list[str]:
     if note.is_file():
         checkpoint = note.read_text().strip()
         lines.append(f'checkpoint {checkpoint}')
-        if has_images(runner.cfg):
+        if runner.cfg.get('evaluation'):
             words = ['mmairl', 'evaluate', 'knn', config, checkpoint]
             lines.append(f'next: {shlex.join(words)}')
     if any('health' in name for name in logged):
         lines.append(f'next: {shlex.join(["mmairl", "report", "health", str(work_dir)])}')
     return lines
-
-
-def has_images(cfg: 'Config') -> bool:
-    """Return whether the folders of the evaluation's images exist."""
-    from mmairl.config import walk
-
-    evaluation = cfg.get('evaluation') or {}
-    roots = [value for keys, value in walk(evaluation) if keys and keys[-1] == 'root']
-    return 'train' in evaluation and all(Path(root).exists() for root in roots)

@@ -72,15 +72,8 @@ def test_next_commands_of_training_run_as_printed(run, trained, folder):
     assert Path(run(commands[1]).strip()).is_file()
 
 
-def test_no_next_command_without_data_or_health(folder, capsys):
-    small = [*SMALL[:-3], 'default_hooks.health=None', 'evaluation.train.type=ImageFolder']
-    small += ['evaluation.train.root=nowhere', 'train_cfg.max_epochs=1']
-    main(['train', DEMO, '--work-dir', str(folder / 'other'), '--cfg-options', *small])
-    assert 'next: ' not in capsys.readouterr().out
-
-
 def test_labeled_folder_is_evaluated_without_a_config(run):
-    scores = run('evaluate knn run/epoch_2.pth --data images --k 3 --no-cache')
+    scores = run('evaluate knn run/epoch_2.pth --data images --k 3 --cache none')
     assert '100' in scores, 'classes of different brightness are not distinguished'
     assert json.loads(Path('run/epoch_2_student_knn_images.json').read_text())['scores']
 
