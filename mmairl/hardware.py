@@ -1,9 +1,8 @@
-"""The CPU cores, the cache folder, the GPU and the memory that this process may use."""
+"""The CPU cores, the cache folder and the memory that this process may use."""
 
 import ctypes
 import os
 import tempfile
-from glob import glob
 from pathlib import Path
 
 from joblib import cpu_count
@@ -31,24 +30,6 @@ def cache() -> Path:
     except (OSError, RuntimeError):  # RuntimeError is raised if the user has no home
         pass
     return Path(tempfile.gettempdir()) / f'mmairl-{os.getuid()}'
-
-
-def unusable_gpu() -> str:
-    """Return the reason why torch cannot use the GPU of this machine.
-
-    Return '' if torch can use the GPU, if there is no GPU, or if CUDA_VISIBLE_DEVICES hides the GPU.
-    """
-    # This import is not at the top, because `prepare` must set OMP_WAIT_POLICY before torch is imported.
-    import torch
-
-    hidden = os.environ.get('CUDA_VISIBLE_DEVICES') in ('', '-1')
-    if hidden or torch.cuda.is_available() or not glob('/dev/nvidia[0-9]*') + glob('/dev/kfd'):
-        return ''
-    try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:
-        return str(error).splitlines()[0]
-    return 'torch does not detect the GPU'
 
 
 def keep_freed_memory() -> None:

@@ -18,20 +18,6 @@ def test_cores_respect_machine_and_slurm(monkeypatch, of_task, expected):
     assert hardware.cores() == expected
 
 
-def test_unusable_gpu_is_reported_with_its_reason(monkeypatch):
-    monkeypatch.setattr(hardware, 'glob', lambda pattern: ['/dev/nvidia0'] if 'nvidia' in pattern else [])
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-
-    def init() -> None:
-        raise RuntimeError('The NVIDIA driver on your system is too old.\nUpdate it.')
-
-    monkeypatch.setattr(torch.cuda, 'init', init)
-    assert hardware.unusable_gpu() == 'The NVIDIA driver on your system is too old.'
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')  # The user has hidden the GPUs
-    assert hardware.unusable_gpu() == ''
-
-
 def test_cache_without_writable_home_is_temporary(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     assert hardware.cache() == tmp_path / 'cache/mmairl'

@@ -67,7 +67,7 @@ def analyze(
         return
     shown = Images(cfg, images or 5000, device=default_device())
     if instrument == 'geometry':
-        print(analysis_pages.geometry_page(subjects, shown, recalibrate, out))
+        print(analysis_pages.geometry_page(subjects, shown, recalibrate, out, seed=0))
         return
     if len(subjects) == 1:
         subjects = {part: (checkpoints[0], part) for part in ('student', 'teacher')}

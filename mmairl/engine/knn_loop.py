@@ -1,7 +1,6 @@
 """A validation loop that measures k-NN accuracy during training."""
 
 import copy
-from typing import Literal
 
 from mmengine.runner import Runner
 from mmengine.runner.base_loop import BaseLoop
@@ -11,13 +10,13 @@ from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, LOOPS
 
-# The name of the score for each choice of images.
-SCORES = dict(held_out='knn_accuracy', test='knn_accuracy_on_test_images')
-
 
 @LOOPS.register_module()
 class KNNValLoop(BaseLoop):
     """Measure the k-NN accuracy of the backbone, as in `val_cfg = dict(type='KNNValLoop')`.
+
+    The images are those of `evaluation.val` or, if there is none, a part of the training images, so that a checkpoint can be
+    chosen by the score.
 
     The config also sets ``val_dataloader = dict()``, ``val_evaluator = []`` and `train_cfg.val_interval`. mmengine's hooks use
     the score by its name: `default_hooks.checkpoint.save_best='knn_accuracy'`, or `monitor='knn_accuracy'` of
@@ -28,9 +27,6 @@ class KNNValLoop(BaseLoop):
         dataloader: Not used. The loop reads the images of the config's `evaluation`.
         evaluator: Not used.
         k: Number of neighbors. Default: 20.
-        images: 'held_out' measures on `evaluation.val` or, if there is none, on a part of the training images, so that a
-            checkpoint can be chosen by the score. 'test' measures on the test images, and pages state that the run watched
-            them. Default: 'held_out'.
         half: Whether the score is measured on every second image only. `GuardHook` requires it. Default: False.
 
     Raises:
@@ -43,7 +39,6 @@ class KNNValLoop(BaseLoop):
         dataloader: object,
         evaluator: object,
         k: int = 20,
-        images: Literal['held_out', 'test'] = 'held_out',
         half: bool = False,
     ) -> None:
         # This import takes seconds, and only runs with this loop need it.
@@ -52,10 +47,8 @@ class KNNValLoop(BaseLoop):
         self._runner = runner
         self.dataloader = []
         self.k = k
-        self.score = SCORES[images]
         self.half = half
-        data = evaluation_data(runner.cfg)
-        sets = held_out(data) if images == 'held_out' else (data.train, data.test)
+        sets = held_out(evaluation_data(runner.cfg))
         self.sets = [DATASETS.build(settings) for settings in sets]
 
     def run(self) -> dict[str, float]:
@@ -66,7 +59,7 @@ class KNNValLoop(BaseLoop):
         with same_randomness():
             self.right = on_main_process(self.classify)
         scored = self.right[::2] if self.half else self.right
-        metrics = {self.score: 100 * int(scored.sum()) / len(scored)}
+        metrics = dict(knn_accuracy=100 * int(scored.sum()) / len(scored))
         self.runner.call_hook('after_val_epoch', metrics=metrics)
         self.runner.call_hook('after_val')
         return metrics
@@ -77,10 +70,10 @@ class KNNValLoop(BaseLoop):
         from mmairl.evaluation.knn import knn_right
 
         model = network_of(self.runner)
-        normal = model.data_preprocessor
-        mean, std = (values.flatten().tolist() for values in (normal.mean, normal.std))
-        device = next(model.parameters()).device
+        mean = model.data_preprocessor.mean.flatten().tolist()
+        std = model.data_preprocessor.std.flatten().tolist()
         workers = self.runner.cfg.train_dataloader.get('num_workers', 0)
+        device = next(model.parameters()).device
         how = Extraction(mean, std, device=device, workers=workers)
         backbone = copy.deepcopy(model.backbone)
         bank, queries = (extract(backbone, dataset, how) for dataset in self.sets)

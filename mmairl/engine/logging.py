@@ -5,27 +5,28 @@ mmengine's wandb backend counts calls instead of iterations. Its MLflow backend 
 
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.visualization.vis_backend import MLflowVisBackend, WandbVisBackend
 
-from mmairl.errors import UserError, closest, explained
+from mmairl.errors import UserError
 from mmairl.registry import VISBACKENDS
 
 NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'TensorboardVisBackend'}
 # MLflow stores the id of the training run under this tag.
 RUN_TAG = 'mmairl.run'
-ADVICE = 'fix the cause (for example, run pip install wandb mlflow), or remove the logger'
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
     """Add the loggers with these names to the config, as `--log NAME ...` does."""
     backends = cfg.visualizer.setdefault('vis_backends', [])
     for name in [names] if isinstance(names, str) else names:
-        if name not in NAMES:
+        if name not in NAMES or find_spec(name) is None:
             raise UserError(
-                f"--log: unknown logger ('{name}'){closest(name, NAMES, 0.6)}; use one of {', '.join(NAMES)}",
+                f"--log: no such logger, or it is not installed ('{name}'); use one of {', '.join(NAMES)}, or run pip "
+                f'install {name}',
                 code='unknown-logger',
             )
         if not any(backend['type'] == NAMES[name] for backend in backends):
@@ -48,19 +49,12 @@ class WandbLogger(WandbVisBackend):
     Args:
         save_dir: Folder for local files, WORK_DIR/TIME/vis_data.
         run_id: Id of the training run, as in its checkpoints.
-
-    Raises:
-        UserError: If wandb does not start.
     """
 
     def __init__(self, save_dir: str, run_id: str | None = None) -> None:
         project = os.environ.get('WANDB_PROJECT', 'mmairl')
-        super().__init__(save_dir, dict(project=project, id=run_id, resume='allow'))
-
-    def _init_env(self) -> None:
-        with explained('wandb: cannot start', ADVICE, code='logger-failed'):
-            super()._init_env()
-        self._wandb.define_metric('*', step_metric='iteration')
+        every_metric = [dict(name='*', step_metric='iteration')]
+        super().__init__(save_dir, dict(project=project, id=run_id, resume='allow'), every_metric)
 
     def add_config(self, config: Config, **_: Any) -> None:
         # mmengine's method would also upload the code in the current folder.
@@ -79,9 +73,6 @@ class MLflowLogger(MLflowVisBackend):
     Args:
         save_dir: Folder for local files, WORK_DIR/TIME/vis_data.
         run_id: Id of the training run, as in its checkpoints.
-
-    Raises:
-        UserError: If MLflow does not start.
     """
 
     def __init__(self, save_dir: str, run_id: str | None = None) -> None:
@@ -89,15 +80,14 @@ class MLflowLogger(MLflowVisBackend):
         self.run_id = run_id
 
     def _init_env(self) -> None:
-        with explained('MLflow: cannot start', ADVICE, code='logger-failed'):
-            import mlflow
+        import mlflow
 
-            self._mlflow = mlflow
-            mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'mmairl'))
-            where = f"tags.`{RUN_TAG}` = '{self.run_id}'"
-            stored = mlflow.search_runs(filter_string=where, output_format='list')
-            mlflow.start_run(stored[0].info.run_id if stored else None)
-            mlflow.set_tag(RUN_TAG, self.run_id)
+        self._mlflow = mlflow
+        mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'mmairl'))
+        where = f"tags.`{RUN_TAG}` = '{self.run_id}'"
+        stored = mlflow.search_runs(filter_string=where, output_format='list')
+        mlflow.start_run(stored[0].info.run_id if stored else None)
+        mlflow.set_tag(RUN_TAG, self.run_id)
 
     def add_config(self, config: Config, **_: Any) -> None:
         self.experiment.log_text(config.pretty_text, 'config.py')

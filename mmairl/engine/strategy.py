@@ -25,7 +25,6 @@ class Strategy:
 
     Args:
         stage: The stage of ZeRO.
-        offload: Whether the optimizer state is kept in CPU memory and the optimizer runs on the CPU. Default: False.
 
     Raises:
         UserError: If the strategy has no such stage.
@@ -33,7 +32,7 @@ class Strategy:
 
     stages: tuple[int, ...] = ()
 
-    def __init__(self, stage: int, offload: bool = False) -> None:
+    def __init__(self, stage: int) -> None:
         if stage not in self.stages:
             raise UserError(
                 f"strategy.stage: {type(self).__name__} has the stages {', '.join(map(str, self.stages))} ('{stage}'); set one "
@@ -41,7 +40,6 @@ class Strategy:
                 code='unknown-stage',
             )
         self.stage = stage
-        self.offload = offload
 
     def complete(self, cfg: Config) -> None:
         """Set config keys whose values follow from the strategy."""
@@ -57,17 +55,21 @@ class Strategy:
 def strategy_named(name: str) -> ConfigDict:
     """Return the config of the strategy that `--strategy NAME` selects.
 
-    >>> strategy_named('zero2_offload')
-    {'type': 'ZeroStrategy', 'stage': 2, 'offload': True}
+    >>> strategy_named('deepspeed2_offload')
+    {'type': 'DeepSpeedStrategy', 'stage': 2, 'offload': True}
     """
     match = re.fullmatch(r'(zero|deepspeed)(\d)(_offload)?', name)
     if match is None:
         raise UserError(
-            f"--strategy: unknown strategy ('{name}'); use zero1, zero2, zero3, deepspeed1 or deepspeed2, and append _offload "
-            'to keep the optimizer state in CPU memory',
+            f"--strategy: unknown strategy ('{name}'); use zero1, zero2, zero3, deepspeed1, deepspeed2, deepspeed1_offload or "
+            'deepspeed2_offload',
             code='unknown-strategy',
         )
-    return ConfigDict(type=KINDS[match[1]], stage=int(match[2]), offload=bool(match[3]))
+    kind, stage, offload = match.groups()
+    strategy = ConfigDict(type=KINDS[kind], stage=int(stage))
+    if offload:
+        strategy.offload = True
+    return strategy
 
 
 def strategy_of(cfg: Config) -> Strategy | None:

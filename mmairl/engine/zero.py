@@ -25,11 +25,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.utils import apply_to
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
@@ -45,7 +41,6 @@ class ZeroStrategy(Strategy):
 
     Args:
         stage: 1, 2 or 3.
-        offload: Whether the shards are kept in CPU memory and the optimizer runs on the CPU. Default: False.
 
     Raises:
         UserError: If the stage is unknown.
@@ -63,10 +58,8 @@ class ZeroStrategy(Strategy):
         # another device. With stage 3, they are initialized on the CPU, because the GPU may be too small for the full model.
         initialize(model, 'cpu' if self.stage == 3 else device)
         sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
-        offload = CPUOffloadPolicy(pin_memory=device.type == 'cuda')
         settings = dict(
             mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
-            offload_policy=offload if self.offload else OffloadPolicy(),
             reshard_after_forward=self.stage == 3,
         )
         for side in sides:
@@ -79,8 +72,6 @@ class ZeroStrategy(Strategy):
 
     def shard_optimizer(self, wrapper: OptimWrapper, model: nn.Module) -> None:
         """Make the optimizer clip by the norm of the full gradients, and make it save and load full tensors."""
-        # Autocast must use the device on which the model runs, even if the shards are in CPU memory.
-        wrapper.device_type = get_device()
         wrapper.clip_func = clip
         wrapper.optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
         wrapper.optimizer.register_load_state_dict_pre_hook(shard_state)
@@ -105,11 +96,6 @@ def clip(params: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     return total
 
 
-def full(part: Tensor) -> Tensor:
-    """Return the full tensor of a DTensor. All processes must call this function together."""
-    return part.detach().to(part.device_mesh.device_type).full_tensor()
-
-
 def on_first_host(tree: Any) -> Any:
     """Replace each DTensor in a nested structure by its full tensor in the first process, and by None in the others.
 
@@ -117,7 +103,7 @@ def on_first_host(tree: Any) -> Any:
     """
 
     def gather(part: DTensor) -> Tensor | None:
-        tensor = full(part)
+        tensor = part.detach().full_tensor()
         return tensor.cpu() if dist.get_rank() == 0 else None
 
     return apply_to(tree, lambda part: isinstance(part, DTensor), gather)
@@ -125,9 +111,8 @@ def on_first_host(tree: Any) -> Any:
 
 def shard_like(value: Tensor, part: Tensor) -> Tensor:
     """Return this process's rows of a full tensor, sharded like `part`."""
-    mesh = part.device_mesh
-    sharded = distribute_tensor(value.detach().to(mesh.device_type), mesh, part.placements)
-    return sharded.to(part.to_local().device)
+    value = value.detach().to(part.device)
+    return distribute_tensor(value, part.device_mesh, part.placements)
 
 
 def shard_weights(model: nn.Module, state: dict[str, Any], *_: Any) -> None:

@@ -14,8 +14,6 @@ from mmairl.engine.optim.parts import clipped_together
 from mmairl.errors import UserError
 from mmairl.registry import OPTIM_WRAPPERS
 
-DTYPES = ('float16', 'bfloat16')
-
 
 @OPTIM_WRAPPERS.register_module()
 class AutocastOptimWrapper(AmpOptimWrapper):
@@ -35,9 +33,6 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         stepped: Whether the last optimizer step was taken. With float16, a step whose gradients overflow is skipped.
         gradient_norm: The norm of all gradients before clipping, on the device. None without `clip_grad`.
 
-    Raises:
-        UserError: If the dtype is unknown.
-
     Example:
         >>> optimizer = dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4)
         >>> optim_wrapper = dict(type='AutocastOptimWrapper', optimizer=optimizer, dtype='bfloat16')
@@ -53,11 +48,6 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         accumulative_counts: int = 1,
         clip_grad: dict | None = None,
     ) -> None:
-        if dtype not in (None, *DTYPES):
-            raise UserError(
-                f"optim_wrapper.dtype: unknown type ('{dtype}'); set None or one of {', '.join(DTYPES)}",
-                code='unknown-dtype',
-            )
         clip_grad = dict(clip_grad or {})
         self.clip_per = clip_grad.pop('per', 'all')
         OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad or None)
@@ -85,9 +75,10 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a state dict, and give each momentum buffer the memory layout of its weight, as fused steps require."""
+        state_dict = dict(state_dict)
         # A run without float16 stores an empty state of the loss scaler, which cannot be loaded.
         if not state_dict.get('loss_scaler'):
-            state_dict = {key: value for key, value in state_dict.items() if key != 'loss_scaler'}
+            state_dict.pop('loss_scaler', None)
         super().load_state_dict(state_dict)
         for parameter, state in self.optimizer.state.items():
             for name, value in state.items():

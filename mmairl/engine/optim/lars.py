@@ -43,11 +43,10 @@ class LARS(Optimizer):
         params: Parameters, named parameters or parameter groups, as for every optimizer of torch.
         lr: Learning rate.
         momentum: Momentum ``mu``.
-        weight_decay: Weight decay ``wd`` of all tensors that are not excluded.
+        weight_decay: Weight decay ``wd`` of all tensors except biases and gains.
         eta: Trust coefficient.
         inside: Apply the learning rate inside the momentum buffer.
-        trust: Adapt learning rates. If False, the optimizer is SGD that applies no weight decay to excluded tensors.
-        exclude: Exclude tensors with at most one axis (biases, gains) from adaptation and weight decay.
+        trust: Adapt learning rates. If False, the optimizer is SGD that applies no weight decay to biases and gains.
 
     Raises:
         UserError: If `lr`, `momentum`, `weight_decay` or `eta` is negative.
@@ -67,10 +66,8 @@ class LARS(Optimizer):
         eta: float = 0.001,
         inside: bool = True,
         trust: bool = True,
-        exclude: bool = True,
     ) -> None:
         self.trust = trust
-        self.exclude = exclude
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, inside=inside)
         super().__init__(params, defaults)
 
@@ -87,7 +84,7 @@ class LARS(Optimizer):
         if 'adapt' in group:
             self.param_groups.append(group)
         else:
-            self.param_groups += split(group, self.trust, self.exclude)
+            self.param_groups += split(group, self.trust)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -108,7 +105,7 @@ class LARS(Optimizer):
         return loss
 
 
-def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, Any]]:
+def split(group: dict[str, Any], trust: bool) -> list[dict[str, Any]]:
     """Divide a parameter group into two groups: the parameters with two or more axes, and all others.
 
     Frozen parameters are left out.
@@ -118,8 +115,7 @@ def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, A
     for is_weight in (True, False):
         chosen = [param.requires_grad and (param.ndim > 1) == is_weight for param in params]
         if any(chosen):
-            decay = is_weight or not exclude
-            part = {**group, 'adapt': trust and decay, 'decay': decay}
+            part = {**group, 'adapt': trust and is_weight, 'decay': is_weight}
             for key in group.keys() & {'params', 'param_names'}:
                 part[key] = list(compress(group[key], chosen))
             parts.append(part)

@@ -144,14 +144,13 @@ def test_negative_number_of_a_group_raises(name, number):
     assert optimizer.param_groups == before
 
 
-@pytest.mark.parametrize('exclude', [True, False])
-def test_lars_without_trust_is_sgd_with_exclusions(exclude):
+def test_lars_without_trust_is_sgd_with_exclusions():
     ours = [nn.Parameter(value) for value in tensors(0)]
     reference = [nn.Parameter(value.clone()) for value in tensors(0)]
     options = dict(lr=0.3, momentum=0.9, weight_decay=0.05)
-    decays = [0.0 if exclude and param.ndim == 1 else 0.05 for param in reference]
+    decays = [0.0 if param.ndim == 1 else 0.05 for param in reference]
     groups = [dict(params=[param], weight_decay=decay) for param, decay in zip(reference, decays)]
-    optimizers = LARS(ours, trust=False, exclude=exclude, **options), torch.optim.SGD(groups, **options)
+    optimizers = LARS(ours, trust=False, **options), torch.optim.SGD(groups, **options)
     for step in range(5):
         for params, optimizer in zip((ours, reference), optimizers):
             for param, grad in zip(params, tensors(step + 1)):
@@ -159,14 +158,3 @@ def test_lars_without_trust_is_sgd_with_exclusions(exclude):
             optimizer.step()
     for one, other in zip(ours, reference):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_without_exclusions_every_tensor_is_adapted():
-    params = [nn.Parameter(value) for value in tensors(3)]
-    optimizer = LARS(params, lr=0.0, exclude=False, **HYPER)
-    steps(optimizer, params, 3)
-    rates = [warm_up_then_cosine(step) for step in range(20)]
-    for index, (param, before) in enumerate(zip(params, tensors(3))):
-        grads = [tensors(3100 + step)[index].flatten().tolist() for step in range(20)]
-        expected = scalar_lars(before.flatten().tolist(), grads, rates, adapt=True)
-        assert param.flatten().tolist() == pytest.approx(expected, rel=1e-9)
