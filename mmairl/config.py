@@ -6,8 +6,6 @@ The name `mmairl::NAME.py` refers to a config of this package.
 """
 
 import functools
-import math
-import pprint
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -77,8 +75,8 @@ def config_path(name: str | Path) -> Path:
         inner = name.removeprefix(PREFIX)
         path = (home() if inner.startswith('projects/') else configs) / inner
     if not path.is_file():
-        known = [file.relative_to(configs).as_posix() for file in configs.rglob('*.*')]
-        near = closest(name.removeprefix(PREFIX), known) or closest(path.name, known)
+        known = [file.relative_to(configs).as_posix() for file in configs.rglob('*.py')]
+        near = closest(name.removeprefix(PREFIX), known)
         raise UserError(
             f"'{name}': no such config{near}; see configs/ for the configs of mmairl",
             code='no-config',
@@ -154,12 +152,14 @@ def override(cfg: Config, options: Mapping[str, Any], path: str | Path) -> None:
         )
     with explained(f'--cfg-options do not fit the config {path}', 'correct the options'):
         cfg.merge_from_dict(dict(options))
-    for name in cfg:
-        if name not in KNOWN and closest(name, KNOWN):
-            raise UserError(
-                f"{path}: unknown key '{name}'{closest(name, KNOWN)}",
-                code='unknown-key',
-            )
+    require_known_keys(cfg)
+
+
+def require_known_keys(cfg: Config) -> None:
+    """Raise if a top-level key resembles a known key. Other unknown keys are variables of the config."""
+    for name in cfg.keys() - set(KNOWN):
+        if advice := closest(name, KNOWN):
+            raise UserError(f"the config has an unknown key ('{name}'){advice}", code='unknown-key')
 
 
 def config_text(cfg: Config) -> str:
@@ -169,39 +169,6 @@ def config_text(cfg: Config) -> str:
         'replace this value with text, numbers, lists or dictionaries',
     ):
         return yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False)
-
-
-def python_text(cfg: Config) -> str:
-    """Return a config as Python code with an assignment for each top-level key.
-
-    mmengine's `pretty_text` has the same purpose, but its code formatter takes as long as a short training run.
-    """
-    lines = []
-    for key, value in cfg.to_dict().items():
-        text = pprint.pformat(_literals(value), width=100, compact=True, sort_dicts=False)
-        lines.append(f'{key} = {text}\n')
-    return ''.join(lines)
-
-
-class _Code(str):
-    """Text that `pprint` writes without quotes."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _literals(value: Any) -> Any:
-    """Replace values whose `repr` is no Python literal: numbers that are not finite, classes and functions."""
-    if isinstance(value, dict):
-        return {key: _literals(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_literals, value))
-    if callable(value):
-        # mmengine's registries resolve an import path.
-        return f'{value.__module__}.{value.__qualname__}'
-    if isinstance(value, float) and not math.isfinite(value):
-        return _Code(f"float('{value}')")
-    return value
 
 
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
@@ -215,11 +182,6 @@ def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
         items = enumerate(values)
     for key, value in items:
         yield from walk(value, (*keys, key))
-
-
-def by_key(cfg: Config) -> dict[str, Any]:
-    """Return every value of a config by dotted key. Nested dictionaries and lists are included, in addition to their items."""
-    return {'.'.join(map(str, keys)): value for keys, value in walk(cfg.to_dict())}
 
 
 def flat(value: Any, key: str = '') -> dict[str, Any]:

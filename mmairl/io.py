@@ -9,7 +9,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from mmairl.errors import UserError, chain, closest
+from mmairl.errors import UserError, chain
 
 Kind = TypeVar('Kind')
 TUPLE = 'tag:yaml.org,2002:python/tuple'
@@ -109,13 +108,9 @@ def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
     return typed(_parsed(path, json.loads, 'JSON'), kind, path)
 
 
-def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = PlainLoader) -> Kind:
-    """Read a YAML file and convert its content to the type `kind`.
-
-    With yaml.BaseLoader, every value is read as text first and then converted to the type that `kind` declares for it.
-    """
-    content = _parsed(path, partial(yaml.load, Loader=loader), 'YAML')
-    return typed(content, kind, path, strict=loader is not yaml.BaseLoader)
+def read_yaml(path: str | Path, kind: type[Kind] = Any) -> Kind:
+    """Read a YAML file and convert its content to the type `kind`."""
+    return typed(_parsed(path, partial(yaml.load, Loader=PlainLoader), 'YAML'), kind, path)
 
 
 def read_text(path: str | Path, encoding: str = 'utf-8') -> str:
@@ -146,7 +141,7 @@ def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any
         ) from error
 
 
-def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:
+def typed(content: Any, kind: type[Kind], path: str | Path) -> Kind:
     """Convert the plain values of a file to the type `kind`. If they do not fit, raise a UserError that names the position.
 
     >>> typed({'a': [1, 'b']}, dict[str, tuple[int, ...]], 'FILE')
@@ -154,14 +149,12 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
     mmairl.errors.UserError: FILE: [...][1]: Expected `int`, got `str`
     """
     try:
-        return msgspec.convert(content, kind, strict=strict)
+        return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(' - at ')
-        unknown = message.partition('unknown field `')[2].rstrip('`')
-        known = {name for kind in Declared.__subclasses__() for name in kind.__struct_fields__}
         # If a `__post_init__` raised a UserError, msgspec states it as the cause, and its code is more specific.
         raise UserError(
-            f'{path}: {place.strip("`$.")}: {message}{closest(unknown, known)}',
+            f'{path}: {place.strip("`$.")}: {message}',
             code=getattr(error.__cause__, 'code', '') or 'wrong-content',
         ) from error
 
@@ -184,30 +177,3 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
             'command again (a training run with --resume)',
             code='disk-full' if number in FULL else 'cannot-write',
         ) from error
-
-
-class BackgroundWriter:
-    """Write files in a background thread, so that training does not wait for the disk.
-
-    The thread runs one job at a time. If a job fails, the next call of any method raises the error of that job.
-    """
-
-    def __init__(self) -> None:
-        self.thread = ThreadPoolExecutor(1, 'checkpoint')
-        self.job: Future | None = None
-
-    def start(self, write: Callable[[], None]) -> None:
-        """Wait until the previous job has ended, then start this job. At most one checkpoint thus waits in memory."""
-        self.finish()
-        self.job = self.thread.submit(write)
-
-    def check(self) -> None:
-        """Raise the error of the job if the job has already failed. Do not wait for the job."""
-        if self.job is not None and self.job.done():
-            self.finish()
-
-    def finish(self) -> None:
-        """Wait until the job has ended, and raise its error if it failed."""
-        job, self.job = self.job, None
-        if job is not None:
-            job.result()

@@ -21,7 +21,7 @@ def random_state() -> State:
         numpy_place=torch.tensor([place, has_next]),
         numpy_next=numpy_next,
         torch=torch.get_rng_state(),
-        device=torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        device=torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     )
 
 
@@ -31,19 +31,15 @@ def set_random_state(state: State) -> None:
     words = state['numpy'].cpu().numpy().astype(np.uint32)
     np.random.set_state(('MT19937', words, place, has_next, state['numpy_next']))
     torch.set_rng_state(state['torch'].cpu())
-    if state['device'] is not None and torch.cuda.is_available():
+    if state['device'] is not None and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(state['device'].cpu())
 
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
     """Restore the states of all random generators after the block, so that the block does not affect later random numbers."""
-    python = random.getstate()
-    numpy = np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    state = random_state()
     try:
-        with torch.random.fork_rng(devices):
-            yield
+        yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+        set_random_state(state)

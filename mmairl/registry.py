@@ -28,12 +28,7 @@ class Registry(parent.Registry):
 
     def build(self, cfg: dict, *args: Any, **kwargs: Any) -> Any:
         kind = cfg.get('type')
-        if (
-            isinstance(kind, str)
-            and '.' not in kind
-            and '_scope_' not in cfg
-            and not self.get(kind)
-        ):
+        if isinstance(kind, str) and '_scope_' not in cfg and self.get(kind) is None:
             raise UserError(
                 f"{self.name}: no class of this name is registered ('{kind}'){closest(kind, self.names())}; to use a class of "
                 "your own, set custom_imports=dict(imports='MODULE') in the config",

@@ -32,6 +32,9 @@ class Stopped(BaseException):
     says how to resume.
     """
 
+    # `prepare` replaces the words of the Python API by those of the commands.
+    advice = 'resume it with resume=True'
+
 
 def prepare() -> None:
     """Prepare this process for a command. Only entry points call this function, and they call it before they import torch.
@@ -40,6 +43,7 @@ def prepare() -> None:
     training step would take ten times as long. torch reads this variable when it is imported.
     """
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
+    Stopped.advice = 'resume it with --resume'
 
 
 class Listener:

@@ -1,19 +1,15 @@
-"""Atomic writes, writes in the background, and reads of JSON and YAML, with the errors of each."""
+"""Atomic writes, and reads of JSON and YAML, with the errors of each."""
 
 import errno
 import os
-import threading
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import pytest
-import yaml
 from harness.errors import raises_code
 
-from mmairl.errors import UserError
 from mmairl.io import (
-    BackgroundWriter,
     Declared,
     output,
     read_json,
@@ -23,26 +19,6 @@ from mmairl.io import (
     write_json,
     write_text,
 )
-
-
-def test_background_writer_raises_an_error_once():
-    writer, gate, results = BackgroundWriter(), threading.Event(), []
-
-    def slow() -> None:
-        gate.wait(10)
-        results.append('first')
-        raise UserError('the disk is full')
-
-    writer.start(slow)
-    writer.check()
-    assert results == []
-    gate.set()
-    with pytest.raises(UserError, match='the disk is full'):
-        writer.start(lambda: results.append('never'))
-    writer.start(lambda: results.append('second'))
-    writer.finish()
-    writer.check()
-    assert results == ['first', 'second']
 
 
 @pytest.mark.parametrize('number, code', [(errno.ENOSPC, 'disk-full'), (errno.EACCES, 'cannot-write')])
@@ -88,7 +64,7 @@ class Whole(Declared):
         (None, 'unreadable-file', ''),
         ('[]', 'wrong-content', ''),
         ('{"parts": [{"name": "a"}, {"name": "b", "sizes": "c"}]}', 'wrong-content', 'parts.1..sizes'),
-        ('{"parts": [{"name": "a", "size": []}]}', 'wrong-content', "did you mean 'sizes'"),
+        ('{"parts": [{"name": "a", "size": []}]}', 'wrong-content', 'size'),
         ('{"parts": [{}]}', 'wrong-content', 'name'),
         ('{"share": 0}', 'wrong-content', 'share'),
     ],
@@ -105,8 +81,6 @@ def test_yaml_is_data_with_types(tmp_path):
     path = tmp_path / 'whole.yaml'
     path.write_text('{parts: [{name: a, sizes: [1, 2]}], share: 1e-3, by_name: {"3": 4}}')
     assert read_yaml(path, Whole) == Whole([Part('a', (1, 2))], {'3': 4}, 1e-3)
-    path.write_text('{parts: [{name: 1}]}')
-    assert read_yaml(path, Whole, yaml.BaseLoader).parts[0].name == '1'
     path.write_text(f'!!python/object/apply:os.mkdir ["{tmp_path / "canary"}"]')
     with raises_code('not-yaml'):
         read_yaml(path)

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from mmairl.apis.continuation import Trained, continued, distilled, trained
 from mmairl.apis.given_network import register_network
-from mmairl.config import PREFIX, home, load_config, override, python_text, walk
+from mmairl.config import PREFIX, home, load_config, override, walk
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.protocol import default_device
@@ -97,7 +97,7 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         )
     cfg = Config(dict(_base_=full_size(method)))
     cfg.merge_from_dict(settings)
-    return '\n'.join([*lines, python_text(cfg)])
+    return '\n'.join([*lines, cfg.pretty_text])
 
 
 def suggest_for(data: str | Path, method: str, channels: int | None = None, **request: Any) -> str:

@@ -7,7 +7,6 @@ run.
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def settings(cfg: Config) -> dict[str, str]:
 
 
 def write_snapshot(
-    checkpoint: dict[str, Any], path: Path, note: Path | None = None, outdated: Sequence[str] = ()
+    checkpoint: dict[str, Any], path: Path, note: Path, outdated: Sequence[str]
 ) -> None:
     """Write a checkpoint, then write its path to the file `note`, then remove outdated checkpoints.
 
@@ -63,27 +62,15 @@ def write_snapshot(
     """
     checkpoint['meta']['time'] = time.strftime('%Y%m%d_%H%M%S')
     write_checkpoint(checkpoint, path)
-    if note is not None:
-        write_text(note, str(path))
+    write_text(note, str(path))
     for name in outdated:
         path.with_name(name).unlink(missing_ok=True)
 
 
-@dataclass
-class RunStart:
-    """How a run starts: from scratch, with the weights of a checkpoint, or resumed from a checkpoint.
-
-    Attributes:
-        run: The id of the run, which stays the same when the run resumes.
-        checkpoint: The content of the checkpoint to start from. `Runner.load_checkpoint` removes it, to free its memory.
-    """
-
-    run: str = ''
-    checkpoint: dict[str, Any] | None = None
-
-
-def choose_start(cfg: Config) -> RunStart:
+def choose_start(cfg: Config) -> tuple[str, dict[str, Any] | None]:
     """Read the checkpoint that a run starts from, and set `cfg.load_from` and `cfg.resume` to match.
+
+    Returns the id of the run, which stays the same when the run resumes, and the content of the checkpoint, if any.
 
     The previous values of `cfg.resume` and `cfg.load_from` determine the start:
 
@@ -105,56 +92,53 @@ def choose_start(cfg: Config) -> RunStart:
         cfg.load_from = newest or cfg.get('load_from')
     if newest is None:
         refuse_overwriting(cfg)
-    start = RunStart(secrets.token_hex(8))
-    if cfg.get('load_from'):
-        start.checkpoint = load_checkpoint(cfg.load_from)
+    checkpoint = load_checkpoint(cfg.load_from) if cfg.get('load_from') else None
+    run_id = secrets.token_hex(8)
     if cfg.get('resume'):
-        missing = [part for part in REQUIRED if not isinstance(start.checkpoint.get(part), dict)]
+        missing = [part for part in REQUIRED if not isinstance(checkpoint.get(part), dict)]
         if missing:
             raise UserError(
                 f"{cfg.load_from}: not a training checkpoint, because it has no '{missing[0]}'; give a checkpoint that a "
                 'training run wrote',
                 code='not-a-training-checkpoint',
             )
-        start.run = start.checkpoint['meta'].get('run', start.run)
-    return start
+        run_id = checkpoint['meta'].get('run', run_id)
+    return run_id, checkpoint
 
 
 def newest_checkpoint(cfg: Config) -> str | None:
     """Return the path of the newest checkpoint in the work dir, or None. The first process chooses it for all processes."""
     note = Path(cfg.work_dir) / NOTE
-    folder = checkpoint_folder(cfg)
-    path = [None]
+    newest = None
     if note.is_file():
         noted = Path(read_text(note).strip())
         # The work dir may have moved since the path was written.
-        moved = folder / noted.name
-        path = [str(moved if moved.is_file() else noted)]
-    elif stored := [file for file in folder.glob('*.pth') if not file.name.startswith('best_')]:
-        path = [str(max(stored, key=lambda file: file.stat().st_mtime_ns))]
-    broadcast_object_list(path)
-    return path[0]
+        moved = note.with_name(noted.name)
+        newest = str(moved if moved.is_file() else noted)
+    elif stored := [file for file in checkpoints_in(cfg) if not file.name.startswith('best_')]:
+        # A run that is killed before it writes the note has a checkpoint.
+        newest = str(stored[-1])
+    chosen = [newest]
+    broadcast_object_list(chosen)
+    return chosen[0]
 
 
 def refuse_overwriting(cfg: Config) -> None:
     """Raise if a run would start in a folder that holds checkpoints of another run."""
-    folder = checkpoint_folder(cfg)
-    stored = sorted(folder.glob('*.pth'))
-    continues = cfg.get('resume') and Path(cfg.load_from).resolve().parent == folder.resolve()
+    stored = checkpoints_in(cfg)
+    folder = Path(cfg.work_dir).resolve()
+    continues = cfg.get('resume') and Path(cfg.load_from).resolve().parent == folder
     if stored and not continues:
         raise UserError(
-            f"{folder}: the folder already holds checkpoints of a run ('{stored[0].name}'); continue that run with --resume "
-            '(in Python: resume=True), or choose another work dir',
+            f"{cfg.work_dir}: the folder already holds checkpoints of a run ('{stored[0].name}'); continue that run with "
+            '--resume (in Python: resume=True), or choose another work dir',
             code='has-checkpoints',
         )
 
 
-def checkpoint_folder(cfg: Config) -> Path:
-    """Return the folder of a run's checkpoints."""
-    work_dir = Path(cfg.work_dir)
-    out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
-    # mmengine's CheckpointHook appends the name of the work dir to `out_dir`.
-    return work_dir if out_dir is None else Path(out_dir) / work_dir.name
+def checkpoints_in(cfg: Config) -> list[Path]:
+    """Return the checkpoints in the work dir, beginning with the oldest."""
+    return sorted(Path(cfg.work_dir).glob('*.pth'), key=lambda file: file.stat().st_mtime_ns)
 
 
 def trust_mmengine_checkpoints() -> None:

@@ -3,28 +3,17 @@
 import inspect
 
 from mmengine.config import Config
-from mmengine.optim.scheduler.param_scheduler import ReduceOnPlateauParamScheduler
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from mmairl.config import require_known_keys
 from mmairl.engine.hooks.after_step import accumulated
-from mmairl.engine.resume import images_per_step
-from mmairl.errors import UserError, closest
+from mmairl.engine.resume import follows_scores, images_per_step
+from mmairl.errors import UserError
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
 REQUIRED = ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
-# The top-level keys of a config that mmengine's runner does not know.
-OWN_KEYS = (
-    'total_batch_size',
-    'fast',
-    'strategy',
-    'evaluation',
-    'recipes',
-    'model_wrapper_cfg',
-    'custom_imports',
-    'runner_type',
-)
 # Each part of a model that a hook changes: the method that the hook calls, the hook, and the hook's key in default_hooks.
 MOVED = {
     'teacher': ('follow', 'MomentumHook', 'momentum'),
@@ -34,17 +23,13 @@ MOVED = {
 
 def check_config(cfg: Config) -> None:
     """Raise if a section is missing, or for a misspelled key that no constructor would reject."""
+    require_known_keys(cfg)
     for name in REQUIRED:
         if not isinstance(cfg.get(name), dict):
             raise UserError(
                 f"{name}: a training config requires this section ('{cfg.get(name)}'); add it, or give a training config",
                 code='not-a-training-config',
             )
-    known = (*OWN_KEYS, *inspect.signature(Runner).parameters)
-    for key in cfg:
-        # A config may also define variables, so a key that resembles no known key is allowed.
-        if key not in known and (advice := closest(key, known)):
-            raise UserError(f"unknown key '{key}'{advice}", code='unknown-key')
 
 
 def check_built_run(runner: Runner) -> None:
@@ -52,10 +37,8 @@ def check_built_run(runner: Runner) -> None:
     # These modules are imported here, because commands that only check a config do not need them.
     from mmairl.data.datasets import innermost_dataset
     from mmairl.data.preprocess import require_channels
-    from mmairl.data.training_images import require_a_batch
 
     loader = runner.train_dataloader
-    require_a_batch(loader)
     model = network_of(runner)
     preprocessor = model.data_preprocessor
     if not hasattr(model, 'backbone'):
@@ -74,14 +57,9 @@ def check_built_run(runner: Runner) -> None:
     for name in MOVED:
         _check_moved(runner, model, name)
     _check_queue_length(runner, model)
-    plateau = [
-        one
-        for one in runner.param_schedulers or ()
-        if isinstance(one, ReduceOnPlateauParamScheduler)
-    ]
-    if plateau and runner.val_loop is None:
+    if runner.val_loop is None and any(map(follows_scores, runner.param_schedulers)):
         raise UserError(
-            f'param_scheduler: {type(plateau[0]).__name__} requires a validation loop, whose scores it follows; set '
+            'param_scheduler: ReduceOnPlateauLR requires a validation loop, whose scores it follows; set '
             "val_cfg=dict(type='KNNValLoop'), val_dataloader=dict() and val_evaluator=[], or choose another schedule",
             code='no-validation',
         )
@@ -103,7 +81,7 @@ def _check_moved(runner: Runner, model: nn.Module, name: str) -> None:
     part = getattr(model, name, None)
     method, kind, key = MOVED[name]
     has_hook = any(isinstance(hook, HOOKS.get(kind)) for hook in runner.hooks)
-    has_method = callable(getattr(part, method, None))
+    has_method = hasattr(part, method)
     if not isinstance(part, nn.Module) or has_hook == has_method:
         return
     if has_hook:

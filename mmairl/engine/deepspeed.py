@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.dist import get_rank, is_main_process
+from mmengine.dist import get_rank, get_world_size, is_main_process
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -50,36 +50,36 @@ class DeepSpeedStrategy(Strategy):
     stages = (1, 2)
 
     def __init__(self, stage: int, offload: bool = False, **zero: Any) -> None:
-        super().__init__(stage, offload)
+        super().__init__(stage)
         self.zero = dict(zero, stage=stage)
         if offload:
             self.zero['offload_optimizer'] = dict(device='cpu', pin_memory=True)
 
     def complete(self, cfg: Config) -> None:
-        cfg.optim_wrapper.type = 'DeepSpeedOptimWrapper'
-        dtype = cfg.optim_wrapper.get('dtype') or (cfg.get('fast') or {}).get('precision')
-        if dtype == 'float16':
-            raise self._unsupported("optim_wrapper.dtype: DeepSpeedStrategy has no 'float16'")
-
-    def _unsupported(self, problem: str) -> UserError:
-        advice = f'use ZeroStrategy (--strategy zero{self.stage})'
-        return UserError(f'{problem}; {advice}', code='not-with-deepspeed')
+        wrapper = cfg.optim_wrapper
+        wrapper.type = 'DeepSpeedOptimWrapper'
+        dtype = wrapper.get('dtype') or (cfg.get('fast') or {}).get('precision')
+        kind = wrapper.get('optimizer', {}).get('type')
+        problem = ''
+        if find_spec('deepspeed') is None:
+            problem = "strategy: deepspeed is not installed; run pip install 'mmairl[deepspeed]'"
+        elif dtype == 'float16':
+            problem = "optim_wrapper.dtype: DeepSpeedStrategy does not support 'float16'"
+        elif kind not in ELEMENTWISE:
+            problem = (
+                f"optim_wrapper.optimizer.type: DeepSpeedStrategy supports SGD and AdamW ('{kind}')"
+            )
+        if problem:
+            raise UserError(
+                f'{problem}; use ZeroStrategy (--strategy zero{self.stage})',
+                code='not-with-deepspeed',
+            )
 
     def shard(self, model: nn.Module) -> nn.Module:
-        if find_spec('deepspeed') is None:
-            raise self._unsupported(
-                "strategy: deepspeed is not installed; run pip install 'mmairl[deepspeed]'"
-            )
         initialize(model, get_device())
         return model
 
     def shard_optimizer(self, wrapper: 'DeepSpeedOptimWrapper', model: nn.Module) -> None:
-        kind = type(wrapper.optimizer).__name__
-        if kind not in ELEMENTWISE:
-            known = ' and '.join(ELEMENTWISE)
-            raise self._unsupported(
-                f"optim_wrapper.optimizer: DeepSpeedStrategy supports {known} ('{kind}')"
-            )
         config = dict(
             # DeepSpeed requires a batch size but does not use it, because it does not load the data.
             train_micro_batch_size_per_gpu=1,
@@ -124,8 +124,8 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
 class PartitionedOptimizer(Optimizer):
     """An optimizer that DeepSpeed splits over the processes. Hooks, schedules and checkpoints see full parameters.
 
-    DeepSpeed works on the original optimizer, in which groups with equal settings are joined, because DeepSpeed communicates
-    once per group.
+    DeepSpeed works on the original optimizer. It joins the parameters of each group into one flat tensor, of which each
+    process updates a part.
 
     Args:
         optimizer: The optimizer to split.
@@ -134,22 +134,21 @@ class PartitionedOptimizer(Optimizer):
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, config: dict[str, Any]) -> None:
+        import deepspeed
+
         super().__init__([dict(group) for group in optimizer.param_groups], optimizer.defaults)
-        joined: dict[str, tuple[int, list[Tensor], dict]] = {}
-        for number, group in enumerate(self.param_groups):
-            settings = {key: value for key, value in group.items() if key != 'params'}
-            trained = [param for param in group['params'] if param.requires_grad]
-            if trained:
-                joined.setdefault(str(settings), (number, [], settings))[1].extend(trained)
-        # For each set of joined groups: the index of its first group, the full parameters of all its groups, and the joined
-        # group, whose parameters DeepSpeed replaces.
-        self.joined = list(joined.values())
-        for _, params, group in self.joined:
-            group['params'] = list(params)
-        optimizer.param_groups[:] = [group for _, _, group in self.joined]
-        optimizer.state.clear()
-        self.parts = optimizer
-        self.engine = start_engine(model, optimizer, config)
+        # For each group: its index, its trained parameters, and the group whose parameters DeepSpeed replaces.
+        self.parts: list[tuple[int, list[Tensor], dict]] = []
+        for number, group in enumerate(optimizer.param_groups):
+            group['params'] = [param for param in group['params'] if param.requires_grad]
+            if group['params']:
+                self.parts.append((number, list(group['params']), group))
+        optimizer.param_groups[:] = [group for _, _, group in self.parts]
+        self.own = optimizer
+        logging.getLogger('DeepSpeed').setLevel(logging.WARNING)
+        # Without this line, DeepSpeed would, on a CPU, compile a collective operation that only inference uses.
+        deepspeed.ops.__compatible_ops__ = {}
+        self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
 
     def step(self, closure: None = None) -> None:
         """Update the weights. All processes must call this method together.
@@ -157,9 +156,8 @@ class PartitionedOptimizer(Optimizer):
         First, DeepSpeed receives the current settings and weights, because schedules and hooks may have changed them.
         """
         self.zero_grad()
-        for number, _, part in self.joined:
-            settings = self.param_groups[number].items()
-            part.update({key: value for key, value in settings if key != 'params'})
+        for number, _, part in self.parts:
+            part.update(self.param_groups[number], params=part['params'])
         self.engine.optimizer.refresh_fp32_params()
         self.engine.step()
 
@@ -169,8 +167,8 @@ class PartitionedOptimizer(Optimizer):
 
         All processes must call this method together. Only the first process gets the state, in CPU memory.
         """
-        for _, params, group in self.joined:
-            for key, value in self.parts.state.get(group['params'][0], {}).items():
+        for _, params, group in self.parts:
+            for key, value in self.own.state.get(group['params'][0], {}).items():
                 for param, full in zip(params, full_values(key, value, params)):
                     self.state[param][key] = full
         state = super().state_dict()
@@ -181,9 +179,9 @@ class PartitionedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of an optimizer for the full parameters, and keep the part of this process."""
         super().load_state_dict(state_dict)
-        for _, params, group in self.joined:
+        for _, params, group in self.parts:
             part = group['params'][0]
-            self.parts.state[part] = {
+            self.own.state[part] = {
                 key: part_of(key, [self.state[param][key] for param in params], part)
                 for key in self.state[params[0]]
             }
@@ -211,17 +209,7 @@ def part_of(key: str, values: list[Any], part: Tensor) -> Any:
     if key == 'step':
         return values[0]
     flat = torch.cat([value.flatten() for value in values])
-    start = get_rank() * part.numel()
     # The part of the last process may be longer than the remaining values, and then ends with zeros.
-    padded = torch.zeros_like(part, requires_grad=False)
-    padded[: max(0, len(flat) - start)] = flat[start : start + part.numel()]
-    return padded
-
-
-def start_engine(model: nn.Module, optimizer: Optimizer, config: dict[str, Any]) -> Any:
-    import deepspeed
-
-    logging.getLogger('DeepSpeed').setLevel(logging.WARNING)
-    # Without this line, DeepSpeed would, on a CPU, compile a collective operation that only inference uses.
-    deepspeed.ops.__compatible_ops__ = {}
-    return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+    padded = flat.new_zeros(part.numel() * get_world_size())
+    padded[: len(flat)] = flat
+    return padded.view(get_world_size(), -1)[get_rank()].to(part)

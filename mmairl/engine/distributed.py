@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,24 +12,14 @@ import torch.distributed as dist
 from mmengine.model import MMDistributedDataParallel
 from torch import nn
 
-from mmairl.errors import UserError
+from mmairl.errors import explained
 from mmairl.registry import MODEL_WRAPPERS
 
-# The environment variables that a launcher sets for each process.
-VARIABLES = {
-    'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
-    'slurm': (
-        'SLURM_PROCID',
-        'SLURM_LOCALID',
-        'SLURM_STEP_ID',
-        'SLURM_STEP_NUM_TASKS',
-        'SLURM_STEP_NODELIST',
-    ),
-}
 # Each Slurm step uses one of PORTS ports, starting at FIRST_PORT. All of them are below the ports that Linux uses for
 # outgoing connections.
 FIRST_PORT = 15000
 PORTS = 16384
+LOOPBACK = '/sys/class/net/lo'
 
 
 def start_processes(launcher: str, timeout: float | None = None) -> None:
@@ -42,51 +33,31 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         timeout: Seconds that a process waits for the others in a collective operation. Default: torch's timeout.
 
     Raises:
-        UserError: If the launcher has not set its variables, or a process has no GPU.
+        UserError: If the launcher has not set its variables, or the processes cannot connect.
     """
     if launcher == 'none' or dist.is_initialized():
         return
-    missing = [name for name in VARIABLES[launcher] if name not in os.environ]
-    if missing:
-        script = 'slurm_train.sh' if launcher == 'slurm' else 'dist_train.sh or dist_evaluate.sh'
-        raise UserError(
-            f'--launcher {launcher}: requires the environment variables {", ".join(missing)}; start the command with {script} '
-            'in tools/, or omit --launcher for one process',
-            code='not-launched',
-        )
-    if launcher == 'slurm':
-        _set_variables_from_slurm()
     options: dict[str, Any] = {}
     if timeout is not None:
         options['timeout'] = timedelta(seconds=timeout)
-    backend = 'gloo'
-    if torch.cuda.is_available():
-        backend = 'nccl'
-        # With `device_id`, the GPUs connect now instead of at the first step.
-        options['device_id'] = _select_gpu(launcher)
-    if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and os.path.exists(
-        '/sys/class/net/lo'
-    ):
-        # All processes are on this machine, so they use the loopback interface and do not listen on the network.
-        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
-    dist.init_process_group(backend, **options)
-
-
-def _select_gpu(launcher: str) -> torch.device:
-    """Select the GPU whose index is the local rank of this process, or the only GPU that Slurm makes visible to it."""
-    number = int(os.environ['LOCAL_RANK'])
-    if torch.cuda.device_count() == 1 and launcher == 'slurm':
-        number = 0
-    if number >= torch.cuda.device_count():
-        raise UserError(
-            f'--launcher: process {number} of this machine has no GPU; start one process per GPU',
-            code='no-gpu-for-process',
-        )
-    # mmengine uses this variable as the index of the GPU.
-    os.environ['LOCAL_RANK'] = str(number)
-    device = torch.device('cuda', number)
-    torch.cuda.set_device(device)
-    return device
+    advice = 'start the command with a script in tools/, or omit --launcher for one process'
+    what = f'--launcher {launcher}: the processes cannot connect'
+    with explained(what, advice, code='not-launched'):
+        if launcher == 'slurm':
+            _set_variables_from_slurm()
+        if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and Path(LOOPBACK).exists():
+            # All processes are on this machine, so they do not listen on the network.
+            os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
+        backend = 'gloo'
+        if torch.cuda.is_available():
+            backend = 'nccl'
+            # Slurm may make only one GPU visible to each process. mmengine reads this variable, too.
+            number = int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()
+            os.environ['LOCAL_RANK'] = str(number)
+            # With `device_id`, the GPUs connect now instead of at the first step.
+            options['device_id'] = torch.device('cuda', number)
+            torch.cuda.set_device(number)
+        dist.init_process_group(backend, **options)
 
 
 def _set_variables_from_slurm() -> None:

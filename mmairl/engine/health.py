@@ -100,11 +100,11 @@ def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, fl
     is the one that is most similar to it. `contrast` is the mean cosine with positives minus the mean cosine with negatives.
     """
     positive = (q * k).sum(dim=1).mean()
-    if negatives is None:
+    if negatives is not None:
+        cosines = q @ negatives.T.to(q.dtype)
+    else:
         others = ~torch.eye(len(q), dtype=torch.bool, device=q.device)
         cosines = (q @ k.T)[others].view(len(q), -1)
-    else:
-        cosines = q @ negatives.T.to(q.dtype)
     if cosines.shape[1] == 0:
         return dict(positive=positive.item())
     means = torch.stack([positive, cosines.mean(), cosines.amax(dim=1).mean()])
@@ -115,7 +115,7 @@ def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, fl
     )
 
 
-def distance(teacher: list[Tensor], student: list[Tensor]) -> Tensor:
-    """Return |T - S| / |S|, where T are the teacher's parameters and S the corresponding parameters of the student."""
-    difference = torch.linalg.vector_norm(norms(torch._foreach_sub(teacher, student)))
-    return difference / torch.linalg.vector_norm(norms(student))
+def distance(weights: list[Tensor], others: list[Tensor]) -> Tensor:
+    """Return |W - O| / |O| for several tensors W and the corresponding tensors O."""
+    difference = norms(torch._foreach_sub(weights, others)).norm()
+    return difference / norms(others).norm().clamp_min(1e-12)

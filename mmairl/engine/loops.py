@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.workers import delivered
-from mmairl.engine.resume import images_per_step, sampler_of
+from mmairl.engine.resume import images_per_step, restore_randomness, sampler_of
 
 
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
@@ -57,7 +57,7 @@ class EpochLoop(EpochBasedTrainLoop):
 
     def run(self) -> nn.Module:
         self.runner.call_hook('before_train')
-        self.runner.restore_randomness()
+        restore_randomness(self.runner)
         length = len(self.dataloader)
         while self._iter != self._epoch * length or not finished(
             self, self._epoch, self._max_epochs
@@ -88,7 +88,7 @@ class IterLoop(IterBasedTrainLoop):
     def run(self) -> nn.Module:
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')
-        self.runner.restore_randomness()
+        restore_randomness(self.runner)
         remaining = endless(self.dataloader, self._iter)
         while not finished(self, self._iter, self._max_iters):
             self.runner.model.train()

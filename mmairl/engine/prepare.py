@@ -66,7 +66,7 @@ def complete_optimizer(wrapper: ConfigDict) -> None:
     wrapper.setdefault('type', 'AutocastOptimWrapper')
     defaults = getattr(OPTIM_WRAPPERS.get(str(wrapper.type)), 'default_optimizer', {})
     given = wrapper.get('optimizer') or {}
-    if defaults and given.get('type', defaults['type']) == defaults['type']:
+    if given.get('type') in (None, defaults.get('type')):
         wrapper.optimizer = {**defaults, **given}
 
 

@@ -13,7 +13,7 @@ import mmengine
 import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, get_world_size, is_main_process, master_only
-from mmengine.hooks import LoggerHook
+from mmengine.hooks import Hook, LoggerHook
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
 from mmengine.utils import apply_to
@@ -22,11 +22,11 @@ from torch.utils.data import DataLoader
 
 import mmairl
 from mmairl.checkpoints.load import load_checkpoint, require_same_keys
-from mmairl.config import python_text
+from mmairl.checkpoints.pickles import write_checkpoint
 from mmairl.data.preprocess import float32_precision
 from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
-from mmairl.engine.checkpoint import NOTE, RunStart, choose_start, settings, write_snapshot
+from mmairl.engine.checkpoint import NOTE, choose_start, settings
 from mmairl.engine.checks import check_built_run
 from mmairl.engine.curves import CONFIG
 from mmairl.engine.hooks.monitor import HealthHook
@@ -34,11 +34,10 @@ from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook, require_finite
 from mmairl.engine.logging import keep_run
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.prepare import lock, prepare
-from mmairl.engine.resume import fresh_groups, progress, restore_randomness, restore_run
+from mmairl.engine.resume import fresh_groups, progress, restore_run
 from mmairl.engine.speed import lay_out, make_fast
 from mmairl.engine.strategy import Strategy, strategy_of
 from mmairl.errors import building
-from mmairl.hardware import unusable_gpu
 from mmairl.io import explained_disk_errors, write_text
 from mmairl.models.processes import network_of
 from mmairl.randomness import random_state
@@ -52,15 +51,6 @@ OWN_WARNINGS = (
     'Dataset TrainingImages has no',
     '"FileClient" will be',
     '"HardDiskBackend" is the alias',
-)
-# mmengine registers these hooks unless the config sets them to None.
-PLATFORM_HOOKS = (
-    'runtime_info',
-    'timer',
-    'sampler_seed',
-    'logger',
-    'param_scheduler',
-    'checkpoint',
 )
 # Short runs are logged and checked at least this number of times.
 LOGGED = 20
@@ -76,7 +66,9 @@ class Runner(PlainRunner):
     Call `from_cfg`. With `runner_type='mmairl.Runner'`, the training scripts of OpenMMLab's packages use this class.
     """
 
-    start = RunStart()
+    run_id = ''
+    # The content of the checkpoint to start from, until it is loaded.
+    checkpoint: dict[str, Any] | None = None
     held: IO[str] | None = None
     random_states: Sequence[dict] = ()
 
@@ -96,12 +88,13 @@ class Runner(PlainRunner):
         # and two runs may start in the same second.
         cfg.setdefault('experiment_name', f'{Path(cfg.filename or "run").stem}_{next(RUNS)}')
         held = lock(cfg.work_dir)
-        start = choose_start(cfg)
-        keep_run(cfg, start.run)
+        run_id, checkpoint = choose_start(cfg)
+        keep_run(cfg, run_id)
         with building('the run'):
             runner = super().from_cfg(cfg)
             runner.held = held
-            runner.start = start
+            runner.run_id = run_id
+            runner.checkpoint = checkpoint
             runner.build()
         check_built_run(runner)
         return runner
@@ -141,8 +134,7 @@ class Runner(PlainRunner):
 
     def register_default_hooks(self, hooks: dict[str, Any] | None = None) -> None:
         """Register the default hooks, except those that are None. mmengine accepts None only for its own hooks."""
-        chosen = {key: hook for key, hook in (hooks or {}).items() if hook or key in PLATFORM_HOOKS}
-        super().register_default_hooks(chosen)
+        super().register_default_hooks({key: hook or Hook() for key, hook in (hooks or {}).items()})
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
@@ -221,8 +213,8 @@ class Runner(PlainRunner):
         Raises:
             UserError: If names or shapes of tensors differ between the checkpoint and the model.
         """
-        checkpoint = self.start.checkpoint or load_checkpoint(filename)
-        self.start.checkpoint = None
+        checkpoint = self.checkpoint or load_checkpoint(filename)
+        self.checkpoint = None
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
         weights = checkpoint.get('state_dict', checkpoint)
         network = network_of(self)
@@ -235,17 +227,12 @@ class Runner(PlainRunner):
     def resume(self, filename: str, *_: Any, **__: Any) -> None:
         """Restore a run from a checkpoint. `resume.py` explains what happens to changed settings."""
         checkpoint = self.load_checkpoint(filename)
-        restore_run(self, checkpoint, filename)
+        restore_run(self, checkpoint)
         self.random_states = checkpoint.get('random_states', ())
         if is_main_process():
             # From now on, this checkpoint counts as the newest, even if later checkpoints of the run exist.
             write_text(Path(self.work_dir) / NOTE, str(Path(filename).absolute()))
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
-
-    def restore_randomness(self) -> None:
-        """Continue the random numbers of a resumed run. The loops call this method before their first step."""
-        if self.iter:
-            restore_randomness(self, self.random_states)
 
     def snapshot(self, meta: dict[str, int], save_optimizer: bool = True) -> dict[str, Any] | None:
         """Copy the content of a checkpoint to host memory, so that training can continue while it is written.
@@ -272,14 +259,16 @@ class Runner(PlainRunner):
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """The description of the run in its checkpoints, cached because formatting the config takes longer than a step."""
+        """The description of the run in its checkpoints."""
+        # mmengine's `pretty_text` would take as long as a short run.
+        lines = [f'{key} = {value!r}\n' for key, value in self.cfg.to_dict().items()]
         return dict(
-            cfg=python_text(self.cfg),
+            cfg=''.join(lines),
             settings=settings(self.cfg),
             groups=self.groups,
             seed=self.seed,
             experiment_name=self.experiment_name,
-            run=self.start.run,
+            run=self.run_id,
             mmairl_version=mmairl.__version__,
             mmengine_version=mmengine.__version__,
             dataset_meta=getattr(self.train_dataloader.dataset, 'metainfo', {}),
@@ -297,16 +286,15 @@ class Runner(PlainRunner):
         """Write a checkpoint when a hook of mmengine requests one. All processes must call this method together."""
         checkpoint = self.snapshot(meta, save_optimizer)
         if checkpoint is not None:
-            write_snapshot(checkpoint, Path(out_dir) / filename)
+            write_checkpoint(checkpoint, Path(out_dir) / filename)
 
     @master_only
     def print_summary(self) -> None:
         """Print the device, the batch size and the folder of the run."""
         device = next(self.model.parameters()).device.type
-        unusable = unusable_gpu()
-        note = f', though there is a GPU ({unusable})' if unusable else ''
+        total = self.cfg.total_batch_size
         print(
-            f'{get_world_size()} x {device}{note}; total batch {self.cfg.total_batch_size}; log and config in {self.log_dir}',
+            f'{get_world_size()} x {device}; total batch {total}; log and config in {self.log_dir}',
             flush=True,
         )
 

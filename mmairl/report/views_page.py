@@ -4,7 +4,6 @@ from pathlib import Path
 
 from mmengine import Config
 
-from mmairl.config import python_text
 from mmairl.data.decode import to_unit
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.page import write_page
@@ -44,5 +43,5 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         title='Views of the training images',
         lead=f'{len(chosen)} of the {len(dataset):,} images of {Path(cfg.filename).name}, chosen by seed {seed}.',
         samples=samples,
-        settings=python_text(Config(dict(views=views_of_config))),
+        settings=Config(dict(views=views_of_config)).pretty_text,
     )

@@ -17,7 +17,7 @@ import scipy
 from mmengine.config import Config
 from msgspec import structs
 
-from mmairl.config import by_key
+from mmairl.config import walk
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import held_out, require_apart
 from mmairl.io import read_json, write_json
@@ -51,7 +51,7 @@ def trial_options(tune: Tune, cfg: Config, search: int, trials: int) -> list[dic
     Keys that the row's config lacks are skipped. The Sobol points depend only on the index of the search, so all rows have the
     same points, and a larger budget only adds points.
     """
-    own = by_key(cfg)
+    own = {'.'.join(map(str, keys)): value for keys, value in walk(cfg.to_dict())}
     points = scipy.stats.qmc.Sobol(len(tune.ranges), rng=search).random_base2(trials.bit_length())
     options: list[dict[str, Any]] = [{}]
     for point in points[: trials - 1]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmairl.checkpoints.load import load_checkpoint
 
-COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'random_states', 'place')
+COMPARED = ('state_dict', 'optimizer', 'random_states', 'place')
 
 
 def differing(expected: Any, actual: Any, name: str) -> list[str]:

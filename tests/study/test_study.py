@@ -78,12 +78,6 @@ def test_wrong_study_is_one_error(tmp_path, study, code):
     assert '\n' not in str(caught.value)
 
 
-def test_unknown_key_is_not_its_own_correction(tmp_path):
-    with raises_code('wrong-content') as caught:
-        read(tmp_path, rows=[ROW], papers='x')
-    assert "did you mean 'papers'" not in str(caught.value)
-
-
 def test_missing_file_is_an_error(tmp_path):
     with raises_code('no-study'):
         read_study(tmp_path / 'none.yaml')

@@ -10,7 +10,6 @@ from mmengine.runner import Runner
 from scipy.stats import binomtest
 from torch import Tensor
 
-from mmairl.engine.checkpoint import checkpoint_folder
 from mmairl.engine.knn_loop import KNNValLoop
 from mmairl.errors import UserError
 from mmairl.io import write_json
@@ -49,7 +48,7 @@ class GuardHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
         loop: KNNValLoop = runner.val_loop
-        score = metrics[loop.score]
+        score = metrics['knn_accuracy']
         seen = dict(runner.message_hub.runtime_info.get('guard', {}))
         if seen and score <= seen['score']:
             return
@@ -58,14 +57,13 @@ class GuardHook(Hook):
         seen |= {'score': score, part: loop.right[1::2].tolist()}
         runner.message_hub.update_info('guard', seen)
         meta = dict(epoch=runner.epoch, iter=runner.iter)
-        folder = str(checkpoint_folder(runner.cfg))
-        runner.save_checkpoint(folder, FILES[part], meta=meta, save_optimizer=False)
+        runner.save_checkpoint(runner.work_dir, FILES[part], meta=meta, save_optimizer=False)
 
     def after_train(self, runner: Runner) -> None:
         seen = runner.message_hub.runtime_info['guard']
         start = torch.tensor(seen['start'])
         found = decision(start, torch.tensor(seen.get('best', seen['start'])))
-        kept = checkpoint_folder(runner.cfg).absolute() / FILES[found['kept']]
+        kept = Path(runner.work_dir).absolute() / FILES[found['kept']]
         if is_main_process():
             write_json(Path(runner.work_dir) / 'guard.json', {**found, 'checkpoint': str(kept)})
             print(f'guard: {found["sentence"]}', flush=True)

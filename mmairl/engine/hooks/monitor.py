@@ -9,20 +9,19 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
-from torch.linalg import vector_norm
 from torch.utils.hooks import RemovableHandle
 
 from mmairl.engine.health import QUANTITIES, advice, distance, embedding_metrics, state
 from mmairl.engine.hooks.after_step import accumulated, step_taken
 from mmairl.models.backbones import parameters_by_stage, pooled
 from mmairl.models.heads.base import unit
-from mmairl.models.processes import gather, network_of, norms
+from mmairl.models.processes import gather, network_of
 from mmairl.models.siamese import Siamese
 from mmairl.registry import HOOKS
 
-# HealthHook does not warn during the first tenth of a run, because untrained embeddings look collapsed. These are the smallest
-# and the largest number of iterations without warnings.
-SILENT = (50, 1000)
+# HealthHook does not warn during the first tenth of a run, and at most for this number of iterations, because untrained
+# embeddings look collapsed.
+SILENT = 1000
 
 
 @HOOKS.register_module()
@@ -87,9 +86,8 @@ class HealthHook(Hook):
         # The values go to the visualizer but not to the log, because each log line would become a dozen values longer.
         curves = {f'health_{name}': value for name, value in values.items()}
         runner.visualizer.add_scalars(curves, step=runner.iter + 1)
-        if runner.iter >= min(max(SILENT[0], runner.max_iters / 10), SILENT[1]):
-            values['loss'] = outputs['loss'].item()
-            self._warn(runner, values)
+        if runner.iter >= min(max(50, runner.max_iters / 10), SILENT):
+            self._warn(runner, {**values, 'loss': outputs['loss'].item()})
 
     def measure(self, runner: Runner, outputs: dict) -> dict[str, float]:
         """Return the measured values. All processes must call this method together."""
@@ -107,18 +105,19 @@ class HealthHook(Hook):
         for name in getattr(head, 'page_metrics', ()):
             values[f'head_{name}'] = gather(outputs[name].double().view(1)).mean()
         if step_taken(runner):
-            values['update_ratio'] = max(map(change, self.weights, self.before))
+            values['update_ratio'] = max(map(distance, self.weights, self.before))
         if hasattr(getattr(model, 'teacher', None), 'pairs'):
             values['teacher_distance'] = distance(*model.teacher.pairs(model))
         if hasattr(getattr(model, 'queue', None), 'filled'):
             values['queue_filled'] = model.queue.filled / model.queue.length
         scalars = runner.message_hub.log_scalars
-        if 'train/time' in scalars:
-            waited, total = (scalars[f'train/{name}'].data[0] for name in ('data_time', 'time'))
-            # The first step of a run also starts the data workers.
-            steps = slice(max(1, len(total) - self.interval), None)
-            if len(total) > 1:
-                values['data_share'] = waited[steps].sum() / total[steps].sum()
+        # The first step of a run also starts the data workers.
+        waited, total = (
+            scalars[name].data[0][1:][-self.interval :].sum() if name in scalars else 0
+            for name in ('train/data_time', 'train/time')
+        )
+        if total:
+            values['data_share'] = waited / total
         return {name: float(value) for name, value in values.items()}
 
     def _warn(self, runner: Runner, values: dict[str, float]) -> None:
@@ -133,9 +132,3 @@ class HealthHook(Hook):
 def joined(rows: Tensor) -> Tensor:
     """Return the rows of all processes in float32 or more."""
     return gather(rows.to(torch.promote_types(rows.dtype, torch.float32)))
-
-
-def change(weights: list[Tensor], before: list[Tensor]) -> float:
-    """Return the norm of the change of several tensors, divided by their norm."""
-    difference, size = norms(torch._foreach_sub(weights, before)), norms(before)
-    return (vector_norm(difference) / vector_norm(size).clamp_min(1e-12)).item()

@@ -17,7 +17,7 @@ from mmairl.signals import Listener, Stopped
 class PreemptionHook(Hook):
     """After a signal to any process, write the checkpoint `iter_N.pth` and stop all processes after the same optimizer step.
 
-    During each step, the processes tell each other over gloo whether they have received a signal. All processes therefore
+    After each step, the processes tell each other over gloo whether they have received a signal. All processes therefore
     stop together, and the GPU never waits for this exchange.
 
     Raises:
@@ -34,29 +34,18 @@ class PreemptionHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self.listener = Listener()
         self.group = dist.new_group(backend='gloo') if get_world_size() > 1 else None
-        self.pending: tuple[torch.Tensor, dist.Work] | None = None
 
     def after_train_iter(self, runner: Runner, **_: object) -> None:
-        received = self._combine()
+        received = self._received()
         if received and runner.optim_wrapper.should_update() and runner.iter + 1 < runner.max_iters:
             self._leave(runner, received)
 
-    def _combine(self) -> int:
-        """Return the number of a signal that some process had received by the end of the previous step, or 0.
-
-        The number is the same in all processes. A single process returns its own signal immediately.
-        """
-        if self.group is None:
-            return self.listener.received
-        received = 0
-        if self.pending is not None:
-            flag, work = self.pending
-            work.wait()
-            received = int(flag)
-        flag = torch.tensor(self.listener.received)
-        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
-        self.pending = flag, work
-        return received
+    def _received(self) -> int:
+        """Return the number of a signal that some process has received, or 0. It is the same in all processes."""
+        number = torch.tensor(self.listener.received)
+        if self.group is not None:
+            dist.all_reduce(number, dist.ReduceOp.MAX, group=self.group)
+        return int(number)
 
     def _leave(self, runner: Runner, number: int) -> None:
         name = signal.Signals(number).name
@@ -64,16 +53,11 @@ class PreemptionHook(Hook):
         steps = runner.iter + 1
         self.leaving = True
         path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
-        hook.writer.finish()
-        self.after_train(runner)
-        raise Stopped(
-            f'stopped by {name} after {steps} iterations and saved {path}; resume with --resume'
-        )
-
-    def after_train(self, runner: Runner) -> None:
-        if self.pending is not None:
-            self.pending[1].wait()
+        hook.finish()
         self.after_run(runner)
+        raise Stopped(
+            f'stopped by {name} after {steps} iterations and saved {path}; {Stopped.advice}'
+        )
 
     def after_run(self, runner: Runner) -> None:
         # There is no listener if the run failed before its first step.

@@ -20,10 +20,10 @@ from mmairl.registry import HOOKS
 KEPT = 2000
 # The short names and the formats of the values on the progress line.
 SHOWN = {
-    'loss': ('loss', '.3f'),
-    'instance_accuracy': ('acc', '.1%'),
-    'lr': ('lr', '.4f'),
-    'momentum': ('m', '.5f'),
+    'train/loss': ('loss', '.3f'),
+    'train/instance_accuracy': ('acc', '.1%'),
+    'train/lr': ('lr', '.4f'),
+    'train/momentum': ('m', '.5f'),
 }
 # The number of seconds between two progress lines in a file.
 SECONDS = 30
@@ -79,9 +79,9 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
 def require_finite(runner: Runner, what: str, values: Sequence[Tensor]) -> None:
     """Raise in all processes if a value is not finite in one of them. All processes must call this function together."""
     finite = torch.stack([part.detach().isfinite().all() for part in own_parts(values)])
-    flag = finite.all().float()
-    all_reduce(flag, 'min')
-    if flag:
+    all_finite = finite.all().float()
+    all_reduce(all_finite, 'min')
+    if all_finite:
         return
     last = runner.message_hub.get_info('last_ckpt', None)
     advice = f'continue from the last good checkpoint (--resume {last})' if last else 'start again'
@@ -107,25 +107,21 @@ class ProgressHook(Hook):
 
     def after_train_iter(self, runner: Runner, **_: object) -> None:
         now = time.monotonic()
-        done = runner.iter + 1
-        total = runner.max_iters
+        done, total = runner.iter + 1, runner.max_iters
         live = sys.stdout.isatty()
         due = now - self.shown > (1 if live else SECONDS) or done == total
         if not due or not is_main_process():
             return
         self.shown = now
         seconds = (now - self.started) * (total - done) / (done - self.first)
+        scalars = runner.message_hub.log_scalars
+        words = [
+            f'{short} {scalars[name].current():{form}}'
+            for name, (short, form) in SHOWN.items()
+            if name in scalars
+        ]
         left = timedelta(seconds=round(seconds))
-        line = f'training {done / total:4.0%}  {current_values(runner)}  {left} left'
+        line = '  '.join([f'training {done / total:4.0%}', *words, f'{left} left'])
         width = shutil.get_terminal_size().columns - 1
         shown = f'\r{line[:width]:{width}}' if live else line
         print(shown, end='' if live and done < total else '\n', flush=True)
-
-
-def current_values(runner: Runner) -> str:
-    scalars = runner.message_hub.log_scalars
-    return '  '.join(
-        f'{short} {scalars[f"train/{name}"].current():{form}}'
-        for name, (short, form) in SHOWN.items()
-        if f'train/{name}' in scalars
-    )

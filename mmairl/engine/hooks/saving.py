@@ -1,5 +1,6 @@
 """The checkpoint hook. It decides when a checkpoint is written and which older checkpoints are removed."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,7 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from mmairl.engine.checkpoint import NOTE, checkpoint_folder, write_snapshot
-from mmairl.io import BackgroundWriter
+from mmairl.engine.checkpoint import NOTE, write_snapshot
 from mmairl.registry import HOOKS
 
 
@@ -29,11 +29,12 @@ class ExactCheckpointHook(CheckpointHook):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.writer = BackgroundWriter()
+        self.thread = ThreadPoolExecutor(1, 'checkpoint')
+        self.writing: Future | None = None
         self.due: int | None = None
 
     def before_train(self, runner: Runner) -> None:
-        folder = checkpoint_folder(runner.cfg).resolve()
+        folder = Path(runner.work_dir).resolve()
         info = runner.message_hub.runtime_info
         for key in [key for key in info if key.startswith('best_ckpt')]:
             # mmengine would remove the best checkpoint of another run from which this run continues.
@@ -42,11 +43,10 @@ class ExactCheckpointHook(CheckpointHook):
         super().before_train(runner)
         # The names of the run's checkpoints, beginning with the oldest.
         self.kept: list[str] = info.get('kept_checkpoints', [])
-        # OpenMMLab's tools look for `last_checkpoint` in the work dir, even if checkpoints are in another folder.
-        self.note = Path(runner.work_dir) / NOTE
 
     def after_train_iter(self, runner: Runner, **details: Any) -> None:
-        self.writer.check()
+        if self.writing is not None and self.writing.done():
+            self.finish()
         if self.due is not None and runner.optim_wrapper.should_update():
             meta = dict(epoch=runner.epoch, iter=runner.iter + 1)
             self._save_checkpoint_with_step(runner, self.due, meta)
@@ -72,10 +72,20 @@ class ExactCheckpointHook(CheckpointHook):
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         keep = self.max_keep_ckpts if self.max_keep_ckpts > 0 else len(kept)
         self.kept = kept[-keep:]
+        # At most one checkpoint waits in memory.
+        self.finish()
         if is_main_process():
-            job = partial(write_snapshot, checkpoint, path, self.note, kept[:-keep])
-            self.writer.start(job)
+            # OpenMMLab's tools look for this file in the work dir.
+            note = Path(runner.work_dir) / NOTE
+            job = partial(write_snapshot, checkpoint, path, note, kept[:-keep])
+            self.writing = self.thread.submit(job)
         return path
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is complete. Raise an error if it could not be written."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
         # With `last_ckpt`, mmengine would write the newest checkpoint again, and a run that resumes from it would validate
@@ -85,11 +95,11 @@ class ExactCheckpointHook(CheckpointHook):
         self.last_ckpt = last
 
     def after_train(self, runner: Runner) -> None:
-        self.writer.finish()
+        self.finish()
         # After training, any process may read the last checkpoint, so all processes wait until it is complete.
         barrier()
         super().after_train(runner)
 
     def after_run(self, runner: Runner) -> None:
         # `after_train` is not called if the run failed, so writing may not have finished.
-        self.writer.finish()
+        self.finish()
