@@ -8,7 +8,9 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import MessageHub
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from mmairl.engine.hooks.after_step import MomentumHook, QueueHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
@@ -61,9 +63,27 @@ def on_fake_gpu(model: nn.Module, mode: FakeTensorMode) -> None:
             setattr(module, name, torch.empty_like(mode.from_tensor(value), device='cuda'))
 
 
+class RealOnCPU(TorchDispatchMode):
+    """Compute operations on CPU tensors, such as the masks of patches, whose results the host knows without waiting."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args, kwargs))
+        if any(isinstance(leaf, FakeTensor) or 'cuda' in str(leaf) for leaf in leaves if not is_real(leaf)):
+            return func(*args, **kwargs)
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
+
+
+def is_real(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
+
+
 STEPS = {
     'mocov2plus': ('mocov2plus_r50_200e.py', {}),
     'byol_lars': ('byol_lars_r50_200e.py', {}),
+    'ibot': ('methods/ibot_vit_s16_800e.py', {}),
+    'dinov2': ('methods/dinov2_vit_s16_800e.py', {}),
     'bfloat16 and clipping': (
         'byol_r50_200e.py',
         {'optim_wrapper.dtype': 'bfloat16', 'optim_wrapper.clip_grad': dict(max_norm=1.0)},
@@ -78,10 +98,11 @@ def test_step_never_waits_for_the_device(toy_config, monkeypatch, case):
     name, options = STEPS[case]
     cfg = toy_config(name, width=8, **options)
     model = MODELS.build(cfg.model)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, RealOnCPU():
         on_fake_gpu(model, mode)
         settings = dict(cfg.optim_wrapper.optimizer)
-        kind = LARS if settings.pop('type') == 'LARS' else torch.optim.SGD
+        kind = settings.pop('type')
+        kind = LARS if kind == 'LARS' else getattr(torch.optim, kind)
         optimizer = kind(model.parameters(), **settings)
         wrapper = AutocastOptimWrapper(
             optimizer, cfg.optim_wrapper.get('dtype'), clip_grad=cfg.optim_wrapper.get('clip_grad')
