@@ -1,0 +1,25 @@
+# Distill the demo's network into one of half the width, with half of the teacher's epochs. The teacher is trained by
+# mmairl train configs/demo/mocov2plus_shapes.py --work-dir work_dirs/distill_teacher
+_base_ = 'shapes_half.py'
+epochs = 15
+model = dict(
+    projector=dict(hidden_channels=None, out_channels=128, norm_cfg=None),
+    predictor=None,
+    target='frozen',
+    teacher=dict(
+        type='FrozenTeacher',
+        backbone=dict(
+            type='mmpretrain.ResNet',
+            depth=18,
+            stem_channels=16,
+            base_channels=16,
+            init_cfg=dict(
+                type='PretrainedBackbone', checkpoint='work_dirs/distill_teacher/epoch_30.pth'
+            ),
+        ),
+    ),
+    head=dict(_delete_=True, type='DistillationHead'),
+    queue=None,
+)
+train_cfg = dict(max_epochs=epochs)
+default_hooks = dict(checkpoint=dict(interval=epochs))
