@@ -43,21 +43,18 @@ def cka(batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     that are equal up to rotation and scale, and NaN for features that do not vary. Batches of fewer
     than four images are ignored.
     """
-    cross = own_a = own_b = None
-    for a, b in batches:
-        if a.shape[-1] < SMALLEST:
-            continue
-        parts = unbiased_hsic(a[:, None], b[None]), unbiased_hsic(a, a), unbiased_hsic(b, b)
-        if cross is None:
-            cross, own_a, own_b = parts
-        else:
-            cross, own_a, own_b = cross + parts[0], own_a + parts[1], own_b + parts[2]
-    if cross is None:
+    parts = [
+        (unbiased_hsic(a[:, None], b[None]), unbiased_hsic(a, a), unbiased_hsic(b, b))
+        for a, b in batches
+        if a.shape[-1] >= SMALLEST
+    ]
+    if not parts:
         raise UserError(
             f'CKA: every batch has fewer than {SMALLEST} images; raise --batch-size, or use more '
             'images',
             code='small-batch',
         )
+    cross, own_a, own_b = map(sum, zip(*parts))
     product = (own_a[:, None] * own_b[None]).clamp_min(0)
     return torch.where(product > 0, cross / product.sqrt(), torch.nan).cpu()
 
@@ -93,12 +90,9 @@ def stage_cka(
     a: nn.Module, b: nn.Module, batches: Iterable[Tensor]
 ) -> tuple[Tensor, list[str], list[str]]:
     """Return the CKA of each stage of `a` with each stage of `b`, and the names of both stages."""
-    names: list[list[str]] = []
 
-    def stacked(images: Tensor) -> tuple[Tensor, Tensor]:
-        both = [gram_matrices(network, images) for network in (a, b)]
-        names[:] = map(list, both)
-        first, second = (torch.stack(list(grams.values())) for grams in both)
-        return first, second
+    def stacked(images: Tensor) -> list[Tensor]:
+        both = (gram_matrices(network, images) for network in (a, b))
+        return [torch.stack([*grams.values()]) for grams in both]
 
-    return cka(map(stacked, batches)), *names
+    return cka(map(stacked, batches)), [*stages(a), 'pooled'], [*stages(b), 'pooled']

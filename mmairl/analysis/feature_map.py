@@ -1,12 +1,10 @@
-"""A map of images: the t-SNE positions of their features, near-duplicates, outliers and groups."""
+"""A map of images: the t-SNE positions of their features, outliers and groups."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
@@ -18,7 +16,6 @@ from mmairl.errors import UserError
 COMPONENTS = 30
 BLOCK = 256  # this number of feature vectors is compared with all others at once
 SAME = 1e-6  # cosine distances below this limit are rounding errors of float32
-NEAR = 0.02  # near-duplicates have at most this cosine distance, however far other images are from each other
 GROUP_COUNTS = (4, 8, 12, 16, 24)
 SILHOUETTE_IMAGES = 2000
 
@@ -29,17 +26,13 @@ class FeatureMap:
 
     Args:
         places: (N, 2) The positions of the images on the map, from 0 to 1.
-        near: Images with at most this cosine distance are near-duplicates.
         far: An image is an outlier if its nearest neighbor is farther than this distance.
-        duplicates: Groups of near-duplicates, the largest group first.
         outliers: Images without a close neighbor, the farthest first.
         groups: Groups of similar images, the largest first. In each group, the images nearest to its center are first.
     """
 
     places: np.ndarray
-    near: float
     far: float
-    duplicates: list[list[int]]
     outliers: list[int]
     groups: list[list[int]]
 
@@ -63,12 +56,11 @@ def map_features(x: Tensor, seed: int = 0) -> FeatureMap:
         )
     places = tsne(x, seed)
     places = (places - places.min(axis=0)) / np.ptp(places, axis=0)
-    distance, nearest = nearest_image(x)
-    near, far = distance_limits(distance)
+    distance = nearest_distances(x)
+    far = outlier_limit(distance)
     order = distance.argsort(descending=True)
     outliers = order[distance[order] > far].tolist()
-    groups = find_groups(x, seed)
-    return FeatureMap(places, near, far, linked(distance <= near, nearest), outliers, groups)
+    return FeatureMap(places, far, outliers, find_groups(x, seed))
 
 
 def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
@@ -87,41 +79,24 @@ def principal_components(x: Tensor, seed: int) -> np.ndarray:
     return PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(unit)
 
 
-def nearest_image(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosine distance of each image to its nearest other image, and the index of that image."""
+def nearest_distances(x: Tensor) -> Tensor:
+    """Return the cosine distance of each image to its nearest other image."""
     unit = F.normalize(x)
     distances = []
-    indices = []
     for start in range(0, len(x), BLOCK):
         similarity = unit[start : start + BLOCK] @ unit.T
         similarity[:, start:].fill_diagonal_(-torch.inf)
-        best, index = similarity.max(dim=1)
-        distances.append((1 - best).clamp_min(0))
-        indices.append(index)
-    return torch.cat(distances), torch.cat(indices)
+        distances.append((1 - similarity.amax(1)).clamp_min(0))
+    return torch.cat(distances)
 
 
-def distance_limits(distances: Tensor) -> tuple[float, float]:
-    """Return the distances below which images are near-duplicates, and above which they are outliers.
-
-    The limits are Tukey's fences, computed from the logarithms of the distances. The lower limit is at most NEAR.
-    """
+def outlier_limit(distances: Tensor) -> float:
+    """Return the distance above which images are outliers: Tukey's upper fence of the logarithms."""
     logs = distances[distances > SAME].double().log()
     if len(logs) < 4:
-        return SAME, float('inf')
+        return float('inf')
     low, high = np.quantile(logs, [0.25, 0.75])
-    reach = 1.5 * (high - low)
-    return min(NEAR, max(SAME, float(np.exp(low - reach)))), float(np.exp(high + reach))
-
-
-def linked(is_near: Tensor, nearest: Tensor) -> list[list[int]]:
-    """Return the groups of images that are linked by their nearest images, the largest group first."""
-    rows = is_near.nonzero().flatten().numpy()
-    links = coo_array((np.ones(len(rows)), (rows, nearest.numpy()[rows])), shape=[len(nearest)] * 2)
-    _, group = connected_components(links, directed=False)
-    several = np.flatnonzero(np.bincount(group) > 1)
-    groups = [np.flatnonzero(group == number).tolist() for number in several]
-    return sorted(groups, key=len, reverse=True)
+    return float(np.exp(high + 1.5 * (high - low)))
 
 
 def find_groups(x: Tensor, seed: int) -> list[list[int]]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.v2.functional as T
@@ -36,12 +37,10 @@ def uniformity(x: Tensor) -> float:
     total = 0.0
     for block in x.split(BLOCK):
         squared_distances = (2 - 2 * block @ x.T).clamp_min(0)
-        potentials = torch.exp(-2 * squared_distances)
-        total += potentials.sum().item()
+        total += torch.exp(-2 * squared_distances).sum().item()
     images = len(x)
     others = total - images
-    mean = others / (images * (images - 1))
-    return math.log(max(mean, TINY))
+    return math.log(max(others / (images * (images - 1)), TINY))
 
 
 def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
@@ -54,10 +53,8 @@ def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
     tail = eigenvalues[:above_rounding][first - 1 : last]
     if len(tail) < 5:
         return math.inf
-    ranks = torch.arange(first, first + len(tail), dtype=torch.float64)
-    slope, _ = torch.linalg.lstsq(
-        torch.stack([ranks.log(), ranks**0], 1), tail.double().log()[:, None]
-    ).solution
+    ranks = np.arange(first, first + len(tail))
+    slope, _ = np.polyfit(np.log(ranks), tail.double().log().numpy(), 1)
     return -float(slope)
 
 
@@ -144,14 +141,13 @@ def invariance(
     count = len(original)
     others = ((original @ original.T).sum() - count) / (count * (count - 1))
     reach = 1 - others if original.std(dim=0).max() > 1e-9 else torch.nan
+
+    def likeness(changed: Tensor) -> float:
+        features = F.normalize(embed(changed.clamp(0, 1)).double())
+        return (((original * features).sum(dim=1).mean() - others) / reach).item()
+
     kept = {}
     for name, change in CHANGES.items():
-        if images.shape[1] != 3 and name in RGB_ONLY:
-            continue
-        kept[name] = []
-        for strength in strengths:
-            changed = change(images, strength).clamp(0, 1) if strength else images
-            features = F.normalize(embed(changed).double())
-            likeness = (original * features).sum(dim=1).mean()
-            kept[name].append(((likeness - others) / reach).item())
+        if images.shape[1] == 3 or name not in RGB_ONLY:
+            kept[name] = [likeness(change(images, s) if s else images) for s in strengths]
     return kept

@@ -30,7 +30,6 @@ class Images:
         batch_size: Number of images in a batch.
         workers: Number of processes that load images.
         device: The device of the batches.
-        part: The part of `evaluation` from which the images come: 'test' or 'train'.
     """
 
     def __init__(
@@ -40,14 +39,13 @@ class Images:
         batch_size: int = 64,
         workers: int = 0,
         device: str = 'cpu',
-        part: str = 'test',
     ) -> None:
         self.cfg = cfg
         self.batch_size = batch_size
         self.workers = workers
         self.device = device
-        self.described = evaluation_data(cfg)[part]
-        self.dataset: Dataset = DATASETS.build(self.described)
+        self.described = evaluation_data(cfg).test
+        self.dataset = DATASETS.build(self.described)
         generator = torch.Generator().manual_seed(0)
         self.rows = torch.randperm(len(self.dataset), generator=generator)[:count].tolist()
 
@@ -70,18 +68,6 @@ class Images:
         normal = self.cfg.model.data_preprocessor
         images = normalize(images, normal.mean, normal.std)
         return images.contiguous(memory_format=torch.channels_last)
-
-    @property
-    def labels(self) -> Tensor:
-        return self.dataset.labels[self.rows]
-
-    @property
-    def classes(self) -> list[str]:
-        return list(self.dataset.classes)
-
-    def picture(self, index: int) -> Tensor:
-        """Return an image of the sample as its file stores it."""
-        return self.dataset.raw(self.rows[index])
 
     def views(self) -> Iterator[list[Tensor]]:
         """Yield batches of two augmented views of each image, normalized, as in training."""

@@ -27,7 +27,7 @@ def analyze(
     norms     plot the weight norms of each checkpoint (Fig. 3a of Huang et al. 2022); requires no images
     cka       compare the first checkpoint with each other one, or student with teacher, stage by stage (Fig. 3b)
     geometry  measure RankMe, LiDAR, alpha-ReQ, uniformity, alignment, spectrum and invariances, without using labels
-    patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT
+    patches   draw the features of test images: principal components as colors, and the attention of a ViT
 
     Args:
         instrument: choose one of the analyses above
@@ -37,7 +37,7 @@ def analyze(
         out: write pages, figures and numbers to this folder
         recalibrate: recompute batch norm statistics, which is required after `mmairl normrescale` (default: off)
         images: use at most N images (default: 5000; patches: 8)
-        size: patches: resize the shorter side of images to about N pixels
+        size: patches: resize images to N pixels and crop the central square
         cfg_options: override config keys, such as evaluation.test.root=data/test (default: none)
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
@@ -76,13 +76,15 @@ def analyze(
 
 def draw_patches(subjects: dict, cfg: 'Config', images: int, size: int, out: Path) -> Path:
     """Draw the features of patches, and return the path of the picture."""
-    from mmairl.analysis.patch_pictures import patch_picture, whole_images
+    from mmairl.analysis.patch_pictures import patch_picture
+    from mmairl.analysis.subjects import Images
     from mmairl.evaluation.backbone import load_backbone
     from mmairl.io import replacing
 
     backbones = {name: load_backbone(cfg, *subject) for name, subject in subjects.items()}
+    cfg.preprocessing = dict(size=size, resize=size)
+    shown = Images(cfg, images).first(images)
     with replacing(out) as temporary:
-        shown = list(whole_images(cfg, images, size))
         patch_picture(backbones, shown, cfg).save(temporary, 'PNG')
     return out
 

@@ -1,4 +1,4 @@
-"""Write a page with a map of images, and with near-duplicates, outliers and groups of images."""
+"""Write a page with a map of images, and with outliers and groups of images."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from mmairl.report.table import counted
 
 CELLS = 28  # the map has at most one image in each of CELLS x CELLS cells
 SIDE = 56  # side of a cell in pixels
-ROWS = 24  # maximum number of near-duplicates and groups that the page shows
+ROWS = 24  # maximum number of outliers and groups that the page shows
 SHOWN = 11  # number of images that the page shows of a group
 
 
@@ -51,11 +51,10 @@ def map_images(
     dataset = dataset_of(images, [], embedding_network(checkpoint, **network)[-1])
     index_of = {dataset.name(index): index for index in range(len(dataset))}
     shown = Thumbnails(dataset, [index_of[name] for name in names])
-    duplicates = counted(len(found.duplicates), 'group')
     outliers = counted(len(found.outliers), 'outlier')
     page = Page(
         f'{len(names):,} images by the features of {Path(checkpoint).name}',
-        f'{duplicates} of near-duplicates, {outliers}, and {counted(len(found.groups), "group")} of similar images.',
+        f'{outliers}, and {counted(len(found.groups), "group")} of similar images.',
     )
     drawn, count = shown.drawn_at(found.places)
     page.add(
@@ -70,11 +69,6 @@ def map_images(
         'in common is what the network attends to.',
         Markup('').join(shown.row(group) for group in found.groups[:ROWS])
         or 'None: too few images.',
-    )
-    page.add(
-        'Near-duplicates',
-        f'Images with a cosine distance of at most {found.near:.2g}, which is much less than the usual distance.',
-        Markup('').join(shown.row(group) for group in found.duplicates[:ROWS]) or 'None.',
     )
     page.add(
         'Outliers',

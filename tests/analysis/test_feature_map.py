@@ -1,11 +1,12 @@
 """The analysis behind the map of images."""
 
 import numpy as np
+import pytest
 import torch
 from harness.errors import raises_code
 from sklearn.metrics import adjusted_rand_score
 
-from mmairl.analysis.feature_map import NEAR, distance_limits, linked, map_features, nearest_image
+from mmairl.analysis.feature_map import map_features, nearest_distances, outlier_limit
 
 
 def clusters(spread: float = 0.1) -> torch.Tensor:
@@ -13,12 +14,11 @@ def clusters(spread: float = 0.1) -> torch.Tensor:
     return torch.eye(8)[:4].repeat(15, 1) + spread * torch.randn(60, 8, generator=generator)
 
 
-def test_copies_outliers_and_groups_are_found():
+def test_outliers_and_groups_are_found():
     x = clusters()
-    x[40] = 3 * x[0]
     x[7] = -x[7]
     found = map_features(x)
-    assert [0, 40] in found.duplicates and found.outliers[0] == 7
+    assert found.outliers[0] == 7
     labels = np.empty(60, int)
     for number, members in enumerate(found.groups):
         labels[members] = number
@@ -28,21 +28,16 @@ def test_copies_outliers_and_groups_are_found():
 
 def test_nearest_image_equals_a_plain_loop():
     x = torch.nn.functional.normalize(clusters())
-    distance, index = nearest_image(x)
+    distance = nearest_distances(x)
     plain = 1 - x @ x.T + 9 * torch.eye(60)
     torch.testing.assert_close(distance, plain.amin(1))
-    assert torch.equal(index, plain.argmin(1))
 
 
-def test_near_duplicates_have_an_absolute_limit():
-    assert distance_limits(torch.full((50,), 0.5))[0] == NEAR
-    assert distance_limits(torch.zeros(50)) == (1e-6, float('inf'))
-
-
-def test_links_form_groups():
-    nearest = torch.tensor([1, 0, 1, 4, 3, 0])
-    is_near = torch.tensor([True, True, True, True, False, False])
-    assert linked(is_near, nearest) == [[0, 1, 2], [3, 4]]
+def test_outliers_exceed_the_upper_fence():
+    distances = torch.logspace(-3, -1, 101, dtype=torch.float64)
+    low, high = np.quantile(distances.log(), [0.25, 0.75])
+    assert outlier_limit(distances) == pytest.approx(np.exp(high + 1.5 * (high - low)))
+    assert outlier_limit(torch.zeros(50)) == float('inf')
 
 
 def test_features_without_a_map_are_errors():

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 from mmengine import Config
-from PIL import Image
 
-from mmairl.analysis.patch_pictures import class_attention, component_colors, patch_picture, whole_images
+from mmairl.analysis.patch_pictures import class_attention, component_colors, patch_picture
 from mmairl.analysis.subjects import Images
 from mmairl.config import load_config
 from mmairl.evaluation.backbone import build_backbone, load_backbone
@@ -25,8 +24,8 @@ def cfg() -> Config:
 def test_sample_is_random_but_fixed(cfg):
     first, second = (Images(cfg, 24, batch_size=10) for _ in range(2))
     assert torch.equal(torch.cat(list(first)), torch.cat(list(second)))
-    assert len(first) == 24 and len(first.labels.unique()) > 6
-    picture = first.picture(0)
+    assert len(first) == 24 and len(first.dataset.labels[first.rows].unique()) > 6
+    picture = first.dataset.raw(first.rows[0])
     assert torch.allclose(first.first(1)[0], picture / 255)
 
 
@@ -46,7 +45,7 @@ def test_colors_separate_an_object_from_its_background():
     features = 0.05 * torch.randn(8, 12, 12)
     features[0] += 3
     features[:, 4:8, 4:8] = 0.3 * torch.randn(8, 4, 4)
-    [colors] = component_colors([features])
+    [colors] = component_colors(features[None])
     inside = torch.zeros(12, 12, dtype=torch.bool)
     inside[4:8, 4:8] = True
     assert colors[:, ~inside].max() == 0 and (colors[:, inside].amax(0) > 0).float().mean() > 0.9
@@ -66,7 +65,7 @@ def test_attention_equals_a_plain_softmax(vit):
     inputs = []
     with vit.layers[-1].attn.register_forward_hook(lambda m, args, out: inputs.append(args[0])), torch.no_grad():
         vit(images)
-        found = class_attention(vit, images, torch.zeros(32, 4, 4))
+        found = class_attention(vit, images, (4, 4))
         q, k, _ = vit.layers[-1].attn.qkv(inputs[0])[0].view(17, 3, 4, 8).unbind(1)
     rows = []
     for head in range(4):
@@ -76,14 +75,9 @@ def test_attention_equals_a_plain_softmax(vit):
     assert torch.allclose(found.flatten(), expected / expected.max(), atol=1e-5)
 
 
-def test_picture_has_a_row_for_each_image(cfg, vit, tmp_path):
-    for index in range(3):
-        pixels = np.random.default_rng(index).integers(0, 256, (50 + 30 * index, 90, 3), np.uint8)
-        (tmp_path / 'a').mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(tmp_path / 'a' / f'{index}.png')
-    cfg.evaluation.test = dict(type='ImageFolder', root=str(tmp_path))
-    images = list(whole_images(cfg, 3, 64))
-    assert all(side % 32 == 0 for image in images for side in image.shape[1:])
+def test_picture_has_a_row_for_each_image(cfg, vit):
+    images = torch.rand(3, 3, 64, 64)
     picture = patch_picture({'cnn': load_backbone(cfg), 'vit': vit}, images, cfg)
-    side = max(image.shape[1] for image in images) + 4
-    assert picture.size == (4 * side + 4, 3 * side + 4)
+    assert picture.size == (4 * 68 + 4, 3 * 68 + 4)
+    shown = np.asarray(picture)[4:68, 4:68] / 255
+    np.testing.assert_allclose(shown, images[0].permute(1, 2, 0), atol=1 / 255)
