@@ -114,9 +114,6 @@ def find_groups(x: Tensor, seed: int) -> list[list[int]]:
         return []
     sample = dict(sample_size=min(SILHOUETTE_IMAGES, len(components)), random_state=seed)
     best = max(fits, key=lambda fit: silhouette_score(components, fit.labels_, **sample))
-    groups = []
-    for number, center in enumerate(best.cluster_centers_):
-        members = np.flatnonzero(best.labels_ == number)
-        distance = np.square(components[members] - center).sum(axis=1)
-        groups.append(members[np.argsort(distance, kind='stable')].tolist())
+    order = best.transform(components).min(axis=1).argsort(kind='stable')
+    groups = [order[best.labels_[order] == group].tolist() for group in range(best.n_clusters)]
     return sorted(groups, key=len, reverse=True)

@@ -99,10 +99,10 @@ def spectrum(x: Tensor) -> Tensor:
 
 def _crop(images: Tensor, strength: float) -> Tensor:
     """Return the center crop, resized. At strength 1, the crop has a fifth of the area."""
-    size = images.shape[-2:]
+    height, width = images.shape[-2:]
     share = math.sqrt(1 - 0.8 * strength)
-    crop = T.center_crop(images, [max(1, round(share * side)) for side in size])
-    return T.resize(crop, size, antialias=True)
+    crop = T.center_crop(images, [round(share * height), round(share * width)])
+    return T.resize(crop, [height, width], antialias=True)
 
 
 def _blur(images: Tensor, strength: float) -> Tensor:

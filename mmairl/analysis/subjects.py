@@ -1,8 +1,6 @@
 """The images and networks on which an analysis is run."""
 
 from collections.abc import Iterator
-from itertools import islice
-from math import ceil
 
 import torch
 from mmengine import Config
@@ -62,7 +60,8 @@ class Images:
 
     def first(self, count: int) -> Tensor:
         """Return the first `count` images, as floats in [0, 1] without normalization."""
-        return torch.cat(list(islice(self.raw(), ceil(count / self.batch_size))))[:count]
+        images = [self.dataset[row]['inputs'][0] for row in self.rows[:count]]
+        return to_unit(torch.stack(images).to(self.device))
 
     def normalize(self, images: Tensor) -> Tensor:
         normal = self.cfg.model.data_preprocessor
