@@ -62,8 +62,6 @@ def study(
             f"--collect: no such folder ('{prepared.out}'); set --out to the folder of the study",
             code='no-study-folder',
         )
-    for note in prepared.notes:
-        print(note)
     if status:
         commands.show_status(prepared)
         return
@@ -71,10 +69,10 @@ def study(
         commands.show_plan(prepared)
         if dry_run:
             return
+        jobs = jobs or number_of_jobs(per_run)
+        commands.run_study(prepared, jobs, per_run, fresh, remeasure, header=slurm)
         if slurm:
-            commands.submit_study(prepared, slurm, fresh)
             return
-        commands.run_study(prepared, jobs or number_of_jobs(per_run), per_run, fresh, remeasure)
     commands.report_study(prepared)
 
 

@@ -3,10 +3,9 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -28,15 +27,11 @@ def quoted(name: str) -> Markup:
     return Markup('<bdi>“{}”</bdi>').format(name)
 
 
-def coded(key: str) -> Markup:
-    return Markup('<code>{}</code>').format(key)
-
-
-def enumerated(parts: Iterable[str], most: int = MOST_LISTED) -> Markup:
+def enumerated(parts: Iterable[str]) -> Markup:
     """Return 'a', 'a and b', or 'a, b, c and 2 more'."""
     parts = list(parts)
-    more = len(parts) - most
-    *rest, last = [*parts[:most], f'{more} more'] if more > 0 else parts
+    more = len(parts) - MOST_LISTED
+    *rest, last = [*parts[:MOST_LISTED], f'{more} more'] if more > 0 else parts
     joined = Markup(', ').join(rest)
     return Markup('{} and {}').format(joined, last) if rest else Markup('{}').format(last)
 
@@ -44,16 +39,10 @@ def enumerated(parts: Iterable[str], most: int = MOST_LISTED) -> Markup:
 def tallied(found: Iterable[Finding]) -> Markup:
     """Return how often each verdict occurs, the most frequent verdict first, such as '2 inconclusive'."""
     counts = Counter(one.verdict for one in found)
-    return enumerated((f'{number} {verdict}' for verdict, number in counts.most_common()), 9)
+    return Markup(', ').join(f'{number} {verdict}' for verdict, number in counts.most_common())
 
 
-def clause(one: Finding) -> Markup:
-    return Markup('{} is {} by {} ({})').format(
-        quoted(one.name), one.verdict, one.size[1:], one.interval
-    )
-
-
-FILTERS = quoted, coded, enumerated, tallied, clause, counted
+FILTERS = quoted, enumerated, tallied, counted
 ENVIRONMENT.filters.update({function.__name__: function for function in FILTERS})
 ENVIRONMENT.loader.searchpath.append(str(Path(__file__).with_name('templates')))
 
@@ -118,32 +107,24 @@ def answer(study: Record) -> list[Markup]:
     return sentences('study_answer.html', study=study, **values)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A next step that the study page suggests: what to do, why, at what cost, and the command line."""
 
     title: Markup
     reason: str
-    cost: str = ''
-    command: str = ''
+    cost: str
+    command: str
 
 
-NOTHING_OPEN = Step(
-    Markup('Nothing left to do at this scale'),
-    'a larger scale shows whether the answer also holds there',
-)
-
-
-def next_steps(study: Record) -> list[Step]:
-    """Return the next steps: those that make the study valid, and the cheapest step that decides a comparison."""
-    steps = []
+def next_steps(study: Record) -> Iterator[Step]:
+    """Yield the next steps: those that make the study valid, and the cheapest step that decides a comparison."""
     if remaining := len(open_runs(study)):
         title = Markup(f'Run the remaining {counted(remaining, "run")}')
-        cost = cost_of(study, remaining)
-        steps.append(Step(title, 'finished runs are reused', cost, command(study)))
-    for found in [*all_findings(study)][:1]:
-        steps += [*_look_at_collapse(found), *_more_seeds(found)]
-    return steps or [NOTHING_OPEN]
+        yield Step(title, 'finished runs are reused', cost_of(study, remaining), command(study))
+    found = next(all_findings(study), None)
+    if found:
+        yield from _look_at_collapse(found)
+        yield from _more_seeds(found)
 
 
 def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
@@ -179,18 +160,15 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     rows = sum(not row['untrained'] and not row['external'] for row in study['rows'])
     if not rows or study['tuned']:
         return
-    options = []
+    needs = []
     if len(found.with_verdict(ONE_SEED)) == len(found.all):
-        reason = 'one seed cannot decide a comparison; three seeds detect large effects'
-        options.append((FEW_SEEDS, Markup('all comparisons'), reason))
+        needs.append((FEW_SEEDS, Markup('all comparisons')))
     for one in found.with_verdict(INCONCLUSIVE):
-        size = max(one.magnitude, one.margin or 0)
-        needed = seeds_needed(one, size, len(found.all)) if size else None
-        if needed:
-            reason = f'enough to detect a difference of {size:.{found.digits}f} {found.unit} with 80 % power'
-            options.append((needed, quoted(one.name), reason))
-    for needed, name, reason in sorted(options)[:1]:
+        if needed := seeds_needed(one, len(found.all)):
+            needs.append((needed, quoted(one.name)))
+    for needed, name in sorted(needs)[:1]:
         more = max(needed - len(present), 1)
         seeds = [*present, *range(max(present) + 1, max(present) + 1 + more)]
         title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), name)
+        reason = 'the fewest seeds with which a comparison probably has a verdict'
         yield Step(title, reason, cost_of(study, rows * more), command(study, seeds=seeds))

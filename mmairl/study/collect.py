@@ -18,10 +18,9 @@ from msgspec import to_builtins
 from mmairl.config import flat
 from mmairl.evaluation.protocol import watched_test_images
 from mmairl.io import read_json, write_json
-from mmairl.study.collapse import COLLAPSE, Health
 from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
-from mmairl.study.runs import SOURCE, Measured, Run
+from mmairl.study.runs import COLLAPSE, SOURCE, Health, Measured, Run, equal_rows
 from mmairl.study.statistics.compare import factor_effects, row_effects
 from mmairl.study.statistics.contrasts import LEVEL, Effect
 from mmairl.study.study import Row
@@ -54,7 +53,7 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
         tuned=prepared.tuned and to_builtins(study.tune),
         metrics=compared_scores(labels, study.rows),
         rows=rows,
-        notes=[*prepared.notes, *watched_tests(prepared)],
+        notes=[*equal_rows(runs), *watched_tests(prepared)],
         fairness=dict(before=compare_configs(prepared), after=compare_runs(finished)),
         design=study.cross and dict(asdict(study.cross.design), words=study.cross.design.words),
     )

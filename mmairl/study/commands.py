@@ -22,7 +22,7 @@ from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared, resolve_study
 from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import Say, complete_runs
-from mmairl.study.runs import Run, lay_out, measure_again, plan_runs
+from mmairl.study.runs import Run, equal_rows, lay_out, measure_again, plan_runs
 from mmairl.study.scale import read_scale
 from mmairl.study.slurm import queued_runs, submit
 from mmairl.study.study import read_study
@@ -84,6 +84,7 @@ def show_plan(prepared: Prepared) -> None:
         rows.append([row.name, row.factor, str(len(own)), length, compute, mean_time(own)])
     columns = ['row', 'changes', 'runs', 'length', 'compute', 'time of a run']
     print(Table(columns, rows).text(f'{study.title}: {prepared.scale[1]}'))
+    print('\n'.join(equal_rows(runs)))
     if study.cross:
         print(study.cross.design.words)
     if study.tune:
@@ -108,9 +109,10 @@ def run_study(
     devices: int = 1,
     fresh: bool = False,
     remeasure: bool = False,
+    header: Path | None = None,
     say: Say = print,
 ) -> None:
-    """Complete the runs of a study on this machine, including the trials that tune its rows.
+    """Complete the runs of a study, including the trials that tune its rows.
 
     Args:
         prepared: The study.
@@ -118,31 +120,26 @@ def run_study(
         devices: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         fresh: Whether to move runs aside whose settings or sources have changed, and start them again.
         remeasure: Whether to discard the scores of finished runs, so that they are measured again. The weights stay.
+        header: A script with the `#SBATCH` lines of jobs. If set, the runs are submitted to Slurm. A tuned study submits its
+            trials first, and the runs of the searches that have ended when called again.
         say: A function that prints a line.
     """
     require_platform([task for task in prepared.tasks if not is_local(task)])
+
+    def complete(runs: Sequence[Run], out: Path) -> None:
+        if header:
+            submit(runs, header, out, say)
+        else:
+            complete_runs(runs, jobs, devices, say)
+
     if prepared.study.tune:
         for trials in prepare_trials(prepared):
-            complete_runs(plan_runs(trials), jobs, devices, say)
+            complete(plan_runs(trials), trials.out)
         prepared = with_chosen_options(prepared)
     runs = lay_out(prepared, fresh)
     if remeasure:
         measure_again(runs)
-    complete_runs(runs, jobs, devices, say)
-
-
-def submit_study(prepared: Prepared, header: Path, fresh: bool = False, say: Say = print) -> None:
-    """Submit the runs of a study to Slurm. A tuned study submits its trials first, and its runs when called again."""
-    require_platform([task for task in prepared.tasks if not is_local(task)])
-    if prepared.study.tune:
-        searches = prepare_trials(prepared)
-        chosen = with_chosen_options(prepared)
-        if len(chosen.study.seeds) < len(searches):
-            for trials in searches:
-                submit(plan_runs(trials), header, trials.out, say)
-            return
-        prepared = chosen
-    submit(lay_out(prepared, fresh), header, prepared.out, say)
+    complete(runs, prepared.out)
 
 
 def show_status(prepared: Prepared) -> None:

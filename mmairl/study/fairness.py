@@ -1,7 +1,6 @@
 """The fairness check: raise an error if compared rows differ in settings that the study does not declare."""
 
-import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ from mmengine.config import Config
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
-from mmairl.config import walk
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
-from mmairl.study.scale import Scale, description, read_once, resolve
+from mmairl.study.scale import Scale, description, files_read_once, resolve
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import is_measured, require_known
 
@@ -58,7 +56,6 @@ class Prepared:
         tasks: The study's tasks at this scale.
         out: The folder of the runs and the study page.
         scale: The name of the scale, and what the study trains on.
-        notes: Sentences about the study at this scale, such as rows that are left out.
         command: The command line of the study, without seeds.
         tuned: The options of each row, by row and seed, which a search has chosen.
         models: The digest of each checkpoint file in `from: {files}`, by path.
@@ -69,7 +66,6 @@ class Prepared:
     tasks: Sequence[str]
     out: Path
     scale: tuple[str, str] = ('', '')
-    notes: Sequence[str] = ()
     command: Sequence[str] = ()
     tuned: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
@@ -92,8 +88,8 @@ def resolve_study(
         UserError: If the study names an unknown task, if a checkpoint is listed twice, or if two rows differ in an undeclared
             setting.
     """
-    read_once.cache_clear()
-    configs = {row.name: resolve(row, scale) for row in study.rows}
+    with files_read_once():
+        configs = {row.name: resolve(row, scale) for row in study.rows}
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     text = description(scale, configs.values())
@@ -101,23 +97,9 @@ def resolve_study(
     for row in rows[len(study.rows) :]:
         configs[row.name] = configs[rows[0].name]
     study = msgspec.structs.replace(study, rows=tuple(rows))
-    prepared = Prepared(study, configs, tasks, out, (scale.name, text), (), command)
+    prepared = Prepared(study, configs, tasks, out, (scale.name, text), command)
     require_fair(compare_configs(prepared))
-    return replace(prepared, notes=equal_rows(prepared), models=distinct_models(prepared))
-
-
-def equal_rows(prepared: Prepared) -> list[str]:
-    """Return a sentence about each row whose runs equal those of an earlier row at this scale."""
-    first: dict[Hashable, str] = {}
-    notes = []
-    for row in prepared.study.rows:
-        run = json.dumps(prepared.configs[row.name].to_dict(), sort_keys=True, default=str)
-        same = first.setdefault((run, row.untrained, str(row.source)), row.name)
-        if same != row.name:
-            notes.append(
-                f"'{row.name}' equals '{same}' at this scale, so their difference is noise"
-            )
-    return notes
+    return replace(prepared, models=distinct_models(prepared))
 
 
 def untrained_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> Iterator[Row]:
@@ -142,11 +124,6 @@ def _training_keys(cfg: Config) -> dict[str, Any]:
             keys[key] = value
     for hook in ('checkpoint', 'logger'):  # These hooks do not affect what a run computes.
         keys.get('default_hooks', {}).pop(hook, None)
-    for path, value in list(walk(keys)):
-        if path[-1:] == ('views',) and isinstance(value, list | tuple):
-            for view in value:
-                if isinstance(view, list):
-                    view[:] = [step for step in view if step.get('p') != 0]
     return keys
 
 

@@ -71,7 +71,7 @@ def page_values(study: Record) -> dict[str, Any]:
         facts=_facts(study),
         problems=problems(study),
         answer=answer(study),
-        steps=next_steps(study),
+        steps=list(next_steps(study)),
         scores_found=[*all_findings(study)],
         marks=MARKS,
         curves=[embedded(figure, title) for title, figure in curves(study)],

@@ -25,6 +25,9 @@ from mmairl.study.study import Row
 from mmairl.study.tasks import is_measured
 
 CONFIG, REQUEST, TRAINED, FAILED = 'config.yaml', 'run.json', 'trained.json', 'failed.txt'
+COLLAPSE = 'collapse.json'
+# A run has collapsed if its features have a smaller spread, or vary along fewer directions.
+LEAST_SPREAD, LEAST_RANK = 0.01, 1.5
 SOURCE = 'the source of '  # the keys of modules in a fingerprint begin with these words
 NAMED = 4  # an error lists at most this many changed keys
 
@@ -33,7 +36,7 @@ class Request(Struct, frozen=True):
     """run.json: what the worker of a run must train and measure.
 
     Args:
-        fingerprint: Everything that the weights and scores depend on, apart from the package itself; see `fingerprint_of`.
+        fingerprint: Everything that the weights and scores depend on, apart from the package itself; see `digests_of`.
         tasks: The tasks that measure the run.
         folders: The folders of the runs whose weights this run uses, by role (`row` and `anchor`).
         file: The path of an external checkpoint.
@@ -67,7 +70,6 @@ class Trained(Struct, frozen=True, kw_only=True):
     fingerprint: dict[str, Any]
     checkpoint: str
     seconds: float = 0.0
-    device_seconds: float = 0.0
     steps: int | None = None
     images_seen: int | None = None
     start: Start | None = None
@@ -85,6 +87,17 @@ class Measured(Struct, frozen=True):
         str, int
     ] = {}  # how many images were unreadable and how many classes had no image
     right: dict[str, Any] | None = None  # which test images were classified correctly
+
+
+class Health(Struct, frozen=True):
+    """collapse.json: the spread of a run's features, 0 if they are constant, and their effective rank."""
+
+    spread: float
+    rank: float
+
+    @property
+    def collapsed(self) -> bool:
+        return not (self.spread >= LEAST_SPREAD and self.rank >= LEAST_RANK)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +166,7 @@ class Run:
         keys = differing_keys(read_json(path, Request).fingerprint, self.request.fingerprint)
         if 'config' in keys:
             keys = differing_keys(read_yaml(self.folder / CONFIG), self.cfg.to_dict())
-        more = f' and {len(keys) - NAMED} more' if len(keys) > NAMED else ''
-        return ', '.join(keys[:NAMED]) + more
+        return ', '.join(keys[:NAMED])
 
     def state(self) -> tuple[str, str]:
         """Return the state of the run according to its files, and a message such as the last line of its log."""
@@ -181,7 +193,7 @@ def plan_runs(prepared: Prepared) -> list[Run]:
     Each run comes after the runs whose weights it uses. The runs of all rows from the first seed come first, so that every row
     soon has a result. Untrained rows have one run, and rows with checkpoint files have one run for each file.
     """
-    seeds = prepared.study.seeds
+    digests = {name: digests_of(cfg) for name, cfg in prepared.configs.items()}
     planned: dict[tuple[str, int], Run] = {}
 
     def plan(row: Row, seed: int) -> Run:
@@ -189,10 +201,10 @@ def plan_runs(prepared: Prepared) -> list[Run]:
         if key not in planned:
             roles = row.source.rows if row.source else {}
             needs = {role: plan(prepared.rows[name], seed) for role, name in roles.items()}
-            planned[key] = _run(prepared, row, seed, needs)
+            planned[key] = _run(prepared, row, seed, needs, digests[row.name])
         return planned[key]
 
-    for number, seed in enumerate(seeds):
+    for number, seed in enumerate(prepared.study.seeds):
         for row in prepared.study.rows:
             if row.trains or (row.source and row.source.row):
                 plan(row, seed)
@@ -202,42 +214,49 @@ def plan_runs(prepared: Prepared) -> list[Run]:
     return list(planned.values())
 
 
-def _run(prepared: Prepared, row: Row, seed: int, needs: Mapping[str, Run]) -> Run:
+def _run(
+    prepared: Prepared, row: Row, seed: int, needs: Mapping[str, Run], digests: Mapping[str, str]
+) -> Run:
     cfg = prepared.configs[row.name]
     if options := prepared.tuned.get(row.name, {}).get(seed):
         cfg = copy.deepcopy(cfg)
         cfg.merge_from_dict(options)
-    source = row.source
+        digests = digests_of(cfg)
     file = given_file(row, seed) if row.files else ''
-    settings = dict(
-        seed=seed,
-        untrained=row.untrained,
-        at=source and source.at,
-        constant=source and source.rescale_by,
-        file=file and prepared.models[file],
-        **{role: key_of(run.request.fingerprint) for role, run in needs.items()},
-    )
-    request = Request(
-        fingerprint_of(cfg, settings),
-        tuple(task for task in prepared.tasks if is_measured(row, task)),
-        {role: str(run.folder.absolute()) for role, run in needs.items()},
-        file,
-    )
+    settings = dict(seed=seed, untrained=row.untrained, file=prepared.models.get(file))
+    if row.source:
+        settings |= dict(at=row.source.at, constant=row.source.rescale_by)
+    settings |= {role: key_of(run.request.fingerprint) for role, run in needs.items()}
+    known = {key: value for key, value in settings.items() if value is not None}
+    tasks = tuple(task for task in prepared.tasks if is_measured(row, task))
+    folders = {role: str(run.folder.absolute()) for role, run in needs.items()}
+    request = Request({**digests, **known}, tasks, folders, file)
     folder = prepared.out / 'runs' / row.slug / f'seed_{seed}'
     return Run(row, seed, folder, request, cfg, tuple(needs.values()))
 
 
-def fingerprint_of(cfg: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that the weights and scores of a run depend on, apart from the package itself.
+def digests_of(cfg: Config) -> dict[str, str]:
+    """Return a digest of the config, and of each module that it imports from outside the package.
 
-    It has the digest of the config, the seed and the source of the weights, and the digest of each module that the config
-    imports from outside the package. The text of an assumption has no effect, so it is left out.
+    The fingerprint of a run consists of these digests, its seed and the source of its weights. The text of an assumption has no
+    effect, so it is left out.
     """
     values = cfg.to_dict()
     values.pop('assumptions', None)
-    text = json.dumps(values, sort_keys=True, default=str)
-    known = {key: value for key, value in settings.items() if value not in (None, '')}
-    return {'config': key_of(text), **known, **sources_of(cfg)}
+    return {'config': key_of(json.dumps(values, sort_keys=True, default=str)), **sources_of(cfg)}
+
+
+def equal_rows(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence about each row whose runs equal those of an earlier row."""
+    first: dict[str, Row] = {}
+    notes = []
+    for run in runs:
+        same = first.setdefault(key_of(run.request.fingerprint), run.row)
+        if same is not run.row:
+            notes.append(
+                f"'{run.row.name}' equals '{same.name}' at this scale, so their difference is noise"
+            )
+    return list(dict.fromkeys(notes))
 
 
 def sources_of(cfg: Config) -> dict[str, str]:

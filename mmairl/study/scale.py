@@ -1,7 +1,8 @@
 """Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.config import home, load_config, override
+from mmairl.config import home, load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
@@ -114,21 +115,21 @@ def load_row(row: Row) -> Config:
     candidates = (home() / 'configs' / row.config, home() / row.config)
     path = next((path for path in candidates if path.is_file()), row.config)
     try:
-        cfg = copy.deepcopy(read_once(str(path)))
-        if row.options:
-            override(cfg, row.options, str(path))
+        return load_config(path, row.options)
     except UserError as error:
         raise UserError(f"row '{row.name}': {error}", code=error.code) from error
-    return cfg
 
 
-@cache
-def read_once(path: str) -> Config:
-    """Load a config only once for all rows that use it; callers must copy it before they change it.
-
-    `fairness.prepare` clears the cache, so that each new plan reads the files again.
-    """
-    return load_config(path)
+@contextmanager
+def files_read_once() -> Iterator[None]:
+    """Make mmengine read each file of a config only once. The configs of a study share most of their bases."""
+    read = Config._file2dict
+    known = cache(read)
+    Config._file2dict = staticmethod(lambda *names, **more: copy.deepcopy(known(*names, **more)))
+    try:
+        yield
+    finally:
+        Config._file2dict = staticmethod(read)
 
 
 def change_data(cfg: Config, scale: Scale) -> None:

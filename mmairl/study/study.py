@@ -193,11 +193,6 @@ class Study(Declared, frozen=True):
                 'a study requires either `rows` or `cross`; set one of them, as in configs/studies/ladder.yaml',
                 code='no-rows',
             )
-        if len({*self.seeds}) < len(self.seeds):
-            raise UserError(
-                f'seeds: a seed is repeated ({", ".join(map(str, self.seeds))}); list each seed once',
-                code='repeated-seed',
-            )
         names = [row.name for row in self.rows]
         slugs = [row.slug for row in self.rows]
         if repeated := [name for name, slug in zip(names, slugs) if slugs.count(slug) > 1]:

@@ -20,6 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
+from torch.utils.data import Subset
 
 from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
@@ -27,20 +28,25 @@ from mmairl.engine.distributed import start_processes
 from mmairl.engine.hooks.after_step import accumulated
 from mmairl.engine.run import register, train
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import extract, extraction
 from mmairl.evaluation.identity import versions
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
 from mmairl.evaluation.sources import package_source
 from mmairl.io import read_json, read_text, write_json
+from mmairl.models.spectrum import rankme, spread
+from mmairl.registry import DATASETS
 from mmairl.signals import AGAIN, stop_processes
-from mmairl.study.collapse import COLLAPSE, measure_collapse
 from mmairl.study.derive import derived
 from mmairl.study.fairness import differing_keys
 from mmairl.study.record_start import RecordStart
 from mmairl.study.runs import (
+    COLLAPSE,
     CONFIG,
     REQUEST,
     SOURCE,
     TRAINED,
+    Health,
     Measured,
     Request,
     Start,
@@ -50,6 +56,7 @@ from mmairl.study.runs import (
 from mmairl.study.tasks import config_of, is_local, protocol_of
 
 PATIENCE = 60  # how many seconds to wait until an earlier start of the same run has saved its state and exited
+IMAGES = 256  # the number of test images whose features are compared to detect a collapse
 FEATURES = 'features'  # the folder of extracted features, which the tasks of a run share
 PACKAGES = (
     'torch',
@@ -152,7 +159,6 @@ def train_row(cfg: Config, request: Request, folder: Path, launcher: str) -> Non
     facts = dict(
         checkpoint=Path(read_text(folder / 'last_checkpoint').strip()).name,
         seconds=recorder.seconds,
-        device_seconds=recorder.seconds * get_world_size(),
         steps=runner.max_iters // accumulated(runner),
         images_seen=runner.max_iters * batch,
         start=read_json(folder / 'start.json', Start),
@@ -207,6 +213,18 @@ def measure(task: str, folder: Path, request: Request, launcher: str) -> None:
     if is_main_process():
         measured = Measured(result.scores, result.left_out, result.details.get('right'))
         write_json(folder / f'{task}.json', measured)
+
+
+def measure_collapse(cfg: Config, checkpoint: str) -> Health:
+    """Return the spread and the effective rank of the features of some test images.
+
+    A run that is not better than a random network has not necessarily collapsed. Only the features decide.
+    """
+    data = DATASETS.build(cfg.evaluation.test)
+    rows = range(0, len(data), max(1, len(data) // IMAGES))[:IMAGES]
+    how = extraction(cfg, default_device())
+    features = extract(load_backbone(cfg, checkpoint), Subset(data, rows), how).x
+    return Health(spread(features), rankme(features - features.mean(dim=0)))
 
 
 def transfer_run(folder: Path, gpus: int) -> None:

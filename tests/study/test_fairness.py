@@ -9,6 +9,7 @@ from study.small_studies import LARS, SGD, prepared
 
 from mmairl.registry import MODELS
 from mmairl.study.fairness import compare_configs, compare_runs
+from mmairl.study.runs import equal_rows, plan_runs
 from mmairl.study.scale import read_scale
 from mmairl.study.study import Row, Source
 
@@ -40,7 +41,8 @@ def test_checkpoint_settings_do_not_count(tmp_path):
 
 
 def test_equal_rows_are_noted(tmp_path):
-    assert 'is noise' in prepared(SGD, replace(SGD, name='b', against='SGD'), out=tmp_path).notes[0]
+    study = prepared(SGD, replace(SGD, name='b', against='SGD'), out=tmp_path)
+    assert 'is noise' in equal_rows(plan_runs(study))[0]
 
 
 def test_scale_adds_untrained_rows(tmp_path):

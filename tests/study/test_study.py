@@ -64,7 +64,6 @@ def test_tuned_study_has_a_seed_for_each_search(tmp_path):
         (dict(rows=[{**ROW, 'from': {}}]), 'row-or-files'),
         (dict(rows=[dict(name='a')]), 'wrong-content'),
         (dict(rows=[ROW], seeds=[]), 'wrong-content'),
-        (dict(rows=[ROW], seeds=[1, 1]), 'repeated-seed'),
         (dict(rows=[ROW], interim_analyses=0), 'wrong-content'),
         (dict(cross=dict(config='c', factors=[FACTOR], fraction='1/2')), 'wrong-fraction'),
         (dict(cross=dict(config='c', factors=[dict(FACTOR, levels={'off': {}})])), 'not-two-levels'),

@@ -51,7 +51,7 @@ def test_collapsed_runs_are_a_problem_without_effect():
     assert '1 of 3 runs of “row 1” collapsed' in text_of(problems(study))
     finding = findings(study).all[0]
     assert finding.estimate is None and finding.kind == 'problem'
-    assert 'health' in next_steps(study)[0].command
+    assert 'health' in next(next_steps(study)).command
 
 
 def test_low_score_is_not_a_collapse():
@@ -63,7 +63,7 @@ def test_low_score_is_not_a_collapse():
 def test_one_seed_has_no_verdict():
     study = record([row('a', [30]), row('b', [40], 'a')], seeds=1)
     assert 'One seed.' in text_of(problems(study))
-    assert next_steps(study)[0].command.endswith('--seeds 0 1 2')
+    assert next(next_steps(study)).command.endswith('--seeds 0 1 2')
 
 
 def test_missing_and_failed_runs_are_named(tmp_path):
@@ -73,13 +73,13 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     study = record(rows)
     text = text_of(problems(study))
     assert '4 of 6 runs are finished' in text and 'the loss is NaN' in text
-    assert 'Run the remaining 2 runs' in next_steps(study)[0].title
+    assert 'Run the remaining 2 runs' in next(next_steps(study)).title
     assert 'the loss is NaN' in page_of(study, tmp_path)
 
 
 def test_more_seeds_are_suggested_for_an_open_comparison():
     noisy = [row('a', [30, 30, 31]), row('b', [35, 31, 32], 'a')]
-    step = next_steps(record(noisy))[0]
+    step = next(next_steps(record(noisy)))
     assert re.fullmatch(r'Run \d+ more seeds? to decide “b”', step.title.striptags())
     assert re.match(r'\d+ runs, [\d.]+ (min|h)', step.cost)
 

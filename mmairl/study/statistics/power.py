@@ -31,11 +31,15 @@ def power(size: float, error: float, freedom: float, family: int) -> float:
     return float(right_side + (0 if math.isnan(wrong_side) else wrong_side))
 
 
-def seeds_needed(effect: Effect, size: float, family: int) -> int | None:
-    """Return how many seeds detect a true effect of `size`; None if the spread is unknown or MOST_SEEDS are not enough."""
-    seeds = len(effect.by_seed)
+def seeds_needed(effect: Effect, family: int) -> int | None:
+    """Return how many seeds detect an effect as large as its estimate or its margin, whichever is larger.
+
+    Return None if the spread is unknown or MOST_SEEDS are not enough.
+    """
     if not effect.tested:
         return None
+    size = max(abs(effect.estimate), effect.margin or 0.0)
+    seeds = len(effect.by_seed)
     for more in range(2, MOST_SEEDS + 1):
         error = effect.error * math.sqrt(seeds / more)
         freedom = effect.freedom * (more - 1) / (seeds - 1)

@@ -22,7 +22,7 @@ def test_power_agrees_with_simulation():
 
 
 def test_needed_seeds_reach_the_power(effect):
-    needed = seeds_needed(effect, 1.0, family=2)
+    needed = seeds_needed(effect, family=9)
     spread = effect.error * np.sqrt(3)
-    powers = [power(1.0, spread / np.sqrt(n), n - 1, 2) for n in (needed - 1, needed)]
+    powers = [power(effect.estimate, spread / np.sqrt(n), n - 1, 9) for n in (needed - 1, needed)]
     assert powers[0] < POWER <= powers[1]
