@@ -338,9 +338,13 @@ class ColorJitter(Augmentation):
             for number, rows in enumerate(rows_of_changes):
                 if self.strengths[number]:
                     amount = amounts[rows, number].view(-1, 1, 1, 1)
-                    result = change_batch(changed[rows], number, amount)
+                    result = self.change(changed[rows], number, amount)
                     changed.index_copy_(0, rows, result.clamp_(0, 1))
         return changed
+
+    def change(self, images: Tensor, number: int, amount: Tensor) -> Tensor:
+        """Make one change. Subclasses can override it."""
+        return change_batch(images, number, amount)
 
 
 def change_batch(images: Tensor, number: int, amount: Tensor) -> Tensor:

@@ -22,9 +22,9 @@ class ReleaseColorJitter(ColorJitter):
         params['amounts'][:, 0] -= 1
         return params
 
-    def changed(self, images: Tensor, number: int, amount: Tensor) -> Tensor:
+    def change(self, images: Tensor, number: int, amount: Tensor) -> Tensor:
         if number == 0:
             return images + amount
         if number == 1:
             return torch.lerp(images.mean((2, 3), keepdim=True), images, amount)
-        return super().changed(images, number, amount)
+        return super().change(images, number, amount)
