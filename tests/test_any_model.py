@@ -137,7 +137,8 @@ def test_resume_is_exact(name, runs, tmp_path):
     train(small(name, tmp_path, load_from=str(tmp_path / 'epoch_1.pth'), resume=True))
     one, other = (torch.load(folder / 'epoch_2.pth', weights_only=True)['state_dict'] for folder in (whole, tmp_path))
     first = torch.load(whole / 'epoch_1.pth', weights_only=True)['state_dict']
-    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
     assert any(not torch.equal(one[key], first[key]) for key in one)
 
 
@@ -145,7 +146,8 @@ def test_resume_is_exact(name, runs, tmp_path):
 def test_knn_scores_the_features_of_a_model(name, runs):
     folder = runs(name)
     scores = evaluate(small(name, folder), 'knn', str(folder / 'epoch_2.pth')).scores
-    assert scores and all(0 <= value <= 100 for value in scores.values())
+    assert scores
+    assert all(0 <= value <= 100 for value in scores.values())
 
 
 @pytest.mark.slow
@@ -153,7 +155,8 @@ def test_knn_scores_the_features_of_a_model(name, runs):
 def test_linear_trains_on_the_features_of_a_model(name, runs):
     folder = runs(name)
     scores = evaluate(small(name, folder), 'linear', str(folder / 'epoch_2.pth')).scores
-    assert scores and all(0 <= value <= 100 for value in scores.values())
+    assert scores
+    assert all(0 <= value <= 100 for value in scores.values())
 
 
 @pytest.mark.parametrize('name', [name for name in NAMES if 'simmim' not in str(name)])
@@ -230,4 +233,5 @@ def test_mae_stands_in_a_study_next_to_mocov2plus(tmp_path):
     ]
     subprocess.run([sys.executable, *command], check=True)
     record = json.loads((out / 'study.json').read_text())
-    assert 'MAE' in json.dumps(record) and next(out.glob('*.html')).stat().st_size > 1000
+    assert 'MAE' in json.dumps(record)
+    assert next(out.glob('*.html')).stat().st_size > 1000

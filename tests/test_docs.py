@@ -98,7 +98,8 @@ def test_site_lists_all_pages_and_modules():
     listed = re.findall(r'^ +- .+: (\S+\.md)$', (ROOT / 'mkdocs.yml').read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(pages)
     modules = [name for page in PAGES for name in re.findall(r'^::: (\S+)', page.read_text(), re.MULTILINE)]
-    assert modules and not [name for name in modules if importlib.util.find_spec(name) is None]
+    assert modules
+    assert not [name for name in modules if importlib.util.find_spec(name) is None]
 
 
 def test_generated_reference_is_current():

@@ -78,13 +78,15 @@ BELOW = [path for path in WITH_VIEWS if path.parent != CONFIGS]
 
 @pytest.mark.parametrize('paths', [AT_THE_TOP, pytest.param(BELOW, marks=pytest.mark.slow)], ids=['top', 'below'])
 def test_schedules_end_with_the_run_and_views_build(paths):
-    image, seen_views = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
+    image = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8)
+    seen_views = []
     for path in paths:
         cfg = load_config(str(path))
         assert cfg.default_scope == 'mmairl'
         of_the_paper = path.is_relative_to(CONFIGS) and not {'methods', 'byol_variants'} & {*path.parts}
         if of_the_paper and cfg.get('param_scheduler'):
-            warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]
+            warm_up = cfg.param_scheduler[0]
+            cosine = cfg.param_scheduler[-1]
             assert warm_up.get('end') == cosine.begin, f'{path}: the cosine does not begin where the warm-up ends'
             length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
             assert cosine.get('end', length) == length, f'{path}: the cosine does not end with the run'
@@ -97,7 +99,8 @@ def test_schedules_end_with_the_run_and_views_build(paths):
             continue
         seen_views.append(dataset.views)
         for steps, pipeline in zip(dataset.views, build_views(dataset.views)):
-            view, size = image, steps[0]['size']
+            view = image
+            size = steps[0]['size']
             for step in pipeline:
                 view = step(view)
             assert view.shape == (3, size, size) and view.dtype == torch.uint8, path

@@ -21,8 +21,10 @@ WIDTH = 8
 def narrow_resnet() -> nn.Module:
     """Return torchvision's ResNet-18 with an eighth of its channels."""
     net = torchvision.models.resnet18()
-    net.inplanes, net.fc = WIDTH, nn.Identity()
-    net.conv1, net.bn1 = nn.Conv2d(3, WIDTH, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(WIDTH)
+    net.inplanes = WIDTH
+    net.fc = nn.Identity()
+    net.conv1 = nn.Conv2d(3, WIDTH, 7, stride=2, padding=3, bias=False)
+    net.bn1 = nn.BatchNorm2d(WIDTH)
     for stage in range(4):
         blocks = net._make_layer(BasicBlock, WIDTH * 2**stage, 2, stride=1 if stage == 0 else 2)
         setattr(net, f'layer{stage + 1}', blocks)
@@ -78,7 +80,8 @@ class Plain:
         with torch.no_grad():
             if not self.orders:
                 return self.embed(self.teacher, images)
-            order, keys = self.orders.pop(0), torch.empty(len(images), 16)
+            order = self.orders.pop(0)
+            keys = torch.empty(len(images), 16)
             keys[order] = self.embed(self.teacher, images[order])
             return keys
 
@@ -92,7 +95,8 @@ class Plain:
         lr = peak * (1 + math.cos(math.pi * k / steps)) / 2
         count = k if self.release else k + 1
         if self.symmetric:
-            k1, k2 = self.teach(v1), self.teach(v2)
+            k1 = self.teach(v1)
+            k2 = self.teach(v2)
             loss = self.direction(self.embed(self.student, v1), k2) + self.direction(self.embed(self.student, v2), k1)
             fresh = random.Random(f'3:{k}').choice([k1, k2])
         else:
@@ -114,11 +118,13 @@ class Plain:
         p -= lr * v
 
     def lars_update(self, name: str, p: Tensor, g: Tensor, v: Tensor, lr: float) -> None:
-        local, decay = 1.0, 0.0
+        local = 1.0
+        decay = 0.0
         # Biases and batch-norm weights, which have one dimension, get no decay and a local rate of 1.
         if p.ndim > 1:
             decay = 1.5e-6 if self.release else 1e-6
-            w, d = math.sqrt((p * p).sum()), math.sqrt((g * g).sum())
+            w = math.sqrt((p * p).sum())
+            d = math.sqrt((g * g).sum())
             local = 0.001 * w / (d + decay * w) if w and d else 1.0
         # BYOL's released code applies the learning rate outside the momentum buffer.
         if self.release:
@@ -148,7 +154,8 @@ CASES = [(name, 'float64') for name in FRAMEWORKS] + [('mocov2plus', 'float32'),
 BETWEEN = ('mocov2_syncbn', 'mocov2_syncbn_predictor')
 # With noise images in batches of 8 and the recipe's learning rate, rounding errors in float32 grow
 # about a hundredfold per step. Therefore, float32 runs use a small fraction of that rate.
-TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-9}, {'float32': 0.01, 'float64': 1.0}
+TOLERANCE = {'float32': 1e-5, 'float64': 1e-9}
+SLOWER = {'float32': 0.01, 'float64': 1.0}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,9 @@ TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-9}, {'float32': 0.01, 'float
     [pytest.param(*case, marks=pytest.mark.slow if case[0] in BETWEEN else ()) for case in CASES],
 )
 def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
-    steps, batch, tolerance = 5, 8, TOLERANCE[dtype]
+    steps = 5
+    batch = 8
+    tolerance = TOLERANCE[dtype]
     cfg = toy_config(FILES.get(name, f'{name}_r50_200e.py'), steps=steps, batch=batch, dtype=dtype, width=WIDTH)
     # MoCo v1's low temperature makes rounding errors grow faster.
     cfg.optim_wrapper.optimizer.lr *= SLOWER[dtype] * (0.1 if name == 'mocov1' else 1)
@@ -193,7 +202,9 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
 
 def run_recording(cfg, monkeypatch) -> tuple:
     """Train, and record the initial weights, the loss of each step, and ShuffleBN's permutations."""
-    start, losses, orders = {}, [], []
+    start = {}
+    losses = []
+    orders = []
     shuffle = siamese.shuffle
 
     def recorded(images: Tensor) -> tuple[Tensor, Tensor]:

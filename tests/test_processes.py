@@ -28,7 +28,8 @@ def test_two_processes_equal_one_with_the_joined_batch(two, double, tmp_path, ca
     # Compilation is compared with the same network without it.
     expected = script.train('mocov2plus' if case == 'compile' else case, str(tmp_path), 'none')
     outcome = two[case]
-    assert outcome['wrapped'] and not expected['wrapped']
+    assert outcome['wrapped']
+    assert not expected['wrapped']
     for key, value in expected['weights'].items():
         other = outcome['weights'][key]
         # Two processes enqueue the keys of a batch in another order than one process.

@@ -4,6 +4,7 @@ All libraries have the same backbone, batch and number of passes. A check in flo
 the losses of mmpretrain and lightly omit a constant of 4. lightly's loop is that of its BYOL benchmark.
 """
 
+import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,16 +15,16 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.hooks import RuntimeInfoHook as PlatformRuntimeInfoHook
 from mmengine.logging import MessageHub, MMLogger
-from mmengine.model import BaseModel, is_model_wrapper
+from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import Tensor
 
+from mmairl.data.preprocess import IMAGENET
 from mmairl.engine.hooks.after_step import MomentumHook, QueueHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.speed import make_fast, set_fast_keys
 from mmairl.registry import MODELS
-from projects.benchmark.augment import MEAN, STD
-from projects.benchmark.of_lightly import LightlyBYOL, byol_step, installed
+from projects.benchmark.of_lightly import LightlyBYOL, byol_step
 from projects.benchmark.timing import Case
 
 Step = Callable[[], dict[str, Tensor]]
@@ -67,7 +68,8 @@ def step(device: str, quick: bool) -> Iterator[Case]:
     check_one_step()
     size = TINY if quick else ON_GPU if device == 'cuda' else FULL
     batch = random_batch(size, device)
-    fast, layout = dict(channels_last=True, precision='bfloat16'), dict(channels_last=True)
+    fast = dict(channels_last=True, precision='bfloat16')
+    layout = dict(channels_last=True)
     ways = [
         ('float32', {}, '', {}),
         ('channels last', layout, ', channels last by hand', layout),
@@ -77,26 +79,30 @@ def step(device: str, quick: bool) -> Iterator[Case]:
         ways.append(('fast', fast, ', AMP bfloat16', dict(amp=True)))
     for peer_name, (make, take) in peers().items():
         for name, how, more, peers_how in ways:
-            model, peer = siamese(size).to(device), make(size).to(device)
+            model = siamese(size).to(device)
+            peer = make(size).to(device)
             copy_weights(model, peer)
             sides = our_step(model, batch, **how), take(peer, batch, **peers_how)
             name = f'BYOL step, {size}, {name}'
-            yield Case(name, peer_name + more, *sides, same_loss, size.batch)
+            yield Case(name, peer_name + more, *sides, same_loss)
 
 
 def peers() -> dict[str, tuple[Callable, Callable]]:
     """Return, for each library that implements BYOL, the functions that create its network and its step."""
     libraries = {"mmpretrain's BYOL": (mmpretrain_byol, their_step)}
-    return libraries | (
-        {"lightly's BYOL": (lightly_byol, lightly_step)} if installed('BYOL') else {}
-    )
+    if importlib.util.find_spec('lightly') is None:
+        print("lightly's BYOL is left out; `pip install --no-deps lightly` adds it")
+    else:
+        libraries["lightly's BYOL"] = lightly_byol, lightly_step
+    return libraries
 
 
 def random_batch(size: Size, device: str = 'cpu') -> dict:
     """Return two views of random bytes."""
-    shape, generator = (2, size.batch, 3, size.image, size.image), torch.Generator().manual_seed(0)
-    views = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).unbind()
-    return dict(inputs=[view.to(device) for view in views], data_samples={})
+    shape = (2, size.batch, 3, size.image, size.image)
+    generator = torch.Generator().manual_seed(0)
+    views = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).to(device)
+    return dict(inputs=[*views], data_samples={})
 
 
 def check_one_step() -> None:
@@ -105,7 +111,8 @@ def check_one_step() -> None:
     In float32, an untrained ResNet-50 amplifies rounding errors to several percent of a layer's change.
     """
     for make, take in peers().values():
-        ours, theirs = siamese(TINY).double(), make(TINY).double()
+        ours = siamese(TINY).double()
+        theirs = make(TINY).double()
         copy_weights(ours, theirs)
         batch = random_batch(TINY)
         same_step(our_step(ours, batch)(), take(theirs, batch)())
@@ -125,78 +132,64 @@ def same_loss(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     torch.testing.assert_close(ours['loss'], theirs['loss'] + 4, atol=0.1, rtol=0)
 
 
-@quiet()
-def siamese(size: Size, norm_type: str = 'SyncBN') -> BaseModel:
-    """Return mmairl's network. Its last layers have no bias, as in mmpretrain's necks."""
-    norm, vector_norm = dict(type=norm_type), dict(type='BN1d' if norm_type == 'BN' else norm_type)
-    neck = dict(
-        type='MLPNeck',
-        hidden_channels=size.hidden,
-        out_channels=256,
-        norm_cfg=vector_norm,
-        last_bias=False,
+def backbone(size: Size, norm: str = 'SyncBN') -> dict:
+    norm_cfg = dict(type=norm)
+    return dict(
+        type='mmpretrain.ResNet', depth=size.depth, norm_cfg=norm_cfg, zero_init_residual=False
     )
+
+
+@quiet()
+def initialized(config: dict) -> BaseModel:
     torch.manual_seed(0)
-    model = MODELS.build(
+    model = MODELS.build(config)
+    model.init_weights()
+    return model.train()
+
+
+def siamese(size: Size) -> BaseModel:
+    """Return mmairl's network. Its last layers have no bias, as in mmpretrain's necks."""
+    neck = dict(type='MLPNeck', hidden_channels=size.hidden, out_channels=256, last_bias=False)
+    neck['norm_cfg'] = dict(type='SyncBN')
+    return initialized(
         dict(
             type='Siamese',
-            backbone=dict(
-                type='mmpretrain.ResNet', depth=size.depth, norm_cfg=norm, zero_init_residual=False
-            ),
+            backbone=backbone(size),
             projector=dict(in_channels=size.features, **neck),
             predictor=dict(in_channels=256, **neck),
-            data_preprocessor=dict(type='ViewPreprocessor', mean=MEAN, std=STD),
+            data_preprocessor=dict(type='ViewPreprocessor', **IMAGENET),
             head=dict(type='RegressionHead'),
         )
     )
-    model.init_weights()
-    return model.train()
 
 
 def mmpretrain_byol(size: Size) -> BaseModel:
     """Return the network of mmpretrain's byol_resnet50 config."""
-    neck = dict(
-        type='mmpretrain.NonLinearNeck',
-        hid_channels=size.hidden,
-        out_channels=256,
-        num_layers=2,
-        with_bias=True,
-    )
-    neck.update(with_last_bn=False, norm_cfg=dict(type='SyncBN'))
+    neck = dict(type='mmpretrain.NonLinearNeck', hid_channels=size.hidden, out_channels=256)
+    neck |= dict(num_layers=2, with_bias=True, with_last_bn=False, norm_cfg=dict(type='SyncBN'))
     predictor = dict(in_channels=256, with_avg_pool=False, **neck)
     loss = dict(type='mmpretrain.CosineSimilarityLoss')
-    head = dict(type='mmpretrain.LatentPredictHead', predictor=predictor, loss=loss)
-    neck = dict(in_channels=size.features, with_avg_pool=True, **neck)
-    return _of_mmpretrain('BYOL', size, 'SyncBN', base_momentum=0.01, neck=neck, head=head)
-
-
-@quiet()
-def _of_mmpretrain(kind: str, size: Size, norm: str, **parts) -> BaseModel:
-    backbone = dict(
-        type='mmpretrain.ResNet',
-        depth=size.depth,
-        norm_cfg=dict(type=norm),
-        zero_init_residual=False,
+    normal = {key: [255 * value for value in values] for key, values in IMAGENET.items()}
+    return initialized(
+        dict(
+            type='mmpretrain.BYOL',
+            base_momentum=0.01,
+            backbone=backbone(size),
+            neck=dict(in_channels=size.features, with_avg_pool=True, **neck),
+            head=dict(type='mmpretrain.LatentPredictHead', predictor=predictor, loss=loss),
+            data_preprocessor=dict(type='mmpretrain.SelfSupDataPreprocessor', **normal),
+        )
     )
-    statistics = (tuple(255 * value for value in values) for values in (MEAN, STD))
-    preprocessor = dict(zip(('mean', 'std'), statistics), type='mmpretrain.SelfSupDataPreprocessor')
-    model = MODELS.build(
-        dict(type=f'mmpretrain.{kind}', backbone=backbone, data_preprocessor=preprocessor, **parts)
-    )
-    model.init_weights()
-    return model.train()
 
 
 def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
     """Copy mmairl's weights to the BYOL of another library, and start mmairl's teacher as a copy of the student."""
     peer.backbone.load_state_dict(ours.backbone.state_dict())
     if isinstance(peer, LightlyBYOL):
-        necks = [
-            [head.layers[at] for at in (0, 1, 3)]
-            for head in (peer.projection_head, peer.prediction_head)
-        ]
+        heads = (peer.projection_head.layers, peer.prediction_head.layers)
+        necks = [(head[0], head[1], head[3]) for head in heads]
     else:
-        necks = [[neck.fc0, neck.bn0, neck.fc1] for neck in (peer.neck, peer.head.predictor)]
+        necks = [(neck.fc0, neck.bn0, neck.fc1) for neck in (peer.neck, peer.head.predictor)]
     for neck, mlp in zip(necks, (ours.projector.mlp, ours.predictor.mlp)):
         for theirs, layer in zip(neck, (mlp[0], mlp[1], mlp[3])):
             if theirs.bias is not None:
@@ -206,17 +199,12 @@ def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
 
 
 def lightly_byol(size: Size) -> LightlyBYOL:
-    backbone = dict(
-        type='mmpretrain.ResNet',
-        depth=size.depth,
-        norm_cfg=dict(type='BN'),
-        zero_init_residual=False,
-    )
-    return LightlyBYOL(MODELS.build(backbone), size.features, size.hidden).train()
+    network = MODELS.build(backbone(size, 'BN'))
+    return LightlyBYOL(network, size.features, size.hidden).train()
 
 
 def lightly_step(model: LightlyBYOL, batch: dict, **how) -> Step:
-    return byol_step(model, batch, (MEAN, STD), lars(batch), **how)
+    return byol_step(model, batch, lars(batch), **how)
 
 
 def lars(batch: dict) -> dict:
@@ -272,26 +260,22 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
     hub = MessageHub.get_instance(f'step{id(model)}')
     # mmpretrain's teacher reads max_iters for its momentum schedule.
     MessageHub.get_current_instance().update_info('max_iters', STEPS)
-    inner = model.module if is_model_wrapper(model) else model
-    runner = SimpleNamespace(
-        model=model, optim_wrapper=wrapper, message_hub=hub, iter=0, max_iters=STEPS, seed=0
-    )
+    parts = dict(model=model, optim_wrapper=wrapper, message_hub=hub)
+    runner = SimpleNamespace(**parts, iter=0, max_iters=STEPS, seed=0)
     for hook in hooks:
-        if not isinstance(
-            hook, PlatformRuntimeInfoHook
-        ):  # this hook requires attributes of a real runner
+        # mmengine's hook requires attributes of a real runner.
+        if not isinstance(hook, PlatformRuntimeInfoHook):
             hook.before_train(runner)
-    weights = dict(first=inner.backbone.conv1.weight, last=list(inner.backbone.parameters())[-1])
+    first = model.backbone.conv1.weight
+    last = list(model.backbone.parameters())[-1]
 
     def one() -> dict[str, Tensor]:
-        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        before = [weight.detach().clone() for weight in (first, last)]
         outputs = model.train_step(batch, wrapper)
         for hook in hooks:
             hook.after_train_iter(runner, batch_idx=runner.iter, data_batch=batch, outputs=outputs)
         runner.iter += 1
-        return dict(
-            loss=outputs['loss'].detach(),
-            **{name: weight.detach() - before[name] for name, weight in weights.items()},
-        )
+        changes = [first.detach() - before[0], last.detach() - before[1]]
+        return dict(loss=outputs['loss'].detach(), first=changes[0], last=changes[1])
 
     return one

@@ -121,7 +121,8 @@ class BrownianTerm(nn.Module):
         super().__init__()
         if per not in ('image', 'view', 'batch'):
             raise UserError(f"BrownianTerm.per: unknown ('{per}'); set image, view or batch")
-        self.weight, self.per = weight, per
+        self.weight = weight
+        self.per = per
 
     def forward(self, queries: Tensor) -> Tensor:
         views, images, width = queries.shape

@@ -19,18 +19,18 @@ from mmairl.study.statistics.contrasts import LEVEL, Effect, contrast, holm, wit
 from projects.papers.lines import parallel_lines
 
 FOLDER = Path(__file__).parent / 'claims'
-SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = (
-    'supported',
-    'contradicted',
-    'inconclusive',
-    'not run',
-)
+SUPPORTED = 'supported'
+CONTRADICTED = 'contradicted'
+INCONCLUSIVE = 'inconclusive'
+NOT_RUN = 'not run'
 MIXED = 'some runs of a row collapsed'
+ONE_SCORE = 'the scale measures one score in place of both'
 FULL_SCALE = 'in1k'
 UNTRAINED = 'random initialisation'
 # A row has collapsed if it gains less than this share of what a healthy row gains over an untrained network.
 COLLAPSED_SHARE = 0.25
 MOST_SEEDS = 1000
+FLAT = 0.25  # the largest slope that counts as flat
 Relation = Literal['more', 'less', 'similar', 'not_less', 'not_more']
 Need = Literal['all', 'most']
 Pair = tuple[str, str]
@@ -185,19 +185,15 @@ class Regression(Declared, frozen=True, kw_only=True):
         x: The score on the x axis.
         y: The score on the y axis.
         groups: The rows of each group.
-        slope: What the claim states about the slope: `rises`, `falls`, `flat` (at most `flat` points per point) or `any`.
-        flat: The largest slope that counts as flat.
+        slope: What the claim states about the slope: `rises`, `falls`, `flat` (at most a quarter point per point) or `any`.
         ranking: The groups in the claimed order of their intercepts, the highest first.
-        steeper_than: Another score on the y axis, whose slope is claimed to be smaller.
     """
 
     x: str
     y: str
     groups: dict[str, tuple[str, ...]]
     slope: Literal['rises', 'falls', 'flat', 'any'] = 'any'
-    flat: float = 0.25
     ranking: tuple[str, ...] = ()
-    steeper_than: str = ''
     need: Need = 'all'
 
     def effects(self, runs: 'Runs') -> Iterator[tuple[str, Effect, Part]]:
@@ -205,21 +201,11 @@ class Regression(Declared, frozen=True, kw_only=True):
         lines = runs.lines(self.x, self.y, self.groups)
         if self.slope != 'any':
             sign = -1.0 if self.slope == 'falls' else 1.0
-            bound = Part((), margin=self.flat if self.slope == 'flat' else None)
+            bound = Part((), margin=FLAT if self.slope == 'flat' else None)
             yield f'slope of {self.y} over {self.x}', lines({'slope': sign}), bound
         for higher, lower in pairwise(self.ranking):
-            yield (
-                f'{higher} − {lower}, {self.y} at equal {self.x}',
-                lines({higher: 1.0, lower: -1.0}),
-                Part(()),
-            )
-        if self.steeper_than:
-            other = runs.lines(self.x, self.y, self.groups, minus=self.steeper_than)
-            yield (
-                f'slope of {self.y} − slope of {self.steeper_than}',
-                other({'slope': 1.0}),
-                Part(()),
-            )
+            name = f'{higher} − {lower}, {self.y} at equal {self.x}'
+            yield name, lines({higher: 1.0, lower: -1.0}), Part(())
 
 
 class Configs(Declared, frozen=True, kw_only=True):
@@ -321,7 +307,6 @@ class Runs:
         collapsed: The seeds of collapsed runs by row.
         paired: Returns whether the runs of rows, which have a score, are paired by seed.
         differences: Returns the config keys in which two rows differ.
-        planned: The number of seeds per row that the study plans.
     """
 
     scores: Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -329,7 +314,6 @@ class Runs:
     collapsed: Mapping[str, set[int]] = field(default_factory=dict)
     paired: Callable[[Sequence[str], str], bool] = lambda rows, score: False
     differences: Callable[[str, str], Sequence[str]] = lambda one, other: ()
-    planned: int = 3
 
     @property
     def settings(self) -> ScaleSettings:
@@ -350,7 +334,7 @@ class Runs:
         """Return the estimate of a part's sum with its error, including the error of a published number."""
         weights = _by_row(part, self.measured)
         if not weights:
-            return Effect(verdict='the scale measures one score in place of both')
+            return Effect(verdict=ONE_SCORE)
         if any(self._is_mixed(row) for row in weights):
             return Effect(verdict=MIXED)
         sums = {row: self._weighted(row, by_score) for row, by_score in weights.items()}
@@ -378,23 +362,23 @@ class Runs:
         return 0 < len(seeds & self.collapsed.get(row, set())) < len(seeds)
 
     def lines(
-        self, x: str, y: str, groups: Mapping[str, Sequence[str]], minus: str = ''
+        self, x: str, y: str, groups: Mapping[str, Sequence[str]]
     ) -> Callable[[Mapping[str, float]], Effect]:
         """Fit parallel lines to the runs, and return a function that estimates a weighted sum of their coefficients."""
-        x, y, minus = self.measured(x), self.measured(y), minus and self.measured(minus)
+        x, y = self.measured(x), self.measured(y)
         if x == y:
-            return lambda weights: Effect(verdict='the scale measures one score in place of both')
+            return lambda weights: Effect(verdict=ONE_SCORE)
         points = {}
         for group, rows in groups.items():
-            points[group] = [self._points(row, x, y, minus) for row in rows]
-            points[group] = [point for point in points[group] if point]
+            found = [self._points(row, x, y) for row in rows]
+            points[group] = [point for point in found if point]
         return lambda weights: parallel_lines(points, weights)
 
-    def _points(self, row: str, x: str, y: str, minus: str) -> list[tuple[float, float]]:
-        known = self.scores.get(row, {})
-        across, up, less = known.get(x, {}), known.get(y, {}), known.get(minus, {})
-        seeds = across.keys() & up.keys() & (less.keys() if minus else up.keys())
-        return [(across[seed], up[seed] - less.get(seed, 0.0)) for seed in sorted(seeds)]
+    def _points(self, row: str, x: str, y: str) -> list[tuple[float, float]]:
+        scores = self.scores.get(row, {})
+        across = scores.get(x, {})
+        up = scores.get(y, {})
+        return [(across[seed], up[seed]) for seed in sorted(across.keys() & up.keys())]
 
 
 def _by_row(part: Part, measured: Callable[[str], str]) -> dict[str, dict[str, float]]:
@@ -538,7 +522,8 @@ def published_verdict(claim: Claim, printed: Callable[[str, str], float | None])
     if claim.published or claim.test is None:
         return claim.published or 'none'
     margin = Runs({}).margin
-    groups, gaps = [], []
+    groups = []
+    gaps = []
     for group in (*claim.test.contrasts, *claim.test.levels):
         effects = [(part, part.effect(printed)) for part in group.parts(margin)]
         held = [part.holds(effect) for part, effect in effects if effect is not None]

@@ -109,9 +109,9 @@ def shown(effect: float) -> str:
 def entries_of(paper: str, folder: Path) -> Iterator[Entry]:
     """Yield the claims of a paper in the order of its file."""
     claims = papers()[paper].claims
-    records = dict(read_records(folder))
-    judged: dict[str, dict[str, Mapping[str, Any]]] = {claim.name: {} for claim in claims}
+    records = read_records(folder)
     studies = {claim.study: study_of(claim.study) for claim in claims if claim.test}
+    judged: dict[str, dict[str, Mapping[str, Any]]] = {claim.name: {} for claim in claims}
     for name, study in studies.items():
         own = [claim for claim in claims if claim.test and claim.study == name]
         for record in records.get(study.name, []):
@@ -122,9 +122,11 @@ def entries_of(paper: str, folder: Path) -> Iterator[Entry]:
     for claim in claims:
         study = studies.get(claim.study)
         printed = partial(printed_score, study)
-        parts = claim.test.parts(Runs({}).margin) if claim.test else []
-        effects = [(part, part.effect(printed)) for part in parts]
-        known = [(part, effect) for part, effect in effects if effect is not None]
+        known = []
+        for part in claim.test.parts(Runs({}).margin) if claim.test else ():
+            effect = part.effect(printed)
+            if effect is not None:
+                known.append((part, effect))
         planned = len(study.seeds) if study else 0
         yield Entry(claim, published_verdict(claim, printed), known, planned, judged[claim.name])
 
@@ -140,13 +142,13 @@ def printed_score(study: Study | None, row: str, score: str) -> float | None:
     return rows.get(row, {}).get(score)
 
 
-def read_records(folder: Path) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """Yield the name of each study with its records, one for each scale at which it has run."""
+def read_records(folder: Path) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the records of each study by its name, one for each scale at which it has run."""
     records: dict[str, list[Mapping[str, Any]]] = {}
     for path in sorted(folder.glob('**/study.json')):
         record = read_json(path, dict)
         records.setdefault(record['name'], []).append(record)
-    yield from records.items()
+    return records
 
 
 def runs_of(record: Mapping[str, Any], study: Study) -> Runs:
@@ -162,7 +164,6 @@ def runs_of(record: Mapping[str, Any], study: Study) -> Runs:
         collapsed=collapsed_seeds(record),
         paired=partial(are_paired, record),
         differences=partial(differing_keys, study),
-        planned=len(record['seeds']),
     )
 
 

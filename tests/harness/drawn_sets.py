@@ -43,14 +43,15 @@ class Thing:
 
     def outline(self) -> np.ndarray:
         """Return the polygon around the object's pixels as rows of x and y."""
-        left, top, right, bottom = self.box[0], self.box[1], self.box[2] + 1, self.box[3] + 1
+        left = self.box[0]
+        top = self.box[1]
+        right = self.box[2] + 1
+        bottom = self.box[3] + 1
         if KINDS[self.name][0] == 'rectangle':
             return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], dtype=float)
         angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
-        centre, radii = (
-            np.array([left + right, top + bottom]) / 2,
-            np.array([right - left, bottom - top]) / 2,
-        )
+        centre = np.array([left + right, top + bottom]) / 2
+        radii = np.array([right - left, bottom - top]) / 2
         return centre + radii * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
@@ -63,7 +64,8 @@ def scene(generator: np.random.Generator, size: tuple[int, int], most: int = 3) 
         wide, high = generator.integers(min(size) // 4, min(size) * 2 // 3, 2)
         if KINDS[name][0] == 'disc':
             high = wide
-        left, top = generator.integers(0, size[0] - wide), generator.integers(0, size[1] - high)
+        left = generator.integers(0, size[0] - wide)
+        top = generator.integers(0, size[1] - high)
         things.append(Thing(name, (int(left), int(top), int(left + wide - 1), int(top + high - 1))))
     for thing in things:
         thing.draw(image)

@@ -58,7 +58,9 @@ class SignalAt(Hook):
     """Before this iteration, send a signal twice to this process and its data workers, as a scheduler may do."""
 
     def __init__(self, iteration: int, number: int, rank: int = 0) -> None:
-        self.iteration, self.number, self.rank = iteration, number, rank
+        self.iteration = iteration
+        self.number = number
+        self.rank = rank
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         if runner.iter + 1 == self.iteration and get_rank() == self.rank:
@@ -72,7 +74,8 @@ class Spoil(Hook):
     """Put a NaN into the batches of some iterations, in one of the processes."""
 
     def __init__(self, iterations: list[int], rank: int = 0) -> None:
-        self.iterations, self.rank = iterations, rank
+        self.iterations = iterations
+        self.rank = rank
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         if runner.iter + 1 in self.iterations and get_rank() == self.rank:

@@ -74,7 +74,8 @@ class Small(nn.Module):
 class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv, self.norm = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False), SyncBN(outputs)
+        self.conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        self.norm = SyncBN(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.norm(self.conv(x)))
@@ -93,7 +94,8 @@ def config(
 ) -> Config:
     """Return a config with a ResNet-18 of this width (64 in the original), or with a ViT of one layer."""
     cfg = load_config(str(CONFIGS / name))
-    views, features = len(cfg.train_dataloader.dataset.get('views') or [None, None]), 8 * width
+    views = len(cfg.train_dataloader.dataset.get('views') or [None, None])
+    features = 8 * width
     if any(name in cfg.model.backbone.type for name in ('VisionTransformer', 'MoCoV3ViT')):
         arch = dict(embed_dims=features, num_layers=1, num_heads=8, feedforward_channels=64)
         cfg.model.backbone.update(arch=arch, img_size=32, patch_size=8)

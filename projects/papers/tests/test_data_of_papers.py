@@ -88,7 +88,8 @@ def test_labels_replace_a_taxonomy(tmp_path, code):
             Relabelled(data, labels=str(tmp_path / 'labels.txt'))
         return
     merged = Relabelled(data, labels=str(tmp_path / 'labels.txt'))
-    assert merged.classes == ['0', '1'] and merged.labels.tolist() == [1, 0, 0, 1, 1, 1]
+    assert merged.classes == ['0', '1']
+    assert merged.labels.tolist() == [1, 0, 0, 1, 1, 1]
 
 
 def test_release_jitter_equals_its_formulas():
