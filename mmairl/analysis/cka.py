@@ -50,8 +50,7 @@ def cka(batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     ]
     if not parts:
         raise UserError(
-            f'CKA: every batch has fewer than {SMALLEST} images; raise --batch-size, or use more '
-            'images',
+            f'CKA: every batch has fewer than {SMALLEST} images; use more images',
             code='small-batch',
         )
     cross, own_a, own_b = map(sum, zip(*parts))
@@ -59,12 +58,12 @@ def cka(batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     return torch.where(product > 0, cross / product.sqrt(), torch.nan).cpu()
 
 
-def gram_matrices(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def gram_matrices(network: nn.Module, images: Tensor) -> Tensor:
     """Return the inner products of all pairs of images for each stage and the pooled features.
 
     Features are centered, which does not change HSIC but preserves more digits.
     """
-    features: dict[str, Tensor] = {}
+    outputs: list[Tensor] = []
     parts = stages(network)
     if not parts:
         raise UserError(
@@ -73,16 +72,17 @@ def gram_matrices(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
             code='no-stages',
         )
     with ExitStack() as hooks:
-        for name, modules in parts.items():
-            keep = lambda module, inputs, output, name=name: features.update({name: output})  # noqa: E731
-            hooks.enter_context(modules[-1].register_forward_hook(keep))
-        output = pooled(network(images))
-    grams = {}
-    for name, x in {**features, 'pooled': output}.items():
+        for modules in parts.values():
+            last = modules[-1]
+            keep = last.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+            hooks.enter_context(keep)
+        outputs.append(pooled(network(images)))
+    grams = []
+    for x in outputs:
         x = x.flatten(1).float()
         x = x - x.mean(dim=0)
-        grams[name] = (x @ x.T).double()
-    return grams
+        grams.append((x @ x.T).double())
+    return torch.stack(grams)
 
 
 @torch.inference_mode()
@@ -90,9 +90,5 @@ def stage_cka(
     a: nn.Module, b: nn.Module, batches: Iterable[Tensor]
 ) -> tuple[Tensor, list[str], list[str]]:
     """Return the CKA of each stage of `a` with each stage of `b`, and the names of both stages."""
-
-    def stacked(images: Tensor) -> list[Tensor]:
-        both = (gram_matrices(network, images) for network in (a, b))
-        return [torch.stack([*grams.values()]) for grams in both]
-
-    return cka(map(stacked, batches)), [*stages(a), 'pooled'], [*stages(b), 'pooled']
+    grams = ((gram_matrices(a, images), gram_matrices(b, images)) for images in batches)
+    return cka(grams), [*stages(a), 'pooled'], [*stages(b), 'pooled']

@@ -26,7 +26,6 @@ class Images:
         cfg: A config with `evaluation`.
         count: The largest number of images in the sample.
         batch_size: Number of images in a batch.
-        workers: Number of processes that load images.
         device: The device of the batches.
     """
 
@@ -35,12 +34,10 @@ class Images:
         cfg: Config,
         count: int,
         batch_size: int = 64,
-        workers: int = 0,
         device: str = 'cpu',
     ) -> None:
         self.cfg = cfg
         self.batch_size = batch_size
-        self.workers = workers
         self.device = device
         self.described = evaluation_data(cfg).test
         self.dataset = DATASETS.build(self.described)
@@ -79,7 +76,7 @@ class Images:
             yield preprocessor(batch, training=True)['inputs'][:2]
 
     def _loader(self, dataset: Dataset) -> DataLoader:
-        return DataLoader(Subset(dataset, self.rows), self.batch_size, num_workers=self.workers)
+        return DataLoader(Subset(dataset, self.rows), self.batch_size)
 
     @torch.inference_mode()
     def embed(self, network: nn.Module, images: Tensor) -> Tensor:
