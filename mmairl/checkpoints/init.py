@@ -82,11 +82,13 @@ def weights_for(
         UserError: If the weights are not exactly those of the module.
     """
     network = module.state_dict()
-    stages = {key.split('.')[0] for key in network}
+    stages = {prefix + key.split('.')[0] for key in network}
+    depth = prefix.count('.') + 1
     weights = {
-        key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)
+        key.removeprefix(prefix): value
+        for key, value in whole.items()
+        if '.'.join(key.split('.')[:depth]) in stages
     }
-    weights = {key: value for key, value in weights.items() if key.split('.')[0] in stages}
     if not prefix:
         weights = fitted(weights, network, path)
     require_same_keys(weights, network, path)
@@ -102,11 +104,11 @@ def fitted(
     cases, the response to a gray image stays about the same.
     """
     key = next((key for key, value in network.items() if value.ndim == 4), None)
-    if key is None or key not in weights or weights[key].ndim != 4:
+    if key not in weights or weights[key][:, :1].shape != network[key][:, :1].shape:
         return weights
     kernels = weights[key]
     found, channels = kernels.shape[1], network[key].shape[1]
-    if found == channels or kernels[:, :1].shape != network[key][:, :1].shape:
+    if found == channels:
         return weights
     if found != 3:
         raise UserError(
@@ -116,9 +118,8 @@ def fitted(
             code='other-channels',
         )
     if channels == 1:
-        kernels_of_c = kernels.float().sum(1, keepdim=True)
+        kernels = kernels.sum(1, keepdim=True)
     else:
-        turns = [channel % 3 for channel in range(channels)]
-        kernels_of_c = kernels.float()[:, turns] * (3 / channels)
+        kernels = kernels.repeat(1, channels, 1, 1)[:, :channels] * (3 / channels)
     print_log(f'{path}: the RGB kernels of {key} are fitted to {channels} channels', 'current')
-    return {**weights, key: kernels_of_c.to(kernels.dtype)}
+    return {**weights, key: kernels}

@@ -129,7 +129,7 @@ def require_same_keys(
     network = {key: value for key, value in network.items() if ADAPTER not in key}
     missing = [f'{key} is missing' for key in network if key not in weights]
     others = [f'{key} is unexpected' for key in weights if key not in network]
-    for key in (key for key in network if key in weights):
+    for key in filter(weights.__contains__, network):
         shape, expected = tuple(weights[key].shape), tuple(network[key].shape)
         if shape != expected:
             others.append(f'{key} has shape {shape}, not {expected}')

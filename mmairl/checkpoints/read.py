@@ -132,9 +132,9 @@ def described(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[st
         known['timm'] = {key: _literal(value) for key, value in backbone.items()}
     elif heads := backbone.get('arch.num_heads'):
         known['heads'] = int(heads)
-    # The file may only name an architecture of timm, not weights to load.
-    if timm := architecture(known.pop('timm', {})):
-        known['timm'] = timm
+    if 'timm' in known:
+        # The file may only name an architecture of timm, not weights to load.
+        known['timm'] = architecture(known['timm'])
     return known
 
 

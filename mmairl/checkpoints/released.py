@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmairl.errors import UserError
+from mmairl.errors import explained
 
 HUBS = ('timm:', 'hf-hub:')
 
@@ -40,23 +40,13 @@ def released_model(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         UserError: 'unavailable-model' if the model is unknown or cannot be downloaded.
     """
-    try:
+    remedy = 'check the name (see timm.list_pretrained()) and the connection, or give a file'
+    with explained(f'{name}: cannot be downloaded', remedy, code='unavailable-model'):
         if name.startswith('torchvision:'):
             return _torchvision_model(name.partition(':')[2])
-        source = (
-            name.removeprefix('timm:')
-            if is_released(name)
-            else f'local-dir:{Path(name).expanduser()}'
-        )
-        return _timm_model(source)
-    # A download can raise many exceptions, such as those of the HTTP client, of the hub or of a full disk.
-    except Exception as error:
-        reason = ' '.join(str(error).split())[:200]
-        raise UserError(
-            f'{name}: the model is unknown or cannot be downloaded ({type(error).__name__}: {reason}); check the name (see '
-            'timm.list_pretrained()) and the connection, or give a file',
-            code='unavailable-model',
-        ) from error
+        if is_released(name):
+            return _timm_model(name.removeprefix('timm:'))
+        return _timm_model(f'local-dir:{Path(name).expanduser()}')
 
 
 def _torchvision_model(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
