@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import Backbone
-from mmairl.errors import UserError, explained
+from mmairl.data.decode import installed
+from mmairl.errors import UserError
 from mmairl.io import output, replacing
 from mmairl.models.backbones import features
 from mmairl.registry import MODELS
@@ -42,10 +43,7 @@ def write_onnx(
     Raises:
         UserError: If a package is missing, the weights do not fit the network, or the features differ.
     """
-    needs = '--to onnx requires packages'
-    with explained(
-        needs, 'pip install onnx onnxscript onnxruntime', (ImportError,), code='missing-onnx'
-    ):
+    with installed('onnxruntime onnx onnxscript', 'ONNX files'):
         import onnxruntime
         import onnxscript  # noqa: F401  torch.onnx.export imports this package late
     network = MODELS.build(cfg.model.backbone if cfg else backbone.network)
@@ -54,11 +52,18 @@ def write_onnx(
     network = FeatureExtractor(network).float().eval().requires_grad_(False)
     channels = next(value.shape[1] for value in backbone.weights.values() if value.ndim == 4)
     images = torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(0))
-    names = dict(input_names=['images'], output_names=['features'])
-    batch = ({0: torch.export.Dim('batch')},)
     with replacing(output(path, backbone.path)) as temporary:
-        options = dict(dynamic_shapes=batch, dynamo=True, external_data=False, verbose=False)
-        torch.onnx.export(network, (images[:2],), temporary, **names, **options)
+        torch.onnx.export(
+            network,
+            (images[:2],),
+            temporary,
+            input_names=['images'],
+            output_names=['features'],
+            dynamic_shapes=({0: torch.export.Dim('batch')},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
         session = onnxruntime.InferenceSession(temporary, providers=['CPUExecutionProvider'])
         exported = torch.from_numpy(session.run(['features'], {'images': images.numpy()})[0])
         expected = network(images)

@@ -8,10 +8,9 @@ Writing: `portable` returns a copy of a checkpoint that `torch.load(weights_only
 """
 
 import logging
-import os
 import pickle
 import re
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -151,13 +150,9 @@ def portable(value: Any, place: str = '') -> Any:
             attributes = {name: portable(item) for name, item in vars(value).items()}
             vars(copy).update(attributes)
         return copy
-    for kind, plain_kind in ((tuple, tuple), ((list, deque), list), ((set, frozenset), set)):
-        if isinstance(value, kind):
-            return plain_kind(portable(item, place) for item in value)
-    return _portable_leaf(value, place)
-
-
-def _portable_leaf(value: Any, place: str) -> Any:
+    if isinstance(value, list | tuple | set):
+        items = (portable(item, place) for item in value)
+        return type(value)(items) if type(value) in (tuple, set) else list(items)
     if isinstance(value, Tensor) and type(value.detach()) is Tensor:
         return value.detach()
     if isinstance(value, HistoryBuffer):
@@ -170,12 +165,10 @@ def _portable_leaf(value: Any, place: str) -> Any:
         return portable(value.tolist(), place)
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     # The value is an instance of a subclass of one of these types, such as a member of an Enum.
-    for kind in (str, int, float, bytes):
+    for kind in (str, int, float):
         if isinstance(value, kind):
-            return kind.__new__(kind, getattr(value, 'value', value))
+            return kind(getattr(value, 'value', value))
     warn_left_out(place, type(value).__name__)
     return None
 

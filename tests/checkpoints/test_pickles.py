@@ -3,7 +3,7 @@
 import enum
 import subprocess
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +23,15 @@ def test_values_become_plain(caplog):
         number=np.float32(0.5),
         array=np.arange(3),
         words=np.array(['a', 'b']),
-        path=Path('a/b'),
+        pair=(1, Path('a/b')),
         color=Color.RED,
-        queue=deque([1, Color.RED]),
+        colors=[1, Color.RED],
         other=dict(hook=object(), kept=1),
         parameter=torch.nn.Parameter(torch.ones(1)),
     )
     copy = portable(value)
     assert torch.equal(copy.pop('array'), torch.arange(3)) and type(copy.pop('parameter')) is torch.Tensor
-    expected = dict(number=0.5, words=['a', 'b'], path='a/b', color='red', queue=[1, 'red'])
+    expected = dict(number=0.5, words=['a', 'b'], pair=(1, None), color='red', colors=[1, 'red'])
     assert copy == {**expected, 'other': dict(hook=None, kept=1)} and type(copy['color']) is str
 
 
