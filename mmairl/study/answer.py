@@ -13,8 +13,7 @@ from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.report.table import counted
 from mmairl.study.findings import Finding, Findings, all_findings
 from mmairl.study.statistics import contrasts
-from mmairl.study.statistics.contrasts import INCONCLUSIVE, ONE_SEED
-from mmairl.study.statistics.power import seeds_needed
+from mmairl.study.statistics.contrasts import INCONCLUSIVE, ONE_SEED, seeds_needed
 
 Record = Mapping[str, Any]
 FEW_SEEDS = 3  # If a study has only one seed, the page suggests this number of seeds.
@@ -131,8 +130,9 @@ def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
     """Return the command line that runs the study, with further options; '' if the study has no command."""
     if not study['command']:
         return ''
-    chosen = ['--seeds', *map(str, seeds)] if seeds else []
-    return shlex.join([*study['command'], *options, *chosen])
+    if not study['tuned']:  # The seeds of a tuned study are its searches.
+        options = (*options, '--seeds', *map(str, seeds or study['seeds']))
+    return shlex.join([*study['command'], *options])
 
 
 def cost_of(study: Record, runs: int) -> str:

@@ -57,9 +57,10 @@ def prepare_study(
     sizes = read_scale(scale)
     # Each further seed of a tuned study would add a search.
     seeds = seeds or (study.seeds if study.tune else max(study.seeds, sizes.seeds, key=len))
-    tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     command = ['mmairl', 'study', str(path), '--scale', scale]
     command += ['--out', str(out)] if out else []
+    command += ['--tasks', *tasks] if tasks else []
+    tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     return resolve_study(changed(study, seeds=tuple(seeds)), sizes, tasks, folder, command)
 
@@ -85,12 +86,6 @@ def show_plan(prepared: Prepared) -> None:
     columns = ['row', 'changes', 'runs', 'length', 'compute', 'time of a run']
     print(Table(columns, rows).text(f'{study.title}: {prepared.scale[1]}'))
     print('\n'.join(equal_rows(runs)))
-    if study.cross:
-        print(study.cross.design.words)
-    if study.tune:
-        print(
-            f'{len(study.seeds)} searches; each row can spend the compute of {study.tune.budget:g} runs of the cheapest row'
-        )
     trained = [run for run in runs if run.row.trains]
     left = sum(not run.trained for run in trained)
     time = mean_time(trained) or 'unknown'

@@ -172,19 +172,16 @@ class Run:
         """Return the state of the run according to its files, and a message such as the last line of its log."""
         if self.done:
             return 'done', ''
-        line = self._last_line()
+        log, failed = self.folder / 'log.txt', self.folder / FAILED
+        text = log.read_text(errors='replace') if log.is_file() else ''
+        line = text.strip().rpartition('\n')[2]
         if self.is_running:
             return 'running', line
-        if (self.folder / FAILED).is_file():
-            return 'failed', read_text(self.folder / FAILED).strip()
+        if failed.is_file():
+            return 'failed', read_text(failed).strip()
         if line:
             return 'stopped', line
         return ('missing' if self.ready else 'waiting'), ''
-
-    def _last_line(self) -> str:
-        log = self.folder / 'log.txt'
-        text = log.read_text(errors='replace') if log.is_file() else ''
-        return text.strip().rpartition('\n')[2]
 
 
 def plan_runs(prepared: Prepared) -> list[Run]:

@@ -57,8 +57,7 @@ from mmairl.study.tasks import config_of, is_local, protocol_of
 
 PATIENCE = 60  # how many seconds to wait until an earlier start of the same run has saved its state and exited
 IMAGES = 256  # the number of test images whose features are compared to detect a collapse
-FEATURES = 'features'  # the folder of extracted features, which the tasks of a run share
-PACKAGES = (
+PACKAGES = [
     'torch',
     'torchvision',
     'mmengine',
@@ -67,7 +66,8 @@ PACKAGES = (
     'mmdet',
     'mmsegmentation',
     'numpy',
-)
+]
+FEATURES = 'features'  # the folder of extracted features, which the tasks of a run share
 
 
 @one_sentence_errors

@@ -21,6 +21,7 @@ import scipy
 
 # The limit on the chance of one or more false differences in a family, and of one or more false equivalences.
 LEVEL = 0.05
+POWER = 0.8
 # A standard error below this number is due to rounding, so it counts as unknown.
 ROUNDING = 1e-9
 
@@ -31,7 +32,6 @@ COLLAPSED = 'not tested (collapsed runs)'
 ONE_SEED = 'not tested (one seed)'
 NO_SPREAD = 'not tested (no spread)'
 NOT_MEASURED = 'not measured'
-DECIDED = HIGHER, LOWER, EQUIVALENT, MORE_COLLAPSES
 
 # The score of each finished run, by row and seed.
 Scores = Mapping[str, Mapping[int, float]]
@@ -210,3 +210,20 @@ def _verdict(effect: Effect, differs: bool, equivalent: bool) -> str:
     if differs:
         return LOWER if effect.estimate < 0 else HIGHER
     return EQUIVALENT if equivalent else INCONCLUSIVE
+
+
+def seeds_needed(effect: Effect, family: int) -> int | None:
+    """Return about how many seeds detect an effect as large as its estimate or its margin, whichever is larger.
+
+    The probability to detect it is then about POWER. The spread between the finished runs is itself only an estimate. If it is
+    unknown, return None.
+
+    Args:
+        effect: The effect.
+        family: The number of effects that are corrected together.
+    """
+    size = max(abs(effect.estimate or 0.0), effect.margin or 0.0)
+    if not (effect.tested and size):
+        return None
+    quantiles = scipy.special.stdtrit(effect.freedom, [1 - LEVEL / 2 / family, POWER])
+    return math.ceil(len(effect.by_seed) * (quantiles.sum() * effect.error / size) ** 2)

@@ -9,15 +9,18 @@ from mmairl.study.statistics.contrasts import (
     EQUIVALENT,
     HIGHER,
     INCONCLUSIVE,
+    LEVEL,
     LOWER,
     MORE_COLLAPSES,
     NO_SPREAD,
     NOT_MEASURED,
     ONE_SEED,
+    POWER,
     Effect,
     contrast,
     decide,
     holm,
+    seeds_needed,
 )
 
 
@@ -116,3 +119,13 @@ def test_untested_effects_count_toward_the_family():
     alone, *_ = decide([effect], None)
     among, *_ = decide([effect, *[Effect(verdict=ONE_SEED)] * 30], None)
     assert (alone.verdict, among.verdict) == (HIGHER, INCONCLUSIVE)
+
+
+def test_needed_seeds_reach_the_power():
+    """The power is that of a noncentral t-test with Bonferroni's correction."""
+    rows = dict(a={0: 32.0, 1: 33.5, 2: 31.0}, b={0: 30.0, 1: 31.0, 2: 30.5})
+    effect = contrast(dict(a=1, b=-1), rows, paired=True)
+    seeds = seeds_needed(effect, family=9)
+    shift = effect.estimate / effect.error * np.sqrt(seeds / 3)
+    limit = scipy.stats.t.isf(LEVEL / 18, seeds - 1)
+    assert scipy.stats.nct.sf(limit, seeds - 1, shift) >= POWER
