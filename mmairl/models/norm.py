@@ -176,14 +176,16 @@ class _SharedBatchNorm(torch.autograd.Function):
         centered = x - _spread(shift, x)
         total = _sum(centered)
         rows = torch.full_like(total, x[0].numel() // x.shape[2])
-        sums = torch.stack([total, _sum(centered.square()), rows])
+        squares = _sum(centered.square())
+        sums = torch.stack([total, squares, rows])
         dist.all_reduce(sums)
         offset, square, _ = sums / sums[2]
         count = sums[2, 0, 0]
         mean = shift + offset
         var = square - offset.square()
         scale = torch.rsqrt(var + eps)
-        y = (x - _spread(mean, x)) * _spread(scale * weight, x) + _spread(bias, x)
+        slope = _spread(scale * weight, x)
+        y = (x - _spread(mean, x)) * slope + _spread(bias, x)
         ctx.save_for_backward(x, weight, mean, scale, count)
         ctx.mark_non_differentiable(mean, var, count)
         return y.to(x.dtype), mean, var, count
@@ -197,7 +199,9 @@ class _SharedBatchNorm(torch.autograd.Function):
         """
         x, weight, mean, scale, count = ctx.saved_tensors
         y = (x - _spread(mean, x)) * _spread(scale, x)
-        own = torch.stack([_sum(dy * y), _sum(dy.to(y.dtype))])
+        to_weight = _sum(dy * y)
+        to_bias = _sum(dy.to(y.dtype))
+        own = torch.stack([to_weight, to_bias])
         everyone = own.clone()
         dist.all_reduce(everyone)
         slope, level = (_spread(part, x) for part in everyone / count)
@@ -239,9 +243,9 @@ def passes(
         kind = (views[number].shape, number in masked) if shared else number
         groups.setdefault(kind, []).append(number)
     for numbers in groups.values():
+        together = [views[number] for number in numbers]
         for norm in norms:
             norm.views = len(numbers)
-        together = [views[number] for number in numbers]
         yield numbers, torch.cat(together) if len(together) > 1 else together[0]
     for norm in norms:
         norm.views = 1

@@ -59,24 +59,29 @@ def encode(
     with nullcontext() if masking is None else masking.hide(masks):
         pooled, patches = features(encoder.backbone, images)
     masked = None
-    if masks is not None:
-        masked = chosen_patches(require_patches(patches, encoder.backbone, 'masking'), masks)
-    if masked is None or encoder.patch_projector is not None:
+    if masks is None:
         projections = encoder.projector(pooled)
-        masked = None if masked is None else encoder.patch_projector(masked)
     else:
-        both = encoder.projector(torch.cat([pooled, masked]))
-        projections, masked = both.split([len(pooled), len(masked)])
+        masked = chosen_patches(require_patches(patches, encoder.backbone), masks)
+        projections, masked = project_both(encoder, pooled, masked)
     embeddings = predict(encoder, projections) if predicted else projections
     return Encoded(pooled, embeddings, masked, patches)
 
 
-def require_patches(patches: Tensor | None, backbone: nn.Module, key: str) -> Tensor:
+def project_both(encoder: nn.Module, pooled: Tensor, patches: Tensor) -> Sequence[Tensor]:
+    """Return the projections of images and of patches, by one call if they have the same projector."""
+    if encoder.patch_projector is not None:
+        return encoder.projector(pooled), encoder.patch_projector(patches)
+    both = encoder.projector(torch.cat([pooled, patches]))
+    return both.split([len(pooled), len(patches)])
+
+
+def require_patches(patches: Tensor | None, backbone: nn.Module) -> Tensor:
     """Return the patch tokens of a backbone, after checking that it returns them."""
     if patches is None:
         raise UserError(
-            f"model.{key}: the backbone returns no patch tokens ('{type(backbone).__name__}'); set "
-            "model.backbone.tokens=True for timm's ViTs, or out_type='raw' for mmpretrain's",
+            f"model.backbone: returns no patch tokens ('{type(backbone).__name__}'), which masking, gram and teacher.patches "
+            "require; set model.backbone.tokens=True for timm's ViTs, or out_type='raw' for mmpretrain's",
             code='no-patch-tokens',
         )
     return patches
@@ -99,11 +104,16 @@ def encode_views(
     for numbers, images in passes(encoder, views, masks):
         own = [masks[view] for view in numbers if view in masks]
         result = encode(encoder, images, torch.cat(own) if own else None, predicted)
-        none = [None] * len(numbers)
-        patches = result.patches.split([int(mask.sum()) for mask in own]) if own else none
-        parts = (rows.chunk(len(numbers)) for rows in (result.features, result.embeddings))
-        maps = none if result.map is None else result.map.chunk(len(numbers))
-        encoded.update(zip(numbers, map(Encoded, *parts, patches, maps)))
+        count = len(numbers)
+        pooled = result.features.chunk(count)
+        embeddings = result.embeddings.chunk(count)
+        patches = maps = [None] * count
+        if own:
+            patches = result.patches.split([int(mask.sum()) for mask in own])
+        if result.map is not None:
+            maps = result.map.chunk(count)
+        by_view = map(Encoded, pooled, embeddings, patches, maps)
+        encoded.update(zip(numbers, by_view))
     return encoded
 
 
@@ -292,27 +302,21 @@ class Siamese(BaseModel):
         if self.koleo:
             terms['koleo'] = sum(koleo(outputs[view].features) for view in key_views), self.koleo
         if self.gram:
-            distances = [
-                gram_distance(self.map_of(outputs[view], 'gram'), self.anchored(views[view]))
-                for view in key_views
-            ]
+            distances = []
+            for view in key_views:
+                with torch.no_grad():
+                    start = features(self.anchor, views[view]).patches
+                patches = require_patches(outputs[view].map, self.backbone)
+                distances.append(gram_distance(patches, start))
             terms['gram'] = torch.stack(distances).mean(), self.gram
         if weight := getattr(self.teacher, 'patches', 0):
             projector = self.patch_projector or self.projector
-            distances = [
-                patch_distance(projector, self.map_of(outputs[view], 'teacher.patches'), target.map)
-                for view, target in targets.items()
-            ]
+            distances = []
+            for view, target in targets.items():
+                patches = require_patches(outputs[view].map, self.backbone)
+                distances.append(patch_distance(projector, patches, target.map))
             terms['patch_distance'] = torch.stack(distances).mean(), weight
         return terms
-
-    def map_of(self, output: Encoded, key: str) -> Tensor:
-        return require_patches(output.map, self.backbone, key)
-
-    @torch.no_grad()
-    def anchored(self, images: Tensor) -> Tensor:
-        """Return the patch features of the initial backbone."""
-        return features(self.anchor, images).patches
 
     def draw_masks(self, views: list[Tensor], keys: Sequence[int]) -> ByView:
         """Return the masks of the key views, on the CPU. Without masking, there are none."""

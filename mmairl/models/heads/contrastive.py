@@ -92,28 +92,31 @@ class InfoNCEHead(Head):
         q = {view: unit(rows) for view, rows in q.items()}
         k = {view: unit(rows) for view, rows in k.items()}
         one, two = q
-        loss = self.direction(q[one], k[one], k[two]) + self.direction(q[two], k[two], k[one])
-        similarity = ((q[one] * k[two]).sum(1).mean() + (q[two] * k[one]).sum(1).mean()) / 2
-        return {'loss': loss, 'similarity': similarity.detach()}
+        first, cosine = self.direction(q[one], k[one], k[two])
+        second, other_cosine = self.direction(q[two], k[two], k[one])
+        similarity = (cosine + other_cosine) / 2
+        return {'loss': first + second, 'similarity': similarity.detach()}
 
-    def direction(self, query: Tensor, same: Tensor, other: Tensor) -> Tensor:
-        """Return the loss of one direction, in which one view has the queries.
+    def direction(self, query: Tensor, same: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of one direction, in which one view has the queries, and the mean cosine of its positive pairs.
 
         Args:
             query: The queries.
             same: Keys of the queries' view. These keys serve as negatives, except for the key of the query's own image.
             other: Keys of the other view. The key of the query's own image is the positive.
         """
-        attraction = -2 * (query * other).sum(dim=1).mean()
+        cosine = (query * other).sum(dim=1).mean()
+        attraction = -2 * cosine
         if self.beta == 0:
-            return attraction
+            return attraction, cosine
         near = self.logits(query, same)
         far = self.logits(query, other)
         rows = torch.arange(len(query), device=query.device)
         itself = rows + get_rank() * len(query)
         near = near.index_put((rows, itself), near.new_full((), float('-inf')))
-        repulsion = torch.cat([near, far], dim=1).logsumexp(dim=1).mean()
-        return attraction + self.beta * 2 * self.alpha * repulsion
+        logits = torch.cat([near, far], dim=1)
+        repulsion = logits.logsumexp(dim=1).mean()
+        return attraction + self.beta * 2 * self.alpha * repulsion, cosine
 
     def logits(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return the products of the queries with the keys of all processes, divided by alpha.

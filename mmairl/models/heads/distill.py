@@ -47,9 +47,12 @@ class FrozenTeacher(nn.Module):
         # In a tuple, the network is not a submodule.
         self.hidden = (network,)
         own = getattr(network, 'pretrained_cfg', {})
-        for name, values in dict(mean=mean or own.get('mean'), std=std or own.get('std')).items():
-            statistic = None if values is None else torch.tensor(values).view(-1, 1, 1)
-            self.register_buffer(name, statistic, persistent=False)
+        mean = mean or own.get('mean')
+        std = std or own.get('std')
+        self.normalizes = mean is not None
+        if self.normalizes:
+            self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
+            self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.size = size
         self.patches = patches
 
@@ -61,8 +64,9 @@ class FrozenTeacher(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor, normal: nn.Module) -> Features:
         """Return the features of images that the student's preprocessor `normal` has normalized."""
-        if self.mean is not None and hasattr(normal, 'mean'):
-            images = (images * normal.std + normal.mean - self.mean) / self.std
+        if self.normalizes and hasattr(normal, 'mean'):
+            pixels = images * normal.std + normal.mean
+            images = (pixels - self.mean) / self.std
         if self.size is not None:
             images = F.interpolate(images, (self.size,) * 2, mode='bicubic', antialias=True)
         return features(self.hidden[0].to(images.device), images)
@@ -74,7 +78,8 @@ class FrozenTeacher(nn.Module):
         """Return the digest of the weights."""
         digest = hashlib.sha256()
         for value in self.hidden[0].state_dict().values():
-            digest.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            flat = value.cpu().contiguous().view(-1)
+            digest.update(flat.view(torch.uint8).numpy())
         return torch.tensor(list(digest.digest()))
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -145,8 +150,12 @@ def patch_distance(projector: nn.Module, student: Tensor, teacher: Tensor | None
             code='no-patch-tokens',
         )
     teacher = F.interpolate(teacher, student.shape[2:], mode='bilinear')
-    rows, targets = (maps.flatten(2).transpose(1, 2).flatten(0, 1) for maps in (student, teacher))
-    return 1 - mean_cosine(unit(projector(rows)), unit(targets))
+    queries = projector(patch_rows(student))
+    return 1 - mean_cosine(unit(queries), unit(patch_rows(teacher)))
+
+
+def patch_rows(maps: Tensor) -> Tensor:
+    return maps.flatten(2).transpose(1, 2).flatten(0, 1)
 
 
 def gram_distance(student: Tensor, anchor: Tensor) -> Tensor:
@@ -157,5 +166,10 @@ def gram_distance(student: Tensor, anchor: Tensor) -> Tensor:
         anchor: The feature map of the anchor.
     """
     with full_precision(student):
-        rows, others = (unit(maps.flatten(2)) for maps in (student, anchor))
-        return F.mse_loss(rows.transpose(1, 2) @ rows, others.transpose(1, 2) @ others)
+        return F.mse_loss(cosines(student), cosines(anchor))
+
+
+def cosines(maps: Tensor) -> Tensor:
+    """Return the cosines of all pairs of patches in an image, of shape (B, patches, patches)."""
+    patches = unit(maps.flatten(2))
+    return patches.transpose(1, 2) @ patches
