@@ -1,6 +1,7 @@
 """Backbones that mmpretrain lacks, and functions that read the outputs, stages and blocks of any backbone."""
 
 import inspect
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -81,8 +82,10 @@ def extra_tokens(backbone: nn.Module) -> int:
 
 def patch_projection(backbone: nn.Module) -> nn.Conv2d | None:
     """Return the convolution that embeds the patches of a ViT, or None for a network without patches."""
-    first = next((part for part in backbone.modules() if isinstance(part, nn.Conv2d)), None)
-    return first if first is not None and first.kernel_size == first.stride != (1, 1) else None
+    for part in backbone.modules():
+        if isinstance(part, nn.Conv2d):
+            return part if part.kernel_size == part.stride != (1, 1) else None
+    return None
 
 
 def patch_size(backbone: nn.Module) -> int:
@@ -95,9 +98,11 @@ def patch_grid(backbone: nn.Module, images: Tensor, patches: int) -> tuple[int, 
     """Return the rows and columns of the patches of an image. Incomplete patches may be cropped or padded."""
     size = patch_size(backbone)
     height, width = images.shape[2:]
-    for grid in ((height // size, width // size), (-(-height // size), -(-width // size))):
-        if grid[0] * grid[1] == patches:
-            return grid
+    for rounded in (math.floor, math.ceil):
+        rows = rounded(height / size)
+        columns = rounded(width / size)
+        if rows * columns == patches:
+            return rows, columns
     raise UserError(
         f'model.backbone: {patches} patch tokens do not fit images of {height} x {width} pixels with patches of {size} '
         f"pixels ('{type(backbone).__name__}'); set the attribute num_prefix_tokens of the backbone",

@@ -92,9 +92,8 @@ class Classifier(BaseModel):
     def pool(self, images: Tensor) -> Tensor:
         if self.layers is None:
             return features(self.backbone, images).pooled
-        return pooled_layers(
-            layer_outputs(self.backbone, images, range(-self.layers, 0)), self.pooling
-        )
+        last = range(-self.layers, 0)
+        return pooled_layers(layer_outputs(self.backbone, images, last), self.pooling)
 
     def loss(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the sum of the heads' losses, so that each head learns as if it were the only one.
@@ -102,10 +101,12 @@ class Classifier(BaseModel):
         Labels of shape (images, classes) state for each class whether it is in the image. Entries of -1 are ignored.
         """
         if labels.ndim == 2:
-            targets = labels[:, None].expand_as(scores).float().clamp(min=0)
-            known = (labels >= 0)[:, None].expand_as(scores)
-            each = F.binary_cross_entropy_with_logits(scores, targets, reduction='none')
-            return dict(loss=(each * known).sum() / labels.numel())
+            each_head = labels[:, None].expand_as(scores)
+            targets = each_head.float().clamp(min=0)
+            losses = F.binary_cross_entropy_with_logits(scores, targets, reduction='none')
+            known = losses * (each_head >= 0)
+            return dict(loss=known.sum() / labels.numel())
         targets = labels[:, None].expand(-1, self.heads)
         loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten()) * self.heads
-        return dict(loss=loss, accuracy=(scores.argmax(dim=2) == targets).float().mean())
+        right = scores.argmax(dim=2) == targets
+        return dict(loss=loss, accuracy=right.float().mean())

@@ -95,9 +95,10 @@ def _resnet_outputs(
 
 def joined_map(outputs: Sequence[LayerOutput]) -> Tensor:
     """Resize the maps of several layers to the size of the largest one, and concatenate their channels."""
-    size = max((output.features.shape[2:] for output in outputs), key=lambda shape: shape[0])
-    maps = [nn.functional.interpolate(output.features, size, mode='bilinear') for output in outputs]
-    return torch.cat(maps, dim=1)
+    maps = [output.features for output in outputs]
+    size = max(one.shape[2:] for one in maps)
+    resized = [nn.functional.interpolate(one, size, mode='bilinear') for one in maps]
+    return torch.cat(resized, dim=1)
 
 
 def pooled_layers(outputs: Sequence[LayerOutput], pooling: str) -> Tensor:

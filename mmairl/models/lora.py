@@ -33,7 +33,9 @@ def add_adapters(network: nn.Module, rank: int) -> None:
     adapters, with which a run resumes exactly. A state dict without these parts is loaded as the frozen weights.
     """
     network.requires_grad_(False)
-    for layer in [layer for layer in network.modules() if isinstance(layer, nn.Linear)]:
+    for layer in list(network.modules()):
+        if not isinstance(layer, nn.Linear):
+            continue
         register_parametrization(layer, 'weight', LowRank(layer.weight, rank))
         layer.register_state_dict_post_hook(_merge)
         layer.register_load_state_dict_pre_hook(_start)

@@ -105,7 +105,8 @@ class BlockMasking(nn.Module):
             # ResumableSampler gives the images of a batch to the processes in turn.
             place = (image * get_world_size() + get_rank()) * views + view
             draw = random.Random(f'{self.seed}:{self.batch}:{place}')
-            share = self._stratum(order[place], crops, draw) if self.strata else self._share(draw)
+            number = order[place]
+            share = self._stratum(number, crops, draw) if self.strata else self._share(draw)
             self._fill(masks[view, image], int(share * rows * columns), draw)
         self.batch += 1
         return torch.from_numpy(masks)
@@ -119,22 +120,26 @@ class BlockMasking(nn.Module):
         masked = int(self.probability * crops)
         if number >= masked:
             return 0.0
-        return self.low + (self.high - self.low) * (number + draw.random()) / masked
+        place = number + draw.random()
+        return self.low + (self.high - self.low) * place / masked
 
     def _fill(self, mask: np.ndarray, count: int, draw: random.Random) -> None:
         """Mask `count` patches, or fewer if ten blocks in a row do not fit."""
         while count > 0:
-            added = next(filter(None, (self._add_block(mask, count, draw) for _ in range(10))), 0)
-            if not added:
+            for _ in range(10):
+                if added := self._add_block(mask, count, draw):
+                    count -= added
+                    break
+            else:
                 return
-            count -= added
 
     def _add_block(self, mask: np.ndarray, count: int, draw: random.Random) -> int:
         """Draw a block. Mask it if it adds 1 to `count` patches. Return how many patches it adds."""
         rows, columns = mask.shape
         least = (min(rows, columns) // 3) ** 2 if self.least is None else self.least
         area = draw.uniform(least, min(count, self.most * mask.size))
-        aspect = math.exp(draw.uniform(math.log(0.3), -math.log(0.3)))
+        widest = -math.log(0.3)
+        aspect = math.exp(draw.uniform(-widest, widest))
         height = round(math.sqrt(area * aspect))
         width = round(math.sqrt(area / aspect))
         if height >= rows or width >= columns:
@@ -162,5 +167,6 @@ def patch_weights(masks: Tensor) -> Tensor:
     tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
     """
     masks = masks.flatten(0, 1).flatten(1)
-    weights = masks.double() / (masks.sum(dim=1, keepdim=True).clamp(min=1) * len(masks))
+    hidden = masks.sum(dim=1, keepdim=True).clamp(min=1)
+    weights = masks.double() / (hidden * len(masks))
     return weights[masks]

@@ -135,8 +135,11 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     # Compiled collectives gave wrong gradients.
     @torch.compiler.disable
     def _normalize(self, x: Tensor) -> Tensor:
-        zeros = x.new_zeros(self.num_features, dtype=torch.promote_types(x.dtype, torch.float32))
-        weight, bias = (self.weight, self.bias) if self.affine else (zeros + 1, zeros)
+        kind = torch.promote_types(x.dtype, torch.float32)
+        zeros = x.new_zeros(self.num_features, dtype=kind)
+        weight, bias = zeros + 1, zeros
+        if self.affine:
+            weight, bias = self.weight, self.bias
         shift = self.running_mean if self.track_running_stats else zeros
         views = x.unflatten(0, (self.views, -1))
         y, means, variances, count = _SharedBatchNorm.apply(views, weight, bias, shift, self.eps)

@@ -34,7 +34,8 @@ class KeyQueue(nn.Module):
         self.start = start
         self.position = 0
         self.filled = 0
-        self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
+        noise = torch.randn(length, dim)
+        self.register_buffer('vectors', F.normalize(noise, dim=1))
 
     def negatives(self) -> Tensor:
         """Return the keys in the queue, without copying them.

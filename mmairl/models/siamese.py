@@ -230,8 +230,8 @@ class Siamese(BaseModel):
         if self.target == 'teacher':
             source = self
             if self.teacher_parts:
-                parts = {name: MODELS.build(cfg) for name, cfg in self.teacher_parts.items() if cfg}
-                source = ModuleDict(parts)
+                given = {name: cfg for name, cfg in self.teacher_parts.items() if cfg}
+                source = ModuleDict({name: MODELS.build(cfg) for name, cfg in given.items()})
                 source.init_weights()
             self.teacher.copy_from(source)
         if self.anchor is not None:
@@ -268,7 +268,9 @@ class Siamese(BaseModel):
         else:
             outputs = encode_views(self, every, masks, predicted=False)
             z = {view: output.embeddings for view, output in outputs.items()}
-            k = {view: z[view] if self.target == 'student' else z[view].detach() for view in keys}
+            k = {view: z[view] for view in keys}
+            if self.target == 'stop_gradient':
+                k = {view: rows.detach() for view, rows in k.items()}
             q = {view: predict(self, z[view]) for view in queries}
         negatives = None
         if self.queue is not None:
@@ -295,12 +297,14 @@ class Siamese(BaseModel):
         terms = {}
         both = [view for view in masks if view in outputs]
         if both and self.masking.weight:
-            q, k = (torch.cat([side[view].patches for view in both]) for side in (outputs, targets))
+            q = torch.cat([outputs[view].patches for view in both])
+            k = torch.cat([targets[view].patches for view in both])
             weights = patch_weights(torch.stack([masks[view] for view in both]))
             terms['patch_loss'] = self.head.patch_loss(q, k, weights), self.masking.weight
         key_views = [view for view in self.key_views or outputs if view in outputs]
         if self.koleo:
-            terms['koleo'] = sum(koleo(outputs[view].features) for view in key_views), self.koleo
+            spread = sum(koleo(outputs[view].features) for view in key_views)
+            terms['koleo'] = spread, self.koleo
         if self.gram:
             distances = []
             for view in key_views:
@@ -365,10 +369,11 @@ class Siamese(BaseModel):
         """Return what the teacher computes from each view, without gradient."""
         if self.target == 'frozen':
             normal = self.data_preprocessor
-            found = {view: self.teacher(images, normal) for view, images in views.items()}
-            return {
-                view: Encoded(None, pooled, None, maps) for view, (pooled, maps) in found.items()
-            }
+            encoded = {}
+            for view, images in views.items():
+                pooled, maps = self.teacher(images, normal)
+                encoded[view] = Encoded(None, pooled, None, maps)
+            return encoded
         if not self.shuffle_bn:
             return encode_views(self.teacher, views, masks)
         encoded = {}

@@ -60,7 +60,10 @@ class PairwiseHead(Head):
     summed = True
 
     def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
-        pairs = [self.pair(q[i], k[j], negatives) for i, j in product(q, k) if i != j]
+        pairs = []
+        for query, key in product(q, k):
+            if query != key:
+                pairs.append(self.pair(q[query], k[key], negatives))
         results = {}
         for name in pairs[0]:
             values = torch.stack([pair[name] for pair in pairs])
@@ -92,7 +95,8 @@ class PrototypeHead(PairwiseHead):
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         loss = -(k * q).sum(dim=1).mean()
-        return {'loss': loss, 'key_entropy': torch.special.entr(k).sum(dim=1).mean()}
+        entropy = torch.special.entr(k).sum(dim=1)
+        return {'loss': loss, 'key_entropy': entropy.mean()}
 
 
 def prototype_weight(prototypes: nn.Linear, frozen: int) -> Tensor:

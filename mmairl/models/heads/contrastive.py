@@ -44,9 +44,10 @@ class ContrastiveHead(PairwiseHead):
         positive = (q * unit(k)).sum(dim=1)
         # Autocast reduces only the precision of the products with the negatives.
         negative = (q @ negatives.to(q.dtype).T).to(q.dtype)
-        loss = torch.cat([positive.unsqueeze(1), negative], dim=1).logsumexp(dim=1) - positive
-        closer = (positive.detach().unsqueeze(1) > negative.detach()).all(dim=1)
-        return {'loss': loss.mean(), 'instance_accuracy': closer.float().mean()}
+        logits = torch.cat([positive.unsqueeze(1), negative], dim=1)
+        loss = logits.logsumexp(dim=1) - positive
+        closer = positive.detach().unsqueeze(1) > negative.detach()
+        return {'loss': loss.mean(), 'instance_accuracy': closer.all(dim=1).float().mean()}
 
 
 @MODELS.register_module()
@@ -113,7 +114,8 @@ class InfoNCEHead(Head):
         far = self.logits(query, other)
         rows = torch.arange(len(query), device=query.device)
         itself = rows + get_rank() * len(query)
-        near = near.index_put((rows, itself), near.new_full((), float('-inf')))
+        nothing = near.new_full((), float('-inf'))
+        near = near.index_put((rows, itself), nothing)
         logits = torch.cat([near, far], dim=1)
         repulsion = logits.logsumexp(dim=1).mean()
         return attraction + self.beta * 2 * self.alpha * repulsion, cosine

@@ -45,7 +45,8 @@ class PrototypeNeck(MLPNeck):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = prototype_weight(self.prototypes, self.frozen)
-        return F.linear(F.normalize(super().forward(x), dim=1), F.normalize(weight, dim=1))
+        rows = F.normalize(super().forward(x), dim=1)
+        return F.linear(rows, F.normalize(weight, dim=1))
 
 
 class Center(nn.Module):
@@ -69,10 +70,12 @@ class Center(nn.Module):
 
     @torch.no_grad()
     def move(self, keys: Tensor) -> None:
-        total = torch.cat([keys.sum(dim=0), keys.new_full((1,), len(keys))])
+        own_count = keys.new_full((1,), len(keys))
+        total = torch.cat([keys.sum(dim=0), own_count])
         all_reduce(total)
+        count = total[-1]
         # In a batch without masked patches, the center stays.
-        mean = torch.where(total[-1] > 0, total[:-1] / total[-1], self.mean)
+        mean = torch.where(count > 0, total[:-1] / count, self.mean)
         self.mean.lerp_(mean, 1 - self.momentum)
 
 
@@ -146,7 +149,8 @@ class DINOHead(PrototypeHead):
             k: The teacher's outputs for these patches, which it sees.
             weights: The weight of each patch. May be on the CPU.
         """
-        entropies = -(self.assign(k, self.patch_center) * self.log_probabilities(q)).sum(dim=1)
+        targets = self.assign(k, self.patch_center)
+        entropies = -(targets * self.log_probabilities(q)).sum(dim=1)
         return (weights.to(entropies, non_blocking=True) * entropies).sum()
 
     def assign(self, keys: Tensor, center: Center) -> Tensor:
@@ -156,7 +160,8 @@ class DINOHead(PrototypeHead):
         return center(keys, self.key_temperature)
 
     def log_probabilities(self, queries: Tensor) -> Tensor:
-        return (queries.to(self.center.mean.dtype) / self.temperature).log_softmax(dim=1)
+        scores = queries.to(self.center.mean.dtype)
+        return (scores / self.temperature).log_softmax(dim=1)
 
 
 def koleo(features: Tensor) -> Tensor:
@@ -173,4 +178,5 @@ def koleo(features: Tensor) -> Tensor:
         x = unit(features)
         with torch.no_grad():
             nearest = (x @ x.T).fill_diagonal_(-1).argmax(dim=1)
-        return -(F.pairwise_distance(x, x[nearest], eps=1e-8) + 1e-8).log().mean()
+        distance = F.pairwise_distance(x, x[nearest], eps=1e-8)
+        return -(distance + 1e-8).log().mean()

@@ -51,8 +51,9 @@ class FrozenTeacher(nn.Module):
         std = std or own.get('std')
         self.normalizes = mean is not None
         if self.normalizes:
-            self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
-            self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
+            for name, values in dict(mean=mean, std=std).items():
+                statistic = torch.tensor(values).view(-1, 1, 1)
+                self.register_buffer(name, statistic, persistent=False)
         self.size = size
         self.patches = patches
 
@@ -121,7 +122,8 @@ class DistillationHead(Head):
         loss = 1 - similarity
         if negatives is not None:
             logs, targets = (z @ negatives.T / self.temperature for z in (q, k))
-            loss = -(targets.softmax(dim=1) * logs.log_softmax(dim=1)).sum(dim=1).mean()
+            entropies = -(targets.softmax(dim=1) * logs.log_softmax(dim=1)).sum(dim=1)
+            loss = entropies.mean()
         return {'loss': loss, 'similarity': similarity.detach()}
 
 

@@ -35,7 +35,8 @@ def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
     real = mean_over_processes(angles.cos()) - normal
     imaginary = mean_over_processes(angles.sin())
     distance = real.square() + imaginary.square()
-    return 2 * torch.trapezoid(distance * normal, points, dim=1).mean() * len(z) * get_world_size()
+    half = torch.trapezoid(distance * normal, points, dim=1)
+    return 2 * half.mean() * len(z) * get_world_size()
 
 
 @MODELS.register_module()
@@ -74,11 +75,13 @@ class LeJEPAHead(Head):
         first = next(iter(q.values()))
         with full_precision(first):
             z = widened(torch.stack(list(q.values())))
-            center = torch.stack(list(k.values())).to(z.dtype).mean(dim=0)
+            keys = torch.stack(list(k.values()))
+            center = keys.to(z.dtype).mean(dim=0)
             invariance = (z - center).square().mean()
             slices = self.directions(z)
             points = self.points.to(z.dtype)
-            gaussianity = torch.stack([epps_pulley(view, slices, points) for view in z]).mean()
+            distances = [epps_pulley(view, slices, points) for view in z]
+            gaussianity = torch.stack(distances).mean()
         loss = (1 - self.weight) * invariance + self.weight * gaussianity
         return {
             'loss': loss,

@@ -64,4 +64,6 @@ def covariance(z: Tensor) -> Tensor:
     centered = z - z.mean(dim=0)
     # torch.cov is not used, because it makes the host wait for the device.
     matrix = centered.T @ centered / (len(z) - 1)
-    return (matrix.square().sum() - matrix.diagonal().square().sum()) / len(matrix)
+    squares = matrix.square()
+    different = squares.sum() - squares.diagonal().sum()
+    return different / len(matrix)
