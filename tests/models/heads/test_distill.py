@@ -7,6 +7,8 @@ from harness.errors import raises_code
 from harness.losses import assert_same, rows
 from torch import nn
 
+from mmairl.checkpoints.read import read_backbone
+from mmairl.engine import run
 from mmairl.models.heads.distill import DistillationHead, FrozenTeacher, gram_distance, patch_distance
 from mmairl.models.siamese import Siamese
 from mmairl.registry import MODELS
@@ -172,3 +174,17 @@ OTHER = {'model.projector.out_channels': 8}
 def test_wrong_distillation_raises(build, code, options):
     with raises_code(code):
         build(**options)(crops(), mode='loss')
+
+
+def test_distillation_with_an_anchor_resumes_exactly(toy_config, tmp_path):
+    def trained(folder: str, **options: object) -> dict[str, torch.Tensor]:
+        cfg = toy_config(CONFIG, steps=4, width=8, **{'model.gram': 1.0}, **options)
+        cfg.work_dir = str(tmp_path / folder)
+        return run.train(cfg).model.state_dict()
+
+    whole = trained('whole')
+    resumed = trained('resumed', resume=True, load_from=str(tmp_path / 'whole/iter_2.pth'))
+    assert whole.keys() == resumed.keys() and any(key.startswith('anchor.') for key in whole)
+    assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
+    found = read_backbone(tmp_path / 'whole/iter_4.pth').weights
+    assert all(torch.equal(value, whole[f'backbone.{key}']) for key, value in found.items())
