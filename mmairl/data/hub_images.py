@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from mmairl.data.datasets import ViewDataset
-from mmairl.data.decode import UnreadableImage, installed
+from mmairl.data.decode import installed
 from mmairl.data.reading import read_file
-from mmairl.errors import UserError, explained
+from mmairl.errors import explained
 from mmairl.registry import DATASETS
 
 
@@ -51,12 +51,6 @@ class HubImages(ViewDataset):
                 table = datasets.load_from_disk(path)
             else:
                 table = datasets.load_dataset(path, split=split, **(data or {}))
-        if image not in table.column_names:
-            raise UserError(
-                f"HubImages.image: no column of this name ('{image}'); set one of "
-                f'{", ".join(table.column_names)}',
-                code='no-image-column',
-            )
         self.path = f'{path}/{split}'
         self.image = image
         self.labels = torch.full((len(table),), -1)
@@ -66,8 +60,11 @@ class HubImages(ViewDataset):
             self.labels = torch.tensor([-1 if value is None else value for value in table[label]])
             numbers = range(int(self.labels.max()) + 1)
             self.classes = getattr(table.features[label], 'names', list(map(str, numbers)))
-        undecoded = datasets.Image(decode=False)
-        self.table = table.select_columns([image]).cast_column(image, undecoded)
+        with explained(
+            f'HubImages.image={image}', 'set a column of images', code='no-image-column'
+        ):
+            column = table.select_columns([image])
+            self.table = column.cast_column(image, datasets.Image(decode=False))
 
     def name(self, index: int) -> str:
         return f'{self.path}/{index:09}'
@@ -77,11 +74,9 @@ class HubImages(ViewDataset):
 
     def encoded(self, index: int) -> bytes:
         image = self.table[index][self.image] or {}
-        if image.get('bytes') is None and image.get('path'):
+        if image.get('path') and image['bytes'] is None:
             path = Path(image['path'])
             return read_file(path, path.parent)
-        if not image.get('bytes'):
-            raise UnreadableImage('is empty')
-        return image['bytes']
+        return image.get('bytes') or b''
 
     content = encoded

@@ -94,19 +94,19 @@ def draw_shapes(
     """
     count = len(centers)
     turns = radii * np.exp(2j * np.pi * random.random(count))
-    shapes = [list(KINDS.values())[kind] for kind in kinds]
-    drawn = [shape * turn + center for shape, turn, center in zip(shapes, turns, centers)]
-    inside = image.width - 1
-    x, y = (part.clip(0, inside).astype(int) for part in (centers.real, centers.imag))
+    x, y = centers.view(float).reshape(-1, 2).clip(0, image.width - 1).astype(int).T
     ground = np.asarray(image)[y, x] @ LUMA / 255
     contrast = random.uniform(*CONTRAST, count) * random.choice([-1, 1], count)
     goal = np.where(np.abs(ground + contrast - 0.5) < 0.48, ground + contrast, ground - contrast)
     colors = random.random((count, 3))
     colors += (goal - colors @ LUMA)[:, None]
     fills = (255 * colors.clip(0, 1)).round().astype(int).tolist()
-    outlines = [points.view(float).tolist() for points in drawn]
-    for outline, fill in zip(outlines, fills):
-        ImageDraw.Draw(image).polygon(outline, fill=tuple(fill))
+    shapes = list(KINDS.values())
+    outlines = []
+    for kind, turn, center, fill in zip(kinds, turns, centers, fills):
+        points = shapes[kind] * turn + center
+        outlines.append(points.view(float).tolist())
+        ImageDraw.Draw(image).polygon(outlines[-1], fill=tuple(fill))
     return outlines
 
 

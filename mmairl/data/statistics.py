@@ -1,5 +1,6 @@
 """Measurement of the mean and standard deviation of each channel of a data set."""
 
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -30,11 +31,10 @@ def moments(index: int, dataset: ViewDataset) -> tuple[int, list[float], list[fl
     Return None if the image is unreadable. The results are plain numbers, because a tensor from a
     data worker keeps a file open.
     """
-    try:
+    with suppress(UnreadableImage):
         values = to_unit(dataset.raw(index)).double().flatten(1)
-    except UnreadableImage:
-        return None
-    return values.shape[1], values.sum(1).tolist(), values.square().sum(1).tolist()
+        return values.shape[1], values.sum(1).tolist(), values.square().sum(1).tolist()
+    return None
 
 
 def channel_statistics(
