@@ -238,14 +238,15 @@ class FileDataset(ViewDataset):
 
     def sizes(self) -> np.ndarray:
         """Return the size of each file in bytes, or -1 if the file is missing."""
-
-        def size(index: int) -> int:
-            with suppress(OSError):
-                return os.stat(self.path(index)).st_size
-            return -1
-
         with ThreadPoolExecutor(THREADS) as pool:
-            return np.fromiter(pool.map(size, range(len(self))), np.int64, len(self))
+            sizes = pool.map(size_of, map(self.path, range(len(self))))
+            return np.fromiter(sizes, np.int64, len(self))
+
+
+def size_of(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return -1
 
 
 @DATASETS.register_module()
@@ -272,23 +273,18 @@ class ImageFolder(FileDataset):
     )
 
     def __init__(self, root: str | Path, **options: Any) -> None:
-        if not os.path.isdir(root):
-            is_file = os.path.exists(root)
-            fault = 'is a file (for archives, set type=Shards)' if is_file else 'does not exist'
-            raise UserError(
-                f'{Path(root).resolve()}: the image folder {fault}; expected {self.layout}. Set '
-                'the folder by --cfg-options train_dataloader.dataset.root=DIR (training), or '
-                'evaluation.train.root=DIR evaluation.test.root=DIR (evaluation)',
-                code='no-image-folder',
-            )
         endings = extensions() if options.get('channels') is None else (*extensions(), '.npy')
-        files, labels, self.classes = self.find(root, endings)
+        files, labels = [], []
+        if os.path.isdir(root):
+            files, labels, self.classes = self.find(root, endings)
         if not files:
             raise UserError(
-                f'{Path(root).resolve()}: no image found by {type(self).__name__}; expected '
+                f'{Path(root).resolve()}: no folder with images for {type(self).__name__}; expected '
                 f'{self.layout}, with file names NAME{", NAME".join(endings)} (.npy requires '
-                'channels=C; DICOM files require a checkout of mmairl and '
-                "custom_imports=dict(imports='projects.imaging'))",
+                'channels=C, archives type=Shards, and DICOM files a checkout of mmairl and '
+                "custom_imports=dict(imports='projects.imaging')); set the folder by --cfg-options "
+                'train_dataloader.dataset.root=DIR (training) or evaluation.train.root=DIR '
+                'evaluation.test.root=DIR (evaluation)',
                 code='no-images',
             )
         super().__init__(root, files, labels, **options)

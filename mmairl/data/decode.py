@@ -97,7 +97,10 @@ def decode_bytes(data: bytes) -> Tensor:
             )
         pixels = decode_jpeg(image, data)
         if pixels is None:
-            pixels = np.array(as_rgb(turn_upright(image)))
+            image.load()
+            with suppress(Exception):  # broken EXIF data raises errors of many types
+                ImageOps.exif_transpose(image, in_place=True)
+            pixels = np.array(as_rgb(image))
     # The channels of a pixel stay next to each other in memory, because the first transform of a
     # view needs this layout.
     return torch.from_numpy(pixels).permute(2, 0, 1)
@@ -122,14 +125,6 @@ def decode_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:
         if image.getexif().get(ORIENTATION, 1) == 1:
             return simplejpeg.decode_jpeg(data)
     return None
-
-
-def turn_upright(image: Image.Image) -> Image.Image:
-    """Rotate and mirror an image as its EXIF data states. Broken EXIF data has no effect."""
-    image.load()
-    with suppress(Exception):  # broken EXIF data raises errors of many types
-        ImageOps.exif_transpose(image, in_place=True)
-    return image
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -167,17 +162,12 @@ def faults_explained(data: bytes | None = None) -> Iterator[None]:
         raise
     except Exception as error:
         # For broken files, Pillow raises errors of a dozen types: OSError, SyntaxError, ...
-        raise UnreadableImage(_reason_of(error, data)) from error
-
-
-def _reason_of(error: Exception, data: bytes | None) -> str:
-    if data == b'':
-        return 'is empty'
-    if isinstance(error, UnidentifiedImageError):
-        if data and data.startswith(TIFF):
-            return 'is damaged or not RGB (to read such a TIFF, set channels of the data set)'
-        return 'is not recognized as an image'
-    return f'cannot be decoded ({" ".join(str(error).split()) or type(error).__name__})'
+        reason = f'cannot be decoded ({" ".join(str(error).split()) or type(error).__name__})'
+        if isinstance(error, UnidentifiedImageError):
+            reason = 'is not recognized as an image'
+            if data and data.startswith(TIFF):
+                reason = 'is damaged or not RGB (to read such a TIFF, set channels of the data set)'
+        raise UnreadableImage(reason if data != b'' else 'is empty') from error
 
 
 def installed(packages: str, reads: str) -> AbstractContextManager[None]:

@@ -29,13 +29,11 @@ def channels_first(pixels: np.ndarray) -> Tensor:
         if not np.isfinite(pixels).all():
             raise UnreadableImage('has NaN or infinite values')
     pixels = pixels.astype(pixels.dtype.newbyteorder('='), copy=False)
-    is_image = pixels.ndim in (2, 3) and pixels.size
-    if not is_image or pixels.dtype not in (np.uint8, np.uint16, np.float32):
+    if pixels.ndim not in (2, 3) or pixels.dtype not in (np.uint8, np.uint16, np.float32):
         raise UnreadableImage(
             'is not an array height x width x channels of uint8, uint16 or float values'
         )
-    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return torch.from_numpy(np.array(planes, order='C'))
+    return torch.from_numpy(np.array(np.atleast_3d(pixels).transpose(2, 0, 1), order='C'))
 
 
 def from_tiff(data: bytes) -> np.ndarray:

@@ -115,7 +115,7 @@ def test_wrong_arguments_are_errors(tmp_path, labels):
         for number in range(3):
             Image.new('RGB', (9, 9), (number, 0, 0)).save(one_class / part / 'a' / f'{part}{number}.png')
     for data, code in (
-        (tmp_path / 'none', 'no-image-folder'),
+        (tmp_path / 'none', 'no-images'),
         (tmp_path / 'empty', 'no-images'),
         (one_class, 'one-class'),
     ):

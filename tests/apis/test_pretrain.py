@@ -88,7 +88,7 @@ def test_labels_guard_a_run_that_continues_weights(images, tmp_path):
 
 BAD_ARGUMENTS = [
     (dict(method='moco_v2plus'), 'unknown-method'),
-    (dict(data='none'), 'no-image-folder'),
+    (dict(data='none'), 'no-images'),
     (dict(options={'modell.x': 1}), 'unknown-key'),
     (dict(batch=100), 'no-batch'),
     (dict(network=torch.nn.Identity(), weights='a.pth'), 'network-and-weights'),
