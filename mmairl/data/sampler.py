@@ -9,8 +9,6 @@ from torch.utils.data import Sampler
 from mmairl.data.training_images import TrainingImages
 from mmairl.registry import DATA_SAMPLERS
 
-BLOCK = 2**14
-
 
 @DATA_SAMPLERS.register_module()
 class ResumableSampler(Sampler):
@@ -63,13 +61,11 @@ class ResumableSampler(Sampler):
         return random.integers(2**32, size=self.total)
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
-        positions = np.arange(self.start + self.rank, self.total, self.world_size)
         order = self.order()
         seeds = self.seeds() if isinstance(self.dataset, TrainingImages) else None
-        # A list of all positions would take a gigabyte for the largest data sets.
-        for block in np.split(positions, range(BLOCK, len(positions), BLOCK)):
-            indices = order[block % len(order)].tolist()
-            yield from indices if seeds is None else zip(indices, seeds[block].tolist())
+        for position in range(self.start + self.rank, self.total, self.world_size):
+            index = int(order[position % len(order)])
+            yield index if seeds is None else (index, int(seeds[position]))
 
     def __len__(self) -> int:
         """Return the number of images of this process in a full epoch, for schedules."""
