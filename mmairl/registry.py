@@ -63,7 +63,7 @@ MODELS = Registry(
 MODEL_WRAPPERS = Registry(parent.MODEL_WRAPPERS, 'engine.distributed')
 LOOPS = Registry(parent.LOOPS, 'engine.knn_loop')
 RUNNERS = Registry(parent.RUNNERS, 'engine.runner')
-HOOKS = Registry(parent.HOOKS, 'engine.hooks', 'study.record_start')
+HOOKS = Registry(parent.HOOKS, 'engine.hooks')
 DATASETS = Registry(
     parent.DATASETS,
     'data.datasets',

@@ -5,7 +5,7 @@ The record has the keys of the study and the following keys:
 - `metrics`: the scores, the primary score first, each with its `key`, `label`, `unit` and direction (`lower_is_better`).
 - `rows`: the rows, each with its base row (`on`), published scores by key, and `runs`. A run has its `seed`, `state`, `scores`
   by key, the digests of its `start`, whether it has `collapsed`, and facts about its training.
-- `effects`: the effects on each score (`statistics.contrasts.Effect`), and `interactions`, if the study has a design.
+- `effects`: the effects on each score (`statistics.contrasts.Effect`).
 - `fairness`: comparisons of the rows' configs before the first run, and of the runs' properties.
 """
 
@@ -22,7 +22,7 @@ from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
 from mmairl.study.runs import COLLAPSE, SOURCE, Health, Measured, Run, equal_rows
 from mmairl.study.statistics.compare import factor_effects, row_effects
-from mmairl.study.statistics.contrasts import LEVEL, Effect
+from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.study import Row
 from mmairl.study.tasks import is_local, metric_of
 
@@ -108,16 +108,11 @@ def add_statistics(record: Record) -> None:
     """Add the effects on each score with their verdicts."""
     # Each planned analysis of the study is tested at its share of the error rate.
     level = LEVEL / record['interim_analyses']
-    record |= dict(effects={}, interactions={})
+    record['effects'] = {}
+    compare = factor_effects if record['design'] else row_effects
     for metric in record['metrics']:
-        key, margin = metric['key'], margin_of(record, metric)
-        interactions: list[Effect] = []
-        if record['design']:
-            effects, interactions = factor_effects(record, key, margin, level)
-        else:
-            effects = row_effects(record, key, margin, level)
-        record['effects'][key] = list(map(asdict, effects))
-        record['interactions'][key] = list(map(asdict, interactions))
+        effects = compare(record, metric['key'], margin_of(record, metric), level)
+        record['effects'][metric['key']] = list(map(asdict, effects))
 
 
 def margin_of(record: Record, metric: Record) -> float | None:

@@ -43,6 +43,7 @@ CHECKS = {  # the properties that finished runs of all rows should share, each w
     'commit': 'commit',
     'source of mmairl': 'source',
     'packages': 'versions',
+    'source of own modules': 'sources',
 }
 
 
@@ -225,15 +226,11 @@ def compare_runs(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
     """Compare properties of the finished runs of all rows, such as the number of images seen.
 
     Returns:
-        For each property, its values in the runs of each row, and whether all runs agree. Each module outside the package
-        has an entry of its own.
+        For each property, its values in the runs of each row, and whether all runs agree.
     """
-    modules = [module for runs in results.values() for run in runs for module in run['sources']]
     compared = []
-    for name in dict.fromkeys([*CHECKS, *modules]):
-        values = {}
-        for row, runs in results.items():
-            values[row] = {str(run['sources'].get(name, run.get(CHECKS.get(name)))) for run in runs}
+    for name, key in CHECKS.items():
+        values = {row: {str(run.get(key)) for run in runs} for row, runs in results.items()}
         equal = len(set().union(*values.values())) <= 1
         texts = {row: ' / '.join(sorted(found)) for row, found in values.items()}
         compared.append(dict(check=name, equal=equal, values=texts))

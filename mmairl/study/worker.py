@@ -12,14 +12,16 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
 from torch.utils.data import Subset
 
 from mmairl.checkpoints.write import write_backbone
@@ -30,16 +32,16 @@ from mmairl.engine.run import register, train
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extract, extraction
-from mmairl.evaluation.identity import versions
+from mmairl.evaluation.identity import key_of, versions, weights_identity
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
 from mmairl.evaluation.sources import package_source
 from mmairl.io import read_json, read_text, write_json
+from mmairl.models.processes import network_of
 from mmairl.models.spectrum import rankme, spread
 from mmairl.registry import DATASETS
 from mmairl.signals import AGAIN, stop_processes
 from mmairl.study.derive import derived
 from mmairl.study.fairness import differing_keys
-from mmairl.study.record_start import RecordStart
 from mmairl.study.runs import (
     COLLAPSE,
     CONFIG,
@@ -67,7 +69,45 @@ PACKAGES = [
     'mmsegmentation',
     'numpy',
 ]
+# The order of this many images at the start of the first epoch identifies the order of all images.
+FIRST = 2**21
 FEATURES = 'features'  # the folder of extracted features, which the tasks of a run share
+
+
+class RecordStart(Hook):
+    """Writes digests of the backbone's initial weights, of their shapes, and of the order of images in the first epoch.
+
+    The weights of heads are not included, because rows that differ in their heads can start from the same backbone. Each
+    checkpoint stores the seconds of training until then, so the time of a resumed run is that of all its parts.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.began = time.perf_counter()
+        self.earlier = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier + time.perf_counter() - self.began
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        checkpoint['seconds'] = self.seconds
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self.earlier = checkpoint.get('seconds', 0.0)
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.iter or not is_main_process():
+            return
+        state = network_of(runner).backbone.state_dict()
+        weights = {name: tensor.cpu() for name, tensor in state.items()}
+        shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
+        sampler = runner.train_dataloader.sampler
+        order = None
+        # Only the sampler of this package can compute the order in advance.
+        if hasattr(sampler, 'order'):
+            order = key_of({'images': sampler.order()[:FIRST].tolist()})
+        write_json(self.path, Start(weights_identity(weights), key_of(shapes), order))
 
 
 @one_sentence_errors
@@ -206,9 +246,15 @@ def measure(task: str, folder: Path, request: Request, launcher: str) -> None:
     cfg = config_of(task, load_config(str(folder / CONFIG)))
     subject = request.untrained or checkpoint_of(folder)
     name = protocol_of(task)
-    places = dict(cache=folder / FEATURES, work_dir=folder / f'{task}_run', launcher=launcher)
-    usual = dict(device=default_device(), workers=default_workers())
-    settings = replace(settings_for(name, cfg, **usual), **places)
+    settings = settings_for(
+        name,
+        cfg,
+        device=default_device(),
+        workers=default_workers(),
+        launcher=launcher,
+        cache=folder / FEATURES,
+        work_dir=folder / f'{task}_run',
+    )
     result = evaluate(cfg, name, subject, settings=settings)
     if is_main_process():
         measured = Measured(result.scores, result.left_out, result.details.get('right'))

@@ -92,4 +92,4 @@ def test_finished_runs_are_compared_by_code_and_images():
     checks = {check['check']: check for check in compare_runs({'x': [one], 'y': [two]})}
     assert checks['images seen']['equal'] and not checks['commit']['equal']
     assert checks['commit']['values'] == {'x': 'a', 'y': 'b'}
-    assert not checks['the source of own']['equal']
+    assert not checks['source of own modules']['equal']

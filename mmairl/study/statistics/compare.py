@@ -20,7 +20,7 @@ from mmairl.study.statistics.contrasts import (
     decide,
     with_error,
 )
-from mmairl.study.statistics.designs import Design, title
+from mmairl.study.statistics.designs import Design
 
 # A record is the content of study.json, or of one of its rows or runs.
 Record = Mapping[str, Any]
@@ -107,19 +107,17 @@ def row_effects(
 
 def factor_effects(
     study: Record, key: str, margin: float | None, level: float = LEVEL
-) -> tuple[list[Effect], list[Effect]]:
-    """Return the main effects of a design's factors, and the pairwise interactions that its rows can separate.
+) -> list[Effect]:
+    """Return the main effects of a design's factors, which are one family.
 
-    Each of the two groups is a family of its own. A main effect is the mean change of the score from the first level of a
-    factor to its second level, over all rows. An interaction of two factors is half the difference between the effects of one
-    factor at the two levels of the other factor. All seeds that every row has are used, so the data are balanced. If a run
-    collapsed, no effect is tested.
+    A main effect is the mean change of the score from the first level of a factor to its second level, over all rows. All seeds
+    that every row has are used, so the data are balanced. If a run collapsed, no effect is tested.
 
     Args:
         study: The record of a study with a design.
         key: The key of the score.
         margin: Smaller effects are equivalent to no effect.
-        level: The error rate of each family. Each interval covers 1 - level.
+        level: The error rate of the family. Each interval covers 1 - level.
     """
     design = Design(study['design']['factors'], study['design']['rows'])
     scores = scores_by_row(study, key)
@@ -128,23 +126,21 @@ def factor_effects(
     paired = are_paired(study, list(design.rows), key)
     missing = [row for row in design.rows if not scores[row]]
     collapsed = sum(map(len, collapsed_seeds(study).values()))
-    families = []
-    for terms in (design.main, design.interactions):
-        effects = []
-        for term in terms:
-            weights = {row: 2 * sign / len(balanced) for row, sign in design.signs(term).items()}
-            effect = contrast(weights, balanced, paired=True)
-            if len(seeds) > 1:
-                error, freedom = pooled_error(balanced, paired)
-                effect = replace(effect, freedom=freedom, paired=paired, verdict='')
-                effect = with_error(effect, error, level)
-            if missing:
-                effect = Effect(verdict=f'not estimable without {", ".join(missing)}')
-            if collapsed:
-                effect = Effect(collapsed=(collapsed, 0), verdict=COLLAPSED)
-            effects.append(replace(effect, name=title(term)))
-        families.append(decide(effects, margin, level))
-    return tuple(families)
+    effects = []
+    for factor in design.factors:
+        signs = design.signs((factor,))
+        weights = {row: 2 * sign / len(balanced) for row, sign in signs.items()}
+        effect = contrast(weights, balanced, paired=True)
+        if collapsed:
+            effect = Effect(collapsed=(collapsed, 0), verdict=COLLAPSED)
+        elif missing:
+            effect = Effect(verdict=f'not estimable without {", ".join(missing)}')
+        elif len(seeds) > 1:
+            error, freedom = pooled_error(balanced, paired)
+            effect = replace(effect, freedom=freedom, paired=paired, verdict='')
+            effect = with_error(effect, error, level)
+        effects.append(replace(effect, name=factor))
+    return decide(effects, margin, level)
 
 
 def pooled_error(scores: Scores, paired: bool) -> tuple[float, float]:

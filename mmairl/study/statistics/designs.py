@@ -14,7 +14,7 @@ from math import prod
 
 from mmairl.errors import UserError
 
-# An effect is named by its factors: one factor for a main effect, two factors for an interaction.
+# The factors of an effect: one for the effect of a factor, two for their interaction.
 Term = tuple[str, ...]
 
 
@@ -30,14 +30,6 @@ class Design:
     factors: Sequence[str]
     rows: Mapping[str, Sequence[int]]
 
-    @property
-    def main(self) -> list[Term]:
-        return [(factor,) for factor in self.factors]
-
-    @property
-    def pairs(self) -> list[Term]:
-        return list(combinations(self.factors, 2))
-
     def signs(self, term: Term) -> dict[str, int]:
         """Return, for each row, the product of the levels of the term's factors, coded as -1 and 1."""
         places = [self.factors.index(factor) for factor in term]
@@ -49,26 +41,17 @@ class Design:
         products = {first[name] * second[name] for name in self.rows}
         return products.pop() if len(products) == 1 else 0
 
-    def aliases(self, term: Term) -> list[str]:
-        """Return the main effects and pairwise interactions that the rows cannot separate from an effect.
+    def aliases(self, factor: str) -> list[str]:
+        """Return the effects of other factors and of pairs of factors that the rows cannot separate from a factor's.
 
         An effect with the opposite sign in all rows is marked by a minus.
         """
+        others = [(other,) for other in self.factors if other != factor]
         found = []
-        for other in [*self.main, *self.pairs]:
-            sign = self.alias(term, other)
-            if sign and set(other) != set(term):
-                found.append(title(other) if sign > 0 else f'−{title(other)}')
+        for term in [*others, *combinations(self.factors, 2)]:
+            if sign := self.alias((factor,), term):
+                found.append('−' * (sign < 0) + ' × '.join(term))
         return found
-
-    @property
-    def interactions(self) -> list[Term]:
-        """The pairwise interactions that the rows can separate from main effects; of equal interactions, the first."""
-        separable: list[Term] = []
-        for pair in self.pairs:
-            if not any(self.alias(pair, other) for other in [*self.main, *separable]):
-                separable.append(pair)
-        return separable
 
     @property
     def words(self) -> str:
@@ -76,10 +59,6 @@ class Design:
         possible = 2 ** len(self.factors)
         count = 'all' if len(self.rows) == possible else f'{len(self.rows)} of'
         return f'{count} {possible} combinations of {len(self.factors)} factors'
-
-
-def title(term: Term) -> str:
-    return ' × '.join(term)
 
 
 # The factors that generate each further factor of a fraction, by the number of basic factors and the number of halvings

@@ -93,7 +93,7 @@ def test_error_rates_stay_at_or_below_the_nominal_level():
             spreads = np.geomspace(0.5, 4, len(levels))
             found = []
             for table in tables(spreads, seeds, paired, DRAWS // 2):
-                main, _ = factor_effects(record_of(table, levels, paired), 'knn', 1.0)
+                main = factor_effects(record_of(table, levels, paired), 'knn', 1.0)
                 found.append({effect.verdict for effect in main})
             rates['factors', len(levels), seeds, paired] = 2 * rate(found, DIFFERENCES)
     for seeds in (3, 5):
