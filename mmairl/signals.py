@@ -9,6 +9,7 @@
 This module does not import torch, because that import takes seconds.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -44,6 +45,10 @@ def prepare() -> None:
     """
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
     Stopped.advice = 'resume it with --resume'
+    # mmengine imports DeepSpeed if it is installed, which then warns in every command on a machine without a GPU.
+    banner = 'Setting accelerator to CPU'
+    deepspeed = logging.getLogger('DeepSpeed')
+    deepspeed.addFilter(lambda record: not record.getMessage().startswith(banner))
 
 
 class Listener:

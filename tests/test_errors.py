@@ -1,5 +1,6 @@
 """Errors that users see as one line, and the exit codes of commands."""
 
+import logging
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.errors import Diverged, UserError, building, explained, one_sentence_errors
-from mmairl.signals import AGAIN, SIGNALS, Listener, start, stop
+from mmairl.signals import AGAIN, SIGNALS, Listener, Stopped, prepare, start, stop
 
 
 class Broken(Dataset):
@@ -60,6 +61,15 @@ def test_traceback_is_available(monkeypatch):
         one_sentence_errors(lambda: 1 / 0)()
     with pytest.raises(UserError):
         one_sentence_errors(lambda: (_ for _ in ()).throw(UserError('a')))()
+
+
+def test_commands_hide_a_banner_and_advise_options(caplog, monkeypatch):
+    monkeypatch.setattr(Stopped, 'advice', '')
+    prepare()
+    assert Stopped.advice.endswith('--resume')
+    for message in ('Setting accelerator to CPU. If', 'a real problem'):
+        logging.getLogger('DeepSpeed').warning(message)
+    assert caplog.messages == ['a real problem']
 
 
 @pytest.mark.parametrize('number', SIGNALS)

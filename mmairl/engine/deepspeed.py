@@ -8,7 +8,6 @@ joins parameters into flat tensors and splits these at arbitrary elements. Only 
 are therefore correct. Checkpoints have the same format as without a strategy.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -145,7 +144,6 @@ class PartitionedOptimizer(Optimizer):
                 self.parts.append((number, list(group['params']), group))
         optimizer.param_groups[:] = [group for _, _, group in self.parts]
         self.own = optimizer
-        logging.getLogger('DeepSpeed').setLevel(logging.WARNING)
         # Without this line, DeepSpeed would, on a CPU, compile a collective operation that only inference uses.
         deepspeed.ops.__compatible_ops__ = {}
         self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]

@@ -18,7 +18,7 @@ from mmairl.config import config_text
 from mmairl.engine import run
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError
-from mmairl.registry import HOOKS, OPTIMIZERS
+from mmairl.registry import HOOKS
 from mmairl.signals import AGAIN, Stopped
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_resume_after_a_signal_is_exact(tmp_path):
     whole = script.run(script.config('workers', str(tmp_path / 'whole'), **script.SHORT))
     cfg = script.config('workers', str(tmp_path / 'stopped'), **script.SHORT)
     cfg.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGTERM))
-    with pytest.raises(Stopped, match='iter_2.pth'):
+    with pytest.raises(Stopped, match=f'iter_2.pth; {Stopped.advice}'):
         run.train(cfg)
     resumed = script.run(script.config('workers', str(tmp_path / 'stopped'), resume=True, **script.SHORT))
     assert different_runs(whole, resumed) == []
@@ -103,39 +103,45 @@ def test_resume_after_kills_is_exact(tmp_path):
     assert different_runs(whole, Path((tmp_path / 'killed' / 'last_checkpoint').read_text())) == []
 
 
-@OPTIMIZERS.register_module(force=True)
-class Adaptive(torch.optim.SGD):
-    """An optimizer with state in its groups, as Prodigy (`d`), schedule-free optimizers (`k`) and timm's Lamb (`step`)."""
+@HOOKS.register_module(force=True)
+class TrainMode(Hook):
+    """Put a schedule-free optimizer into its training mode, as its users must do."""
 
-    def __init__(self, params, d: float = 1e-6, **settings) -> None:
-        super().__init__(params, **settings)
-        for group in self.param_groups:
-            group.update(d=d, k=0)
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            group.update(d=group['d'] * 2, k=group['k'] + 1, step=group.get('step', 0) + 1)
-        return super().step(closure)
+    def before_train(self, runner) -> None:
+        if hasattr(runner.optim_wrapper.optimizer, 'train'):
+            runner.optim_wrapper.optimizer.train()
 
 
-def adaptive(toy_config, **options):
-    cfg = toy_config(width=8, steps=4, **{'default_hooks.checkpoint.interval': 2})
-    cfg.optim_wrapper = dict(
-        type='AutocastOptimWrapper', optimizer=dict(type='Adaptive', lr=0.01, momentum=0.9, weight_decay=1e-4)
-    )
+# Optimizers that keep state in their parameter groups.
+ADAPTIVE = {
+    'prodigyopt.Prodigy': dict(lr=1.0),
+    'schedulefree.AdamWScheduleFree': dict(lr=1e-3),
+    'timm.optim.Lamb': dict(lr=1e-3),
+}
+
+
+def adaptive(toy_config, kind: str, folder: Path, *hooks: dict, **options):
+    pytest.importorskip(kind.partition('.')[0])
+    cfg = toy_config(width=8, steps=4, work_dir=str(folder), **{'default_hooks.checkpoint.interval': 2})
+    optimizer = dict(type=kind, weight_decay=1e-4, **ADAPTIVE[kind])
+    cfg.optim_wrapper = dict(type='AutocastOptimWrapper', optimizer=optimizer)
+    cfg.custom_hooks = [dict(type='TrainMode'), *hooks]
     cfg.merge_from_dict(options)
     return cfg
 
 
-def test_resume_keeps_state_in_the_groups_of_an_optimizer(toy_config):
-    cfg = adaptive(toy_config, custom_hooks=[dict(type='LeaveAt', iteration=3)])
-    with pytest.raises(script.LeftInTheMiddle):
-        run.train(cfg)
+@pytest.mark.parametrize('kind', ADAPTIVE)
+def test_resume_keeps_state_in_the_groups_of_an_optimizer(toy_config, tmp_path, kind):
+    whole = script.run(adaptive(toy_config, kind, tmp_path / 'whole'))
+    script.run(adaptive(toy_config, kind, tmp_path / 'left', dict(type='LeaveAt', iteration=3)))
+    resumed = script.run(adaptive(toy_config, kind, tmp_path / 'left', resume=True))
+    assert different_runs(whole, resumed) == []
+    start = dict(resume=True, load_from=str(tmp_path / 'whole' / 'iter_2.pth'))
     changed = {'optim_wrapper.optimizer.weight_decay': 0.5, 'optim_wrapper.optimizer.lr': 0.02}
-    runner = run.train(adaptive(toy_config, resume=True, **changed))
-    group = runner.optim_wrapper.optimizer.param_groups[0]
-    assert (group['d'], group['k'], group['step']) == (16e-6, 4, 4)
-    assert (group['weight_decay'], group['initial_lr'], group['momentum']) == (0.5, 0.02, 0.9)
+    group = run.train(adaptive(toy_config, kind, tmp_path / 'b', **start, **changed)).optim_wrapper.param_groups[0]
+    stored = torch.load(resumed, weights_only=True)['optimizer']['param_groups'][0]
+    assert (group['weight_decay'], group['initial_lr'], stored['weight_decay']) == (0.5, 0.02, 1e-4)
+    assert [group[key] for key in ('k', 'step') if key in group] == [4]
 
 
 def test_other_optimizer_or_batch_raises(toy_config, tmp_path):

@@ -32,12 +32,13 @@ WRONG = {
         {'param_scheduler': [dict(type='ReduceOnPlateauLR', monitor='knn_accuracy')]},
         'no-validation',
     ),
+    'a loss that is not finite': (dict(custom_hooks=[dict(type='Spoil', iterations=[1])]), 'diverged'),
     'a missing checkpoint': (dict(load_from='missing.pth'), 'no-checkpoint'),
 }
 
 
 @pytest.mark.parametrize('case', WRONG)
-def test_wrong_config_raises_before_the_first_step(toy_config, case):
+def test_wrong_config_raises_before_the_first_checkpoint(toy_config, case):
     options, code = WRONG[case]
     cfg = toy_config(width=8)
     cfg.merge_from_dict(options)
