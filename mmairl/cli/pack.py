@@ -1,7 +1,6 @@
 """The command `mmairl pack`."""
 
 import os
-from glob import escape
 from pathlib import Path
 
 from mmairl.cli.command import Count, Positive
@@ -74,6 +73,4 @@ def pack(
         if reason is not None:
             left_out += 1
             print(f'left out: {path} {reason}')
-    files = out.parent.glob(f'{escape(out.stem)}-*.tar') if shard else [out]
-    size = sum(file.stat().st_size for file in files) / 2**30
-    print(f'{out}: {len(dataset) - left_out} images packed, {left_out} left out, {size:.2f} GiB')
+    print(f'{out}: {len(dataset) - left_out} images packed, {left_out} left out')

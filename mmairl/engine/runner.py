@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-import mmengine
 import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, get_world_size, is_main_process, master_only
@@ -270,8 +269,6 @@ class Runner(PlainRunner):
             experiment_name=self.experiment_name,
             run=self.run_id,
             mmairl_version=mmairl.__version__,
-            mmengine_version=mmengine.__version__,
-            dataset_meta=getattr(self.train_dataloader.dataset, 'metainfo', {}),
         )
 
     def save_checkpoint(

@@ -1,7 +1,6 @@
 """The health measures of a run equal closed forms and loops. A value outside its range comes with advice."""
 
 from math import inf, isnan, nan
-from typing import ClassVar
 
 import pytest
 import torch
@@ -83,26 +82,3 @@ def test_teacher_distance_equals_a_loop():
     apart = sum(float((t - s).square().sum()) for t, s in zip(students, theirs))
     whole = sum(float(s.square().sum()) for s in theirs)
     assert health.distance(students, theirs).item() == pytest.approx((apart / whole) ** 0.5)
-
-
-class OnDevice(torch.Tensor):
-    """A CPU tensor that claims to be on a GPU and records the functions that are called with it."""
-
-    calls: ClassVar[list[str]] = []
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        cls.calls.append(func.__name__)
-        result = super().__torch_function__(func, types, args, kwargs or {})
-        return result.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else result
-
-
-def test_measurement_waits_five_times_for_a_gpu():
-    rows = F.normalize(torch.randn(32, 8))
-    expected = health.embedding_metrics(rows, rows, rows, rows)
-    OnDevice.calls.clear()
-    rows = rows.as_subclass(OnDevice)
-    assert health.embedding_metrics(rows, rows, rows, rows) == expected
-    waits = [name for name in OnDevice.calls if name in ('cpu', 'item', 'tolist')]
-    assert waits == ['cpu', 'cpu', 'cpu', 'cpu', 'tolist']
-    assert 'linalg_eigvalsh' not in OnDevice.calls

@@ -33,8 +33,7 @@ class LARS(Optimizer):
     Each parameter group is divided into two groups. By default, the first group has the tensors with two or more axes, whose
     learning rate is adapted, and the second group has all other tensors, which take plain momentum steps. The class token and
     the position embedding of a vision transformer have more than one axis, so their learning rate is adapted, as in MoCo v3.
-    Frozen parameters are in neither group. Pass them to `add_param_group` when they are unfrozen. A group that sets ``adapt``
-    is not divided.
+    Frozen parameters are in neither group. Pass them to `add_param_group` when they are unfrozen.
 
     A step updates all tensors of a group at once and never waits for the device. If a tensor is sharded (a DTensor), its
     learning rate follows from the norm of the whole tensor.
@@ -81,10 +80,7 @@ class LARS(Optimizer):
                     f"LARS: {name} must be at least 0 ('{group[name]}'); correct optim_wrapper.optimizer.{name}",
                     code='bad-number',
                 )
-        if 'adapt' in group:
-            self.param_groups.append(group)
-        else:
-            self.param_groups += split(group, self.trust)
+        self.param_groups += split(group, self.trust)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -117,15 +117,6 @@ def test_parts_of_the_model_have_separate_rates(kind):
     assert rate_of[student.backbone[0].weight] == (0.3, True) and student.teacher.weight not in rate_of
 
 
-def test_group_that_sets_adapt_is_not_split():
-    student = Student()
-    options = dict(adapt=False, weight_decay=0.5)
-    optimizer = LARS([dict(params=student.mlp.parameters(), **options), dict(params=student.backbone[0].weight)], lr=1)
-    whole, weight = optimizer.param_groups
-    assert whole['params'] == list(student.mlp.parameters()) and whole['weight_decay'] == 0.5 and not whole['adapt']
-    assert weight['params'] == [student.backbone[0].weight] and weight['adapt']
-
-
 def test_frozen_parameters_are_left_out():
     student = Student()
     optimizer = LARS(student.named_parameters(), lr=1.0)
