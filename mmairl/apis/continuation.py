@@ -57,12 +57,12 @@ def continued(base: Config, start: Trained, views: list[list[dict]]) -> dict[str
         start: The network with the weights.
         views: The views, which are changed in place.
     """
-    settings: dict[str, Any] = {}
-    backbone = start.backbone if 'depth' in start.backbone else dict(start.backbone, _delete_=True)
+    backbone = dict(start.backbone)
+    if 'depth' not in backbone:
+        backbone['_delete_'] = True
     if base.model.get('masking'):
-        tokens = dict(tokens=True) if 'name' in backbone else dict(out_type='raw')
-        backbone = {**backbone, **tokens}
-    settings['model.backbone'] = backbone
+        backbone |= dict(tokens=True) if 'name' in backbone else dict(out_type='raw')
+    settings = {'model.backbone': backbone}
     for part in ('projector', 'patch_projector'):
         if base.model.get(part):
             settings[f'model.{part}.in_channels'] = start.width

@@ -1,7 +1,7 @@
 """A guard against ending worse than the start, for runs that continue from trained weights."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from mmengine.dist import is_main_process
@@ -10,7 +10,6 @@ from mmengine.runner import Runner
 from scipy.stats import binomtest
 from torch import Tensor
 
-from mmairl.engine.knn_loop import KNNValLoop
 from mmairl.errors import UserError
 from mmairl.io import write_json
 from mmairl.registry import HOOKS
@@ -43,16 +42,16 @@ class GuardHook(Hook):
                 'val_dataloader=dict() and val_evaluator=[]',
                 code='no-validation',
             )
-        if runner.iter == 0:
+        if 'guard' not in runner.message_hub.runtime_info:
             runner.val_loop.run()
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
-        loop: KNNValLoop = runner.val_loop
+        loop = runner.val_loop
         score = metrics['knn_accuracy']
         seen = dict(runner.message_hub.runtime_info.get('guard', {}))
         if seen and score <= seen['score']:
             return
-        part: Literal['start', 'best'] = 'best' if seen else 'start'
+        part = 'best' if seen else 'start'
         # Checkpoints store the message hub, so a resumed run continues with these values.
         seen |= {'score': score, part: loop.right[1::2].tolist()}
         runner.message_hub.update_info('guard', seen)
