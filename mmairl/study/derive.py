@@ -9,7 +9,6 @@ from torch.utils.data import Subset
 
 from mmairl.checkpoints.normrescale import normrescale
 from mmairl.checkpoints.read import Backbone, read_backbone
-from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics, tensors_of_config
 from mmairl.evaluation.features import extraction
 from mmairl.evaluation.protocol import default_device, default_workers
@@ -33,35 +32,13 @@ def derived(cfg: Config, request: Request) -> tuple[Backbone, Trained | None]:
         backbone.weights.update(load_backbone(cfg, backbone).state_dict())
         return backbone, None
     folder = Path(request.folders['row'])
-    trained = read_trained(folder)
-    path = checkpoint_after(folder, trained, request.fingerprint.get('at', '1/1'))
-    backbone = read_backbone(str(path), network=tensors_of_config(cfg))
+    trained = read_json(folder / TRAINED, Trained)
+    part = Fraction(request.fingerprint.get('at', 1))
+    name = re.sub(r'\d+', lambda number: str(round(int(number[0]) * part)), trained.checkpoint)
+    backbone = read_backbone(str(folder / name), network=tensors_of_config(cfg))
     if request.fingerprint.keys() & {'constant', 'anchor'}:
         rescale(cfg, backbone, request)
     return backbone, trained
-
-
-def read_trained(folder: Path) -> Trained:
-    if not (folder / TRAINED).is_file():
-        raise UserError(
-            f"from: requires the weights of the run in '{folder}', which is not finished; finish that run first",
-            code='source-not-finished',
-        )
-    return read_json(folder / TRAINED, Trained)
-
-
-def checkpoint_after(folder: Path, trained: Trained, part: str) -> Path:
-    """Return the checkpoint that a run saved after a part of its training, such as 1/2."""
-    name = re.sub(
-        r'\d+', lambda number: str(round(int(number[0]) * Fraction(part))), trained.checkpoint
-    )
-    if not (folder / name).is_file():
-        raise UserError(
-            f"from.at: the run '{folder}' has not kept the checkpoint {name}; set max_keep_ckpts=-1 in its config, and an "
-            'interval at which this checkpoint is saved',
-            code='no-earlier-checkpoint',
-        )
-    return folder / name
 
 
 def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
@@ -70,8 +47,10 @@ def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
     Rescaling changes the activations of the network. With the old statistics, the accuracy of k-NN would be at chance.
     """
     anchor = None
-    if folder := request.folders.get('anchor'):
-        anchor = read_backbone(str(Path(folder) / read_trained(Path(folder)).checkpoint)).weights
+    if 'anchor' in request.folders:
+        folder = Path(request.folders['anchor'])
+        trained = read_json(folder / TRAINED, Trained)
+        anchor = read_backbone(str(folder / trained.checkpoint)).weights
     rescaled, _ = normrescale(backbone.weights, anchor, request.fingerprint.get('constant'))
     backbone.weights.update(rescaled)
     network = load_backbone(cfg, backbone)

@@ -158,11 +158,9 @@ def effects_figure(found: Findings) -> Figure:
     axes.axvspan(-found.margin, found.margin, color='#e4eaf3', zorder=0)
     axes.axvline(0, color='#667085', linewidth=0.8, zorder=1)
     caption = (
-        f'{found.title}\n● higher or lower  ■ equivalent  ○ inconclusive  ✕ no verdict  | one seed'
+        '● higher or lower  ■ equivalent  ○ inconclusive  ✕ no verdict  | one seed  ◇ published'
     )
-    if found.published:
-        caption += f'\n◇ published: {found.published}'
-    figure.supxlabel(caption, fontsize=6.5)
+    figure.supxlabel(f'{found.title}\n{caption}', fontsize=6.5)
     axes.set_yticks(range(count), [short(one.name, 44) for one in found.all])
     axes.set_ylim(count - 0.4, -0.6)
     axes.set_xticks(found.ticks, found.tick_labels)

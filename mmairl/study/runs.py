@@ -5,10 +5,10 @@ worker, the process that trains and measures the run), log.txt, and failed.txt i
 """
 
 import copy
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +281,7 @@ def lay_out(prepared: Prepared, fresh: bool = False) -> list[Run]:
                 code='run-changed',
             )
     for run in changes:
-        set_aside(run.folder)
+        run.folder.rename(f'{run.folder}_until_{datetime.now():%Y%m%d_%H%M%S}')
     texts: dict[int, str] = {}  # The runs of a row share one config, and YAML is slow to write.
     for run in runs:
         if id(run.cfg) not in texts:
@@ -289,12 +289,6 @@ def lay_out(prepared: Prepared, fresh: bool = False) -> list[Run]:
         write_text(run.folder / CONFIG, texts[id(run.cfg)])
         write_json(run.folder / REQUEST, run.request)
     return runs
-
-
-def set_aside(folder: Path) -> None:
-    """Rename a run's folder, so that the run starts again in a new one."""
-    names = (folder.with_name(f'{folder.name}_old_{number}') for number in itertools.count(1))
-    folder.rename(next(path for path in names if not path.exists()))
 
 
 def measure_again(runs: Sequence[Run]) -> None:

@@ -1,7 +1,7 @@
 """Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -249,17 +249,12 @@ def scaled(length: int, factor: float) -> int:
 
 
 def description(scale: Scale, configs: Iterable[Config]) -> str:
-    """Return what a study trains on: the networks and the data that its configs name, or the scale's own text."""
+    """Return what a study trains on: the networks of its configs, and their data or the scale's own text."""
     networks, data = {}, {}
     for cfg in configs:
-        networks[_named(cfg.model.backbone, 'depth')] = None
+        networks[cfg.model.backbone.type.rpartition('.')[2]] = None
         loader = cfg.get('train_dataloader')
-        tested = cfg.get('evaluation', {}).get('test', {'type': 'unknown data'})
-        data[_named(innermost(loader.dataset) if loader else tested, 'root', 'data_root')] = None
+        tested = cfg.get('evaluation', {}).get('test', Config(dict(type='unknown data')))
+        dataset = innermost(loader.dataset) if loader else tested
+        data[f'{dataset.type} {dataset.get("root", "")}'.strip()] = None
     return f'{", ".join(networks)} on {scale.text or ", ".join(data)}'
-
-
-def _named(values: Mapping[str, Any], *keys: str) -> str:
-    """Return the type of a network or a data set with the values of some keys, as text."""
-    name = values['type'].rpartition('.')[2]
-    return ' '.join([name, *(str(values[key]) for key in keys if key in values)])

@@ -29,13 +29,7 @@ def submit(runs: Sequence[Run], header: Path, out: Path, say: Say = print) -> No
         out: The study's folder.
         say: A function that prints a line.
     """
-    text = read_text(header)
-    if '#SBATCH' not in text:
-        raise UserError(
-            f"--slurm: the script has no #SBATCH lines ('{header}'); name a script that begins with the cluster's options",
-            code='no-sbatch-lines',
-        )
-    script = write_text(out / 'jobs' / 'job.sh', text + JOB.read_text())
+    script = write_text(out / 'jobs' / 'job.sh', read_text(header) + JOB.read_text())
     queued = queued_runs(out)
     waiting = [run for run in unfinished(runs) if str(run.folder.absolute()) not in queued]
     say(f'{len(queued)} runs are in the queue, and {len(waiting)} will be submitted')

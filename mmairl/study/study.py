@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 from msgspec.structs import replace
 
-from mmairl.config import PREFIX, config_path
+from mmairl.config import config_path
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
 from mmairl.study.statistics.designs import Design, fraction_rows
@@ -89,7 +89,7 @@ class Factor(Declared, frozen=True):
 
     name: str
     # The config overrides of each level, by the level's label.
-    levels: dict[str | int | float, dict[str, Any]]
+    levels: Annotated[dict[str | int | float, dict[str, Any]], Meta(min_length=2, max_length=2)]
     declares: tuple[str, ...]
 
 
@@ -99,14 +99,6 @@ class Cross(Declared, frozen=True):
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
     fraction: Literal['1', '1/2', '1/4', '1/8', '1/16'] = '1'
-
-    def __post_init__(self) -> None:
-        if {len(factor.levels) for factor in self.factors} != {2}:
-            raise UserError(
-                'cross.factors: every factor must have exactly two levels; list the combinations as `rows` instead',
-                code='not-two-levels',
-            )
-        self.combinations  # noqa: B018  This raises if the fraction is not possible.
 
     @property
     def combinations(self) -> list[tuple[int, ...]]:
@@ -228,13 +220,7 @@ def read_study(path: str | Path) -> Study:
         >>> study.name, study.rows[1].against
         ('ladder', 'MoCo v2')
     """
-    path = config_path(str(path)) if str(path).startswith(PREFIX) else Path(path)
-    if not path.is_file():
-        raise UserError(
-            f"study: file does not exist ('{path}'); name a YAML file, or a built-in study of configs/studies as "
-            'mmairl::studies/NAME.yaml',
-            code='no-study',
-        )
+    path = config_path(path)
     study = read_yaml(path, Study)
     rows = []
     above = None

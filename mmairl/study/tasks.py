@@ -13,7 +13,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmairl.config import load_config
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError
 from mmairl.evaluation.metrics import higher_is_better
 from mmairl.evaluation.protocol import is_protocol, protocol_class
 from mmairl.registry import PROTOCOLS
@@ -76,9 +76,8 @@ def require_known(tasks: Sequence[str]) -> None:
         if is_local(task) and (name := task.partition('@')[2]):
             _load_once(f'mmairl::evaluation/{name}.py')
         elif not is_local(task) and task not in TASKS:
-            known = list(dict.fromkeys([*PROTOCOLS.names(), *TASKS]))
+            known = ', '.join(dict.fromkeys([*PROTOCOLS.names(), *TASKS]))
             raise UserError(
-                f"tasks: unknown task ('{task}'); use {', '.join(known)}, or PROTOCOL@CONFIG with a config of "
-                f'configs/evaluation{closest(task, known)}',
+                f"tasks: unknown task ('{task}'); use {known}, or PROTOCOL@CONFIG with a config of configs/evaluation",
                 code='unknown-task',
             )

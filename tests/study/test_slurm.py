@@ -51,12 +51,6 @@ def test_queued_runs_are_not_submitted_again(cluster, tmp_path, monkeypatch):
     assert queued_runs(tmp_path / 'out')[str(runs[1].folder)] == ('1', 'pending')
 
 
-def test_script_without_options_is_an_error(tmp_path):
-    (tmp_path / 'empty.sh').write_text('#!/bin/bash\n')
-    with raises_code('no-sbatch-lines'):
-        submit([], tmp_path / 'empty.sh', tmp_path)
-
-
 def test_machine_without_slurm_is_an_error(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', '/none')
     with raises_code('no-slurm'):
