@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from mmengine.config import Config
 
 from mmairl.apis.evaluate import class_folders
+from mmairl.apis.given_network import width_of
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
-from mmairl.models.backbones import features, patch_size
+from mmairl.models.backbones import patch_size
 from mmairl.registry import MODELS
 
 # For this part of a run, prototypes stay frozen, because their first gradients would destroy the learned features.
@@ -37,10 +37,7 @@ def trained(weights: str | Path) -> Trained:
     found = read_backbone(weights)
     backbone = found.network
     network = MODELS.build(backbone)
-    network.eval()
-    images = torch.zeros(1, found.input.channels or 3, found.input.size, found.input.size)
-    with torch.no_grad():
-        width = features(network, images).pooled.shape[1]
+    width = width_of(network, found.input.channels or 3, found.input.size)
     file = str(weights) if is_released(weights) else str(Path(weights).absolute())
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
     normal = {}
@@ -100,5 +97,5 @@ def guarded(labels: str | Path, cfg: Config) -> dict[str, Any]:
     }
 
 
-def whole_patches(size: int, patch: int) -> int:
+def whole_patches(size: float, patch: int) -> int:
     return max(1, round(size / patch)) * patch

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.models.backbones import pooled
+from mmairl.models.backbones import features
 from mmairl.registry import MODELS
 
 NETWORKS: dict[str, nn.Module] = {}
@@ -21,19 +21,23 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
         size: Side of the images in pixels.
 
     Returns:
-        NAME and D, the number of features. D is measured by calling the module with two blank images.
+        NAME and D, the number of features. D is measured by calling a copy of the module with a blank image.
 
     Raises:
         UserError: 'not-features' if the module returns anything but such features.
     """
-    parameter = next(network.parameters())
-    images = torch.zeros(2, channels, size, size, device=parameter.device, dtype=parameter.dtype)
-    trial = copy.deepcopy(network).eval()
-    with torch.no_grad():
-        features = pooled(trial(images), trial)
     name = f'{type(network).__name__}-{len(NETWORKS)}'
     NETWORKS[name] = network
-    return name, features.shape[1]
+    return name, width_of(copy.deepcopy(network), channels, size)
+
+
+def width_of(network: nn.Module, channels: int, size: int) -> int:
+    """Return the number of pooled features that a network computes for a blank image."""
+    parameter = next(network.parameters())
+    images = torch.zeros(1, channels, size, size, device=parameter.device, dtype=parameter.dtype)
+    network.eval()
+    with torch.no_grad():
+        return features(network, images).pooled.shape[1]
 
 
 @MODELS.register_module('GivenNetwork')

@@ -48,8 +48,7 @@ def pretrain(
     repeat the run. Notebooks show only a progress bar and warnings. To see the log, pass `options={'log_level': 'INFO'}`.
 
     Args:
-        method: Short name of a method, such as 'mocov2plus', 'byol' or 'dino'. The error for an unknown name lists all
-            names.
+        method: Short name of a method, such as 'byol'. The error for an unknown name lists all names.
         data: A folder of images at any depth. Labels are not used.
         out: Folder for logs and checkpoints.
         epochs: Number of passes over the images.
@@ -62,9 +61,7 @@ def pretrain(
         weights: A checkpoint in any format that mmairl reads, or a released model such as 'torchvision:resnet50', to
             initialize student and teacher. The learning rate is then divided by 10, and prototypes stay frozen at first,
             because the learned features would otherwise be destroyed.
-        network: A module to train instead of the ResNet-18. It maps images to pooled features, a feature map
-            or tokens.
-            Cannot be combined with `weights`.
+        network: A module to train instead of the ResNet-18. It maps images to pooled features, a feature map or tokens.
         teacher: The network that the method 'distill' distills, given like `weights`. Default: DINOv2's ViT-S/14.
         labels: A folder of labeled images, as in `mmairl.evaluate`, that guards the run: the k-NN accuracy is measured before
             the first step and during the run, and the initial weights are kept unless later ones are better by more than

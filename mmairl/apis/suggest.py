@@ -13,7 +13,7 @@ from mmengine.config import Config
 from torch import nn
 from torch.utils.data import default_collate
 
-from mmairl.apis.continuation import Trained, continued, distilled, trained
+from mmairl.apis.continuation import Trained, continued, distilled, trained, whole_patches
 from mmairl.apis.given_network import register_network
 from mmairl.config import PREFIX, home, load_config, override, walk
 from mmairl.data.datasets import UnlabelledFolder
@@ -185,22 +185,7 @@ def suggested_settings(
         rate /= CONTINUED
     settings['optim_wrapper.optimizer'] = {**optimizer, 'lr': rate * batch}
 
-    steps = images // batch * epochs
-    settings |= {
-        'train_cfg.max_epochs': epochs,
-        'default_hooks.checkpoint.interval': max(1, epochs // 10),
-        # Short runs log their health more often.
-        'default_hooks.health.interval': max(1, min(50, steps // 20)),
-    }
-    if base.model.get('target') == 'teacher':
-        momentum = round(1 - 50 / max(steps, 500), 4)
-        settings['default_hooks.momentum.base'] = min(momentum, base.default_hooks.momentum.base)
-    schedules = base.to_dict().get('param_scheduler') or []
-    if len(schedules) > 1:
-        warm_up = min(schedules[0]['end'], max(1, epochs // 10))
-        schedules[0]['end'] = schedules[1]['begin'] = warm_up
-        settings['param_scheduler'] = schedules
-
+    settings |= _schedule(base, images // batch * epochs, epochs)
     dataset = dict(type='UnlabelledFolder', root=str(data))
     dataset['views'] = crops
     if teacher:
@@ -215,6 +200,25 @@ def suggested_settings(
         'train_dataloader.num_workers': workers,
         'evaluation': None,  # the images have no labels
     }
+
+
+def _schedule(base: Config, steps: int, epochs: int) -> dict[str, Any]:
+    """Return the settings that depend on the length of the run. The warm-up takes at most a tenth of the epochs."""
+    settings = {
+        'train_cfg.max_epochs': epochs,
+        'default_hooks.checkpoint.interval': max(1, epochs // 10),
+        # Short runs log their health more often.
+        'default_hooks.health.interval': max(1, min(50, steps // 20)),
+    }
+    if base.model.get('target') == 'teacher':
+        momentum = round(1 - 50 / max(steps, 500), 4)
+        settings['default_hooks.momentum.base'] = min(momentum, base.default_hooks.momentum.base)
+    schedules = base.to_dict().get('param_scheduler') or []
+    if len(schedules) > 1:
+        warm_up = min(schedules[0]['end'], max(1, epochs // 10))
+        schedules[0]['end'] = schedules[1]['begin'] = warm_up
+        settings['param_scheduler'] = schedules
+    return settings
 
 
 def _power_of_two(number: int) -> int:
@@ -285,7 +289,7 @@ def _whole(base: Config, size: float, largest: int) -> tuple[int, int]:
     Without a ViT, the size of a patch is 1. If the largest crop is small, patches are smaller than those of the method.
     """
     patch = max(1, min(base.model.backbone.get('patch_size', 1), largest // FEWEST_PATCHES))
-    return max(1, round(size / patch)) * patch, patch
+    return whole_patches(size, patch), patch
 
 
 def _views(base: Config, domain: str | None, size: int, channels: int | None) -> list[list[dict]]:

@@ -11,12 +11,16 @@ from mmairl.errors import UserError
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.figures import chart
 from mmairl.report.page import Page
-from mmairl.report.sections import CURVES, percent
 from mmairl.report.table import Table, counted
 
 # Settings that cannot affect the result of a run.
 IRRELEVANT = {'work_dir', 'experiment_name', 'launcher', 'resume', 'load_from', 'log_level'}
-LABELS = dict(CURVES)
+LABELS = {
+    'loss': 'loss',
+    'instance_accuracy': 'instance accuracy',
+    'lr': 'learning rate',
+    'momentum': 'teacher momentum',
+}
 for quantity in QUANTITIES:
     LABELS[quantity.name] = LABELS[f'health_{quantity.name}'] = quantity.label
 
@@ -45,7 +49,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     curves: dict[str, dict[str, Curve]] = {}
     last: dict[str, dict[str, float]] = {}
     for key, label in LABELS.items():
-        known = {name: percent(key, own[key]) for name, own in logged.items() if key in own}
+        known = {name: own[key] for name, own in logged.items() if key in own}
         if len(known) > 1:
             curves[label] = known
             last[label] = {name: values[-1] for name, (_, values) in known.items()}

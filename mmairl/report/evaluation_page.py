@@ -52,7 +52,7 @@ def records_in(*folders: str | Path) -> list[Record]:
 
 
 # These columns are not scores. They follow the scores.
-FACTS = ('chance', 'test images', 'image size', 'seconds', 'left out')
+FACTS = ('chance', 'test images', 'image size', 'left out')
 INTERVAL = ', 95 % interval'
 Rows = dict[str, dict[str, Cell]]  # the scores and facts of each row, by name
 
@@ -108,12 +108,10 @@ def scores_table(rows: Rows) -> Table:
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    """Return a table of results, with the seconds of each measurement."""
+    """Return a table of results with a row for each network."""
     rows: Rows = {}
     for result in results:
-        row = rows.setdefault(result.subject, {'seconds': 0.0})
-        seconds = row['seconds'] + result.seconds
-        row.update(result.scores | facts_of(result), seconds=seconds)
+        rows.setdefault(result.subject, {}).update(result.scores | facts_of(result))
     return scores_table(rows)
 
 

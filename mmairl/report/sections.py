@@ -1,4 +1,4 @@
-"""Create parts that several pages share: pictures of images, and the names of curves."""
+"""Create parts that several pages share: random images, their views, and pictures of them."""
 
 import io
 from base64 import b64encode
@@ -15,23 +15,6 @@ from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
 
 REACH = 3  # in images other than photographs, black and white are this many standard deviations from the mean
-CURVES = {
-    'loss': 'loss',
-    'instance_accuracy': 'instance accuracy, %',
-    'lr': 'learning rate',
-    'momentum': 'teacher momentum',
-}
-# This accuracy is logged as a fraction, while the online k-NN logs percent.
-FRACTIONS = {'instance_accuracy'}
-
-
-def percent(
-    name: str, curve: tuple[Sequence[int], Sequence[float]]
-) -> tuple[list[int], list[float]]:
-    """Return the steps and values of a curve. If the values are accuracies logged as fractions, convert them to percent."""
-    steps, values = curve
-    scale = 100 if name in FRACTIONS else 1
-    return list(steps), [scale * value for value in values]
 
 
 def sample_indices(dataset: Dataset, count: int, seed: int) -> list[int]:
