@@ -82,8 +82,6 @@ def _front_matter(backbone: Backbone, to: str, license: str) -> str:
         library_name='pytorch' if to == 'safetensors' else 'timm',
         pipeline_tag='image-feature-extraction',
     )
-    if backbone.settings.get('model.type') == 'Siamese':
-        fields['tags'] = ['self-supervised-learning', 'mmairl']
     if license:
         fields['license'] = license
     start = backbone.settings.get('model.backbone.init_cfg.checkpoint', backbone.path)

@@ -7,7 +7,6 @@ from pathlib import Path
 from mmairl.config import flat
 from mmairl.engine.curves import Curve, read_run_config, read_scalars
 from mmairl.engine.health import QUANTITIES
-from mmairl.errors import UserError
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.figures import chart
 from mmairl.report.page import Page
@@ -34,17 +33,10 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
 
     Returns:
         The path of the page.
-
-    Raises:
-        UserError: If there are fewer than two different folders, or no quantity was logged by two runs.
     """
     paths = [Path(folder).resolve() for folder in folders]
     parent = os.path.commonpath(paths)
     runs = {os.path.relpath(path, parent): path for path in paths}
-    if len(runs) < len(paths):
-        raise UserError(
-            f'{folders[0]}: a folder is listed twice; list different runs', code='listed-twice'
-        )
     logged = {name: read_scalars(path) for name, path in runs.items()}
     curves: dict[str, dict[str, Curve]] = {}
     last: dict[str, dict[str, float]] = {}
@@ -53,12 +45,6 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
         if len(known) > 1:
             curves[label] = known
             last[label] = {name: values[-1] for name, (_, values) in known.items()}
-    if not curves:
-        raise UserError(
-            f'{", ".join(map(str, folders))}: no two runs logged the same quantity; compare two or more runs of the same kind '
-            'that have started to log',
-            code='nothing-shared',
-        )
     for name, path in runs.items():
         for record in records_in(path):
             for score, value in record.scores.items():

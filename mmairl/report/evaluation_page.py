@@ -23,9 +23,6 @@ class Record(msgspec.Struct):
     config: str
     subject: str
     scores: dict[str, float]
-    seconds: float = 0.0
-    checkpoint: str | None = None
-    part: str = 'student'
     details: dict[str, Any] = {}
     identity: dict[str, Any] | None = None
     left_out: dict[str, int] = {}

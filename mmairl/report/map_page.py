@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,17 @@ def map_images(
     return page.write(out)
 
 
+@dataclass(frozen=True)
 class Thumbnails:
-    """Draw small pictures of images.
+    """Draws small pictures of images.
 
     Args:
         dataset: The data set that reads the images.
         indices: The index in the data set of each image.
     """
 
-    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
-        self.dataset = dataset
-        self.indices = indices
+    dataset: Dataset
+    indices: Sequence[int]
 
     def name(self, image: int) -> str:
         return self.dataset.member(self.indices[image])

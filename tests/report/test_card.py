@@ -62,7 +62,7 @@ def test_recipe_of_the_card_reproduces_embed(checkpoint, tmp_path, monkeypatch, 
 def test_card_states_settings_and_scores_of_these_weights(checkpoint, tmp_path):
     _, head, body = card_of(checkpoint, tmp_path / 'hub' / 'a.pth', 'hub').split('---\n', 2)
     front = yaml.safe_load(head)
-    assert front['base_model'] == 'org/start' and 'mmairl' in front['tags'] and 'license' not in front
+    assert front['base_model'] == 'org/start' and 'license' not in front
     for text in ('ResNet-18 with 11.2 million', '`model.queue.length`: 4096', '| knn | 71.25 | flowers |'):
         assert text in body
     assert r'`train_dataloader.dataset.root`: \](x)\`\|&lt;b&gt;' in body

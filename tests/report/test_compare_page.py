@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from harness.errors import raises_code
 from planted import healthy, write_result, write_run
 
 from mmairl.report.compare_page import differences, write_compare_page
@@ -26,15 +25,3 @@ def test_page_shows_differences_scores_and_curves(tmp_path):
 def test_missing_setting_differs():
     table = differences({'a': {'x': 1, 'y': dict(z=2)}, 'b': {'x': 1}})
     assert table.rows == [['y.z', '2', None]]
-
-
-def test_wrong_folders_are_errors(tmp_path):
-    first = run(tmp_path, 'first', 0)
-    other = write_run(tmp_path / 'other', dict(step=1, accuracy=1.0), config=dict(a=1))
-    for folders, code in (
-        ([first], 'nothing-shared'),
-        ([first, first], 'listed-twice'),
-        ([first, other], 'nothing-shared'),
-    ):
-        with raises_code(code):
-            write_compare_page(folders, tmp_path / 'page.html')
