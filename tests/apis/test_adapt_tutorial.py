@@ -11,8 +11,8 @@ PAGE = Path(__file__).parents[2] / 'docs/tutorials/adapt_a_released_model.md'
 SHORTER = {
     'count=3000': 'count=120',
     '< 2000': '< 80',
-    'epochs=20': 'epochs=1, workers=0',
-    "'work_dirs/small', 10": "'work_dirs/small', 1, workers=0",
+    'epochs=10': 'epochs=1, workers=0',
+    "'work_dirs/small', 5": "'work_dirs/small', 1, workers=0",
 }
 
 
