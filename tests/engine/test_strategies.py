@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from harness import sharding as script
+from engine import sharding as script
 from harness.errors import raises_code
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves

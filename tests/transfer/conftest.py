@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from harness.drawn_sets import write_coco, write_voc
 from PIL import Image
+from transfer.drawn_sets import write_coco, write_voc
 
 from mmairl.transfer.mmcv_ops import use_torchvision_ops
 

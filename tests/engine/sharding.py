@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import torch
+from harness import resume as resuming
+from harness import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 
-from harness import resume as resuming
-from harness import toy
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
