@@ -158,11 +158,11 @@ class ViewDataset(Dataset):
         and the location of the data set do not matter, so a copied folder is not a change.
         """
         digest = hashlib.sha256(repr(list(self.classes)).encode())
-        for index in range(len(self)):
-            digest.update(self.member(index).encode(errors='surrogateescape') + b'\0')
-        digest.update(self.labels.contiguous().numpy().tobytes())
+        names = ''.join(f'{self.member(index)}\0' for index in range(len(self)))
+        digest.update(names.encode(errors='surrogateescape'))
+        digest.update(self.labels.contiguous().numpy())
         if (sizes := self.sizes()) is not None:
-            digest.update(sizes.tobytes())
+            digest.update(sizes)
         chosen = np.linspace(0, len(self) - 1, min(SAMPLE, len(self))).astype(int)
         for index in chosen.tolist():
             with suppress(UnreadableImage):

@@ -47,13 +47,12 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
     size = own.get('size') or _crop_size(training) or _crop_size(device) or SIZE
     # The preprocessors of mmpretrain and mmengine normalize values from 0 to 255.
     scale = 1 if str(device.get('type', 'ViewPreprocessor')).endswith('ViewPreprocessor') else 255
-    normal = {key: [value / scale for value in device.get(key, ())] for key in ('mean', 'std')}
     derived = dict(
         resize=size * 8 // 7,
         size=size,
         interpolation='bilinear',
-        mean=normal['mean'] or IMAGENET['mean'],
-        std=normal['std'] or IMAGENET['std'],
+        mean=[value / scale for value in device.get('mean', ())] or IMAGENET['mean'],
+        std=[value / scale for value in device.get('std', ())] or IMAGENET['std'],
         channels=training.get('channels'),
     )
     if unknown := sorted(own.keys() - derived.keys()):

@@ -163,10 +163,10 @@ def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
     path = cache() / 'shapes' / f'{split}-{count}-{size}-{seed}-{version}.npy'
     if not path.exists():
-        images = np.empty((count, 3, size, size), np.uint8)
+        images = []
         for index in range(count):
             random = np.random.default_rng((seed, SPLITS.index(split), index))
-            images[index] = draw_image(random, index % len(KINDS), size).transpose(2, 0, 1)
+            images.append(draw_image(random, index % len(KINDS), size).transpose(2, 0, 1))
         with replacing(path) as temporary, temporary.open('wb') as file:
-            np.save(file, images)
+            np.save(file, np.stack(images))
     return np.load(path, mmap_mode='r')
