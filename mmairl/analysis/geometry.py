@@ -1,7 +1,7 @@
 """The geometry of features, measured without labels, and their invariance to changes of an image."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from mmairl.models.spectrum import effective, rankme, singular_values, spread
 
 BLOCK = 4096
 TINY = torch.finfo(torch.float64).tiny
-STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+STRENGTHS = (0.5, 1.0)  # of the changes of images
 
 
 def alignment(first: Tensor, second: Tensor) -> float:
@@ -128,10 +128,8 @@ RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')
 
 
 @torch.inference_mode()
-def invariance(
-    embed: Callable[[Tensor], Tensor], images: Tensor, strengths: Sequence[float] = STRENGTHS
-) -> dict[str, list[float]]:
-    """Return the mean similarity of images and changed copies, for each change and each strength.
+def invariance(embed: Callable[[Tensor], Tensor], images: Tensor) -> dict[str, float]:
+    """Return the mean similarity of images and changed copies, for each change.
 
     It is 1 if a change does not affect the features, 0 if a changed copy is only as similar to its
     image as a different image is, and NaN if all features are equal. Changes of color are left out
@@ -141,13 +139,14 @@ def invariance(
     count = len(original)
     others = ((original @ original.T).sum() - count) / (count * (count - 1))
     reach = 1 - others if original.std(dim=0).max() > 1e-9 else torch.nan
-
-    def likeness(changed: Tensor) -> float:
-        features = F.normalize(embed(changed.clamp(0, 1)).double())
-        return (((original * features).sum(dim=1).mean() - others) / reach).item()
-
     kept = {}
     for name, change in CHANGES.items():
-        if images.shape[1] == 3 or name not in RGB_ONLY:
-            kept[name] = [likeness(change(images, s) if s else images) for s in strengths]
+        if images.shape[1] != 3 and name in RGB_ONLY:
+            continue
+        likeness = 0.0
+        for strength in STRENGTHS:
+            changed = change(images, strength).clamp(0, 1)
+            features = F.normalize(embed(changed).double())
+            likeness += (original * features).sum(dim=1).mean() / len(STRENGTHS)
+        kept[name] = float((likeness - others) / reach)
     return kept

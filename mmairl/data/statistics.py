@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 
 from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage, to_unit
-from mmairl.errors import UserError
 
 
 class Statistics(NamedTuple):
@@ -53,11 +52,6 @@ def channel_statistics(
     measure = partial(moments, dataset=dataset)
     loader = DataLoader(indices, batch_size=None, num_workers=workers, collate_fn=measure)
     measured = [found for found in track(loader, 'measuring', count) if found is not None]
-    if not measured:
-        raise UserError(
-            f'all {count} images are unreadable (the first: {dataset.name(0)}); fix or remove them',
-            code='none-readable',
-        )
     pixels, sums, squares = (np.sum(column, 0) for column in zip(*measured))
     mean = sums / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))

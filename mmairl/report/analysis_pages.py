@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from statistics import mean
 
 import torch
 from matplotlib.figure import Figure
@@ -23,7 +22,6 @@ from mmairl.report.table import Table
 Subjects = Mapping[str, tuple]  # the arguments of `Images.network` for each network, by name
 VIEWS = 10  # number of augmented views of each image
 CHANGED = 256  # number of images to measure the invariances with
-STRENGTHS = (0.5, 1.0)
 SMALLEST_SHARE = 1e-12  # shares of the variance below this value are rounding errors
 
 
@@ -113,9 +111,9 @@ def geometry_page(
         x = torch.cat([images.embed(network, batch).cpu() for batch in images.raw()])
         views = _views(network, images, seed) if 'train_dataloader' in images.cfg else None
         found = numbers_of(x, views)
-        changes = invariance(partial(images.embed, network), images.first(CHANGED), STRENGTHS)
-        for change, values in changes.items():
-            found[f'invariance to {change}'] = mean(values)
+        changes = invariance(partial(images.embed, network), images.first(CHANGED))
+        for change, value in changes.items():
+            found[f'invariance to {change}'] = value
         for measure, value in found.items():
             measures.setdefault(measure, [measure]).append(value)
         shares = [share for share in spectrum(x).tolist() if share > SMALLEST_SHARE]

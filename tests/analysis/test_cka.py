@@ -72,8 +72,8 @@ def test_equal_stages_have_a_cka_of_one():
     assert torch.allclose(own.diagonal(), torch.ones(3).double()) and values.max() < 1
 
 
-def test_small_batches_and_networks_without_stages_are_errors():
+def test_small_batches_are_errors_and_stages_are_not_required():
     with raises_code('small-batch'):
         stage_cka(Network(0), Network(0), torch.randn(1, 3, 3, 9, 9))
-    with raises_code('no-stages'):
-        stage_cka(nn.Flatten(), Network(0), torch.randn(1, 8, 3, 9, 9))
+    values, rows, columns = stage_cka(nn.Flatten(), Network(0), torch.randn(1, 8, 3, 9, 9))
+    assert rows == ['pooled'] and values.shape == (1, len(columns))

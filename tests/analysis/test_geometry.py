@@ -64,18 +64,16 @@ def test_spectrum_is_that_of_the_covariance():
 def test_collapsed_network_has_no_invariance():
     images = torch.rand(12, 3, 16, 16)
     similarities = invariance(lambda batch: torch.full((len(batch), 64), 0.3), images)
-    assert np.isnan([*similarities.values()]).all()
+    assert all(map(math.isnan, similarities.values()))
 
 
 def test_invariance_is_one_for_an_invisible_change():
     images = torch.rand(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     # These features are the means of rows of pixels, which a horizontal flip does not change.
     similarities = invariance(lambda x: x.mean(dim=3).flatten(1), images)
-    unchanged = [values[0] for values in similarities.values()]
-    assert unchanged == pytest.approx([1] * len(similarities), abs=1e-6)
-    assert similarities.pop('flip')[-1] == pytest.approx(1, abs=1e-6)
-    assert max(values[-1] for values in similarities.values()) < 0.999
-    assert similarities['rotation'][-1] < 0.5
+    assert similarities.pop('flip') == pytest.approx(1, abs=1e-6)
+    assert max(similarities.values()) < 0.999
+    assert similarities['rotation'] < 0.5
 
 
 def cloud(count: int, width: int, seed: int = 0) -> torch.Tensor:
