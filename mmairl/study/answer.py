@@ -155,20 +155,16 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
 
 def _more_seeds(found: Findings) -> Iterator[Step]:
     """Yield a step that adds seeds: as many as the inconclusive comparison needs that needs the fewest."""
-    study = found.study
-    present = study['seeds']
+    study, present = found.study, found.study['seeds']
     rows = sum(not row['untrained'] and not row['external'] for row in study['rows'])
-    if not rows or study['tuned']:
-        return
-    needs = []
-    if len(found.with_verdict(ONE_SEED)) == len(found.all):
-        needs.append((FEW_SEEDS, Markup('all comparisons')))
+    needs = [(FEW_SEEDS, one.name) for one in found.with_verdict(ONE_SEED)]
     for one in found.with_verdict(INCONCLUSIVE):
         if needed := seeds_needed(one, len(found.all)):
-            needs.append((needed, quoted(one.name)))
-    for needed, name in sorted(needs)[:1]:
+            needs.append((needed, one.name))
+    if needs and rows and not study['tuned']:
+        needed, name = min(needs)
         more = max(needed - len(present), 1)
         seeds = [*present, *range(max(present) + 1, max(present) + 1 + more)]
-        title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), name)
+        title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), quoted(name))
         reason = 'the fewest seeds with which a comparison probably has a verdict'
         yield Step(title, reason, cost_of(study, rows * more), command(study, seeds=seeds))

@@ -8,7 +8,6 @@ record, page = collect_study(prepared)
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -31,7 +30,6 @@ from mmairl.study.tune import prepare_trials, with_chosen_options
 from mmairl.transfer.tasks import require_platform
 
 STUDIES = Path('work_dirs/studies')
-LENGTHS = 'max_epochs', 'max_iters'
 
 
 def prepare_study(
@@ -76,16 +74,15 @@ def show_plan(prepared: Prepared) -> None:
         length = compute = ''
         if row.trains:
             cfg = prepared.configs[row.name]
-            length = ', '.join(
-                f'{cfg.train_cfg[key]} {key[4:]}' for key in LENGTHS if key in cfg.train_cfg
-            )
+            length = str(cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters)
             flops = run_flops(cfg)
             first = first or flops
             compute = f'{flops / first:.2f} ×' if flops else 'unknown'
         rows.append([row.name, row.factor, str(len(own)), length, compute, mean_time(own)])
-    columns = ['row', 'changes', 'runs', 'length', 'compute', 'time of a run']
+    columns = ['row', 'changes', 'runs', 'epochs or steps', 'compute', 'time of a run']
     print(Table(columns, rows).text(f'{study.title}: {prepared.scale[1]}'))
-    print('\n'.join(equal_rows(runs)))
+    for note in equal_rows(runs):
+        print(note)
     trained = [run for run in runs if run.row.trains]
     left = sum(not run.trained for run in trained)
     time = mean_time(trained) or 'unknown'
@@ -155,8 +152,6 @@ def collect_study(prepared: Prepared) -> tuple[Record, Path]:
     """Write study.json, the page and the tables of a study, and return the record and the path of the page."""
     if prepared.study.tune:
         prepared = with_chosen_options(prepared)
-        if not prepared.study.seeds:
-            prepared = replace(prepared, tuned={})
     record = collect(prepared, plan_runs(prepared))
     return record, write_results(record, prepared.out)
 

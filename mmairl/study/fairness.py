@@ -35,8 +35,6 @@ TRAINING = (
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 UNTRAINED = dict(pixels='raw pixels', random='random initialization')
-# A row that declares one of these keys can differ in anything below it, so its list of differences proves little.
-BLANKET = ('model', 'optim_wrapper', 'train_dataloader')
 CHECKS = {  # the properties that finished runs of all rows should share, each with its key in the record of a run
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
@@ -145,7 +143,7 @@ def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
 
     Returns:
         A record for each pair of rows. `found` has the keys in which the configs differ. `undeclared` has those that the row
-        does not declare and that the study does not tune. `blanket` has the declared keys that cover whole parts of a config.
+        does not declare and that the study does not tune.
         The training settings of checkpoint files are unknown, so their rows are not compared.
     """
     rows = prepared.rows
@@ -159,7 +157,7 @@ def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
         found = [] if unknown else changed(prepared.configs[base.name], prepared.configs[row.name])
         entry = dict(row=row.name, on=base.name, found=found, unknown=unknown)
         entry['undeclared'] = [key for key in found if not is_declared(key, row, tuned)]
-        entry['blanket'] = [key for key in row.declares if key in BLANKET]
+        entry['declares'] = list(row.declares)
         compared.append(entry)
     return compared
 

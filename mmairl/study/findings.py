@@ -182,11 +182,6 @@ class Findings:
     def with_verdict(self, *verdicts: str) -> list[Finding]:
         return [one for one in self.all if one.verdict in verdicts]
 
-    def unlike(self, other: 'Findings') -> list[Finding]:
-        """Return the findings on this score whose verdicts differ from those on the score of `other`."""
-        verdicts = {one.name: one.verdict for one in other.all}
-        return [one for one in self.all if one.verdict != verdicts.get(one.name)]
-
     @property
     def collapsed(self) -> dict[str, list[int]]:
         """For each row with collapsed runs, the seeds of these runs."""
@@ -201,10 +196,6 @@ class Findings:
             values += [one.estimate, one.published, one.low, one.high, *one.by_seed]
         known = [value for value in values if value is not None]
         return MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(min(known), max(known)).tolist()
-
-    @property
-    def tick_labels(self) -> list[str]:
-        return [f'{tick:+.4g}'.replace('-', '−') if tick else '0' for tick in self.ticks]
 
     def place(self, value: float) -> float:
         """Return the position of a value on the axis, in percent of its length."""

@@ -163,7 +163,7 @@ def effects_figure(found: Findings) -> Figure:
     figure.supxlabel(f'{found.title}\n{caption}', fontsize=6.5)
     axes.set_yticks(range(count), [short(one.name, 44) for one in found.all])
     axes.set_ylim(count - 0.4, -0.6)
-    axes.set_xticks(found.ticks, found.tick_labels)
+    axes.set_xticks(found.ticks)
     axes.set_xlim(found.ticks[0], found.ticks[-1])
     axes.grid(axis='y', visible=False)
     verdicts = axes.secondary_yaxis('right')

@@ -9,11 +9,13 @@ if __name__ == '__main__':
 import argparse
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
 import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import torch
@@ -24,13 +26,15 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.utils.data import Subset
 
+from mmairl.checkpoints.normrescale import normrescale
+from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.hooks.after_step import accumulated
 from mmairl.engine.run import register, train
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.backbone import load_backbone, refresh_statistics, tensors_of_config
 from mmairl.evaluation.features import extract, extraction
 from mmairl.evaluation.identity import key_of, versions, weights_identity
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
@@ -40,7 +44,6 @@ from mmairl.models.processes import network_of
 from mmairl.models.spectrum import rankme, spread
 from mmairl.registry import DATASETS
 from mmairl.signals import AGAIN, stop_processes
-from mmairl.study.derive import derived
 from mmairl.study.fairness import differing_keys
 from mmairl.study.runs import (
     COLLAPSE,
@@ -57,6 +60,8 @@ from mmairl.study.runs import (
 )
 from mmairl.study.tasks import config_of, is_local, protocol_of
 
+# the approximate number of batches on which batch norm's statistics are measured, as in PreciseBN
+STATISTICS = 200
 PATIENCE = 60  # how many seconds to wait until an earlier start of the same run has saved its state and exited
 IMAGES = 256  # the number of test images whose features are compared to detect a collapse
 PACKAGES = [
@@ -219,6 +224,48 @@ def create_weights(cfg: Config, request: Request, folder: Path) -> None:
         facts['start'] = source.start
     own = dict(checkpoint=path.name, fingerprint=request.fingerprint)
     write_json(folder / TRAINED, Trained(**own, **facts, **software()))
+
+
+def derived(cfg: Config, request: Request) -> tuple[Backbone, Trained | None]:
+    """Return the weights of a run that is not trained, and facts about the run from which they come.
+
+    Raises:
+        UserError: If the other run is not finished, if it has not kept the requested checkpoint, or if the weights do not fit
+            the network.
+    """
+    if request.file:
+        backbone = read_backbone(request.file, network=tensors_of_config(cfg))
+        backbone.weights.update(load_backbone(cfg, backbone).state_dict())
+        return backbone, None
+    folder = Path(request.folders['row'])
+    trained = read_json(folder / TRAINED, Trained)
+    part = Fraction(request.fingerprint.get('at', 1))
+    name = re.sub(r'\d+', lambda number: str(round(int(number[0]) * part)), trained.checkpoint)
+    backbone = read_backbone(str(folder / name), network=tensors_of_config(cfg))
+    if request.fingerprint.keys() & {'constant', 'anchor'}:
+        rescale(cfg, backbone, request)
+    return backbone, trained
+
+
+def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
+    """Rescale weights by NormRescale, and measure batch norm's statistics again.
+
+    Rescaling changes the activations of the network. With the old statistics, the accuracy of k-NN would be at chance.
+    """
+    anchor = None
+    if 'anchor' in request.folders:
+        folder = Path(request.folders['anchor'])
+        trained = read_json(folder / TRAINED, Trained)
+        anchor = read_backbone(str(folder / trained.checkpoint)).weights
+    rescaled, _ = normrescale(backbone.weights, anchor, request.fingerprint.get('constant'))
+    backbone.weights.update(rescaled)
+    network = load_backbone(cfg, backbone)
+    how = extraction(cfg, default_device(), default_workers())
+    data = DATASETS.build(cfg.evaluation.train)
+    step = max(1, len(data) // (STATISTICS * how.batch_size))
+    batches = how.images(Subset(data, range(0, len(data), step)), 'batch statistics')
+    refresh_statistics(network.to(how.device), (images for images, *_ in batches))
+    backbone.weights.update(network.cpu().state_dict())
 
 
 def software() -> dict:

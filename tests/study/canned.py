@@ -82,4 +82,4 @@ def steps(*levels: float, paired: bool = True) -> list[Record]:
 
 def entry(row: str, on: str, **changes: Any) -> Record:
     """Return the result of comparing the configs of two rows."""
-    return dict(row=row, on=on, found=[], undeclared=[], blanket=[], unknown=False) | changes
+    return dict(row=row, on=on, found=[], undeclared=[], declares=[], unknown=False) | changes

@@ -25,7 +25,7 @@ def test_undeclared_difference_is_an_error_before_the_first_run(tmp_path):
 def test_declared_difference_is_listed(tmp_path):
     (entry,) = compare_configs(prepared(SGD, LARS, out=tmp_path))
     assert 'optim_wrapper.optimizer.type' in entry['found']
-    assert entry['undeclared'] == [] and entry['blanket'] == ['optim_wrapper']
+    assert entry['undeclared'] == [] and entry['declares'] == ['optim_wrapper']
 
 
 def test_declaring_one_key_does_not_declare_others(tmp_path):

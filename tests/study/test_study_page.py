@@ -125,7 +125,7 @@ def test_runs_of_different_code_are_a_problem():
 def test_blanket_declaration_is_summarized(tmp_path):
     study = record(steps(30, 40))
     keys = [f'model.key_{number}' for number in range(40)]
-    study['fairness']['before'] = [entry('row 1', 'row 0', found=keys, blanket=['model'])]
+    study['fairness']['before'] = [entry('row 1', 'row 0', found=keys, declares=['model'])]
     text = page_of(study, tmp_path)
     assert '40 keys differ' in text and 'model.key_30' not in text
 

@@ -3,6 +3,7 @@
 The verdict applies to the two files on images from the distribution of the test images, not to the recipes that trained them.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,9 +27,8 @@ def compare_images(first: Sequence[bool], second: Sequence[bool]) -> PairedImage
         >>> compare_images([False] * 8, [True] * 8)
         PairedImages(images=8, only_first=0, only_second=8, p=0.0078125)
     """
-    pairs = list(zip(first, second, strict=True))
-    only_first = sum(bool(one and not other) for one, other in pairs)
-    only_second = sum(bool(other and not one) for one, other in pairs)
+    pairs = Counter(zip(first, second, strict=True))
+    only_first, only_second = pairs[True, False], pairs[False, True]
     differing = only_first + only_second
     p = float(scipy.stats.binomtest(only_first, differing).pvalue) if differing else 1.0
-    return PairedImages(len(pairs), only_first, only_second, p)
+    return PairedImages(pairs.total(), only_first, only_second, p)
