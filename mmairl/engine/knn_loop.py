@@ -67,7 +67,7 @@ class KNNValLoop(BaseLoop):
     def classify(self) -> Tensor:
         """Return which images a copy of the backbone classifies correctly."""
         from mmairl.evaluation.features import Extraction, extract
-        from mmairl.evaluation.knn import knn_right
+        from mmairl.evaluation.knn import knn_predictions
 
         model = network_of(self.runner)
         mean = model.data_preprocessor.mean.flatten().tolist()
@@ -78,4 +78,4 @@ class KNNValLoop(BaseLoop):
         backbone = copy.deepcopy(model.backbone)
         bank, queries = (extract(backbone, dataset, how) for dataset in self.sets)
         k = min(self.k, len(bank.y))
-        return knn_right(bank, queries, [k], device=device)[k]
+        return knn_predictions(bank, queries, [k], device=device)[k] == queries.y

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import torch
 from mmengine import Config
 from mmengine.logging import MMLogger, print_log
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from mmairl.checkpoints.init import fitted
 from mmairl.checkpoints.load import require_same_keys
-from mmairl.checkpoints.read import Backbone, read_backbone, warn
+from mmairl.checkpoints.read import Backbone, read_backbone
 
 # This import also registers the backbones of mmpretrain.
 from mmairl.models.norm import measure_statistics, norms_of
@@ -60,7 +59,6 @@ def load_backbone(
         tensors = backbone.state_dict()
         if not isinstance(source, Backbone):
             source = read_backbone(checkpoint, part, prefix, tensors)
-        warn_of_other_statistics(cfg, source)
         weights = fitted(source.weights, tensors, source.path)
         require_same_keys(weights, tensors, source.path)
         backbone.load_state_dict(weights)
@@ -82,23 +80,6 @@ def tensors_of_config(cfg: Config) -> dict[str, Tensor]:
     """Return the state dict of the config's backbone, whose keys a checkpoint must provide."""
     with torch.random.fork_rng(devices=[]):
         return build_backbone(cfg).state_dict()
-
-
-def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
-    """Warn if the mean or standard deviation that a checkpoint states differs from that of the config."""
-    stated = source.input
-    normal = cfg.model.get('data_preprocessor')
-    if not stated.origin or normal is None or stated.channels is not None:
-        return
-    for name in ('mean', 'std'):
-        used = normal.get(name)
-        known = getattr(stated, name)
-        if used is None or len(used) != len(known) or np.allclose(used, known, atol=1e-3):
-            continue
-        warn(
-            f'{source.path}: {stated.origin} states the {name} {list(known)}, but the config normalizes images with '
-            f'{list(used)}; set model.data_preprocessor.{name} if that is not intended'
-        )
 
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:

@@ -1,11 +1,11 @@
 """Linear probes that predict a class or a depth per pixel from the patches of a frozen backbone."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine import Config
@@ -16,14 +16,15 @@ from torchvision.transforms import v2
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.data.preprocess import normalize
-from mmairl.errors import Diverged, UserError
+from mmairl.errors import Diverged
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.dense_images import IGNORED
 from mmairl.evaluation.features import extraction, on_main_process, show_progress
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
-from mmairl.models.backbones import patch_size
-from mmairl.models.layers import joined_map, layer_outputs
+from mmairl.models.layers import joined_map, layer_outputs, patch_size
 from mmairl.registry import PROTOCOLS
+
+Maps = Callable[[Tensor], Tensor]  # returns the feature maps of a batch of images
 
 
 @dataclass(frozen=True)
@@ -52,38 +53,34 @@ class DenseProtocol(Protocol):
 
     labels: ClassVar = ('dense',)
     null_rows: ClassVar = ('random',)
-    unknown: ClassVar[int] = IGNORED  # target value of pixels that do not count
 
     @abstractmethod
     def width(self, classes: Sequence[str]) -> int:
         """Return how many outputs per patch the head has."""
 
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Return predictions for patches, which are then resized to pixels."""
+        return outputs
+
+    @abstractmethod
+    def counted(self, target: Tensor, testing: bool) -> Tensor:
+        """Return which pixels of targets (..., H, W) are learned or tested."""
+
     @abstractmethod
     def loss(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of predictions (B, C, H, W) for targets (B, H, W)."""
+        """Return the loss of predictions (N, C) for the targets (N,) of pixels."""
 
     @abstractmethod
     def measure(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """Return statistics of one image in float64. The caller adds those of all images."""
+        """Return statistics of the pixels of one image. The caller adds those of all images."""
 
     @abstractmethod
     def summarize(self, statistics: Tensor, classes: Sequence[str]) -> tuple[Scores, dict]:
         """Return the scores and details from the added statistics."""
 
-    def predict(self, outputs: Tensor) -> Tensor:
-        """Return predictions for patches, which are then resized to pixels."""
-        return outputs
-
-    def prepared(self, target: Tensor) -> Tensor:
-        """Return a target in which pixels that do not count are `unknown`."""
-        return target
-
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
-        if subject == 'pixels':
-            text = f'{self.name}: raw pixels have no patches; use --init random'
-            raise UserError(text, code='no-patches')
         backbone = load_backbone(cfg, None if subject == 'random' else subject).to(self.device)
         how = extraction(cfg, self.device)
 
@@ -100,17 +97,19 @@ class DenseProtocol(Protocol):
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
         return named, {**details, 'image_size': [self.size] * 2}, {}
 
-    def _trained(self, train: Dataset, maps: Callable[[Tensor], Tensor]) -> nn.Module:
+    def _trained(self, train: Dataset, maps: Maps) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             head = nn.Sequential(nn.LazyBatchNorm2d(), nn.LazyConv2d(self.width(train.classes), 1))
             head.to(self.device)(maps(train[0]['inputs'][0][None]))
-        steps = self.epochs * ceil(len(train) / self.batch)
+        crops = RandomCrops(train, self.size, self.epochs, self.seed)
+        loader = DataLoader(crops, self.batch, num_workers=self.workers)
         optimizer = torch.optim.AdamW(head.parameters(), lr=self.lr, weight_decay=1e-4)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        for images, targets in show_progress(self._crops(train), f'{self.name} head', steps):
-            predicted = resized(self.predict(head(maps(images))), targets)
-            loss = self.loss(predicted, self.prepared(targets.to(self.device)))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(loader))
+        for images, targets in show_progress(loader, f'{self.name} head', len(loader)):
+            predicted, targets = self._pixels(head(maps(images)), targets, testing=False)
+            # Without any counted pixel, the sum is 0, and the step only decays the weights.
+            loss = self.loss(predicted, targets) if len(targets) else predicted.sum()
             if not loss.isfinite():
                 raise Diverged(f'{self.name}: the loss is not finite; reduce lr', code='no-loss')
             optimizer.zero_grad()
@@ -119,55 +118,53 @@ class DenseProtocol(Protocol):
             schedule.step()
         return head.eval()
 
-    def _crops(self, train: Dataset) -> Iterator[list[Tensor]]:
-        """Yield batches of random crops, which depend only on the seed, the epoch and the image."""
-        for epoch in range(self.epochs):
-            generator = torch.Generator().manual_seed(hash((self.seed, epoch)))
-            order = torch.randperm(len(train), generator=generator).tolist()
-            crops = RandomCrops(train, self.size, (self.seed, epoch))
-            yield from DataLoader(crops, self.batch, sampler=order, num_workers=self.workers)
-
     @torch.inference_mode()
-    def _tested(
-        self, head: nn.Module, test: Dataset, maps: Callable[[Tensor], Tensor], step: int
-    ) -> tuple[Scores, dict]:
+    def _tested(self, head: nn.Module, test: Dataset, maps: Maps, step: int) -> tuple[Scores, dict]:
         total: Tensor | float = 0.0
         loader = DataLoader(test, batch_size=None, num_workers=self.workers)
         for item in show_progress(loader, self.name, len(test)):
-            image = item['inputs'][0]
-            target = self.prepared(item['data_samples']['target']).to(self.device)
+            image, target = item['inputs'][0], item['data_samples']['target']
             factor = self.size / min(target.shape) / step
             sides = [step * round(factor * side) for side in target.shape]
             image = v2.functional.resize(image, sides, antialias=True)
-            [predicted] = resized(self.predict(head(maps(image[None]))), target)
-            total += self.measure(predicted, target).cpu()
+            pixels = self._pixels(head(maps(image[None])), target[None], testing=True)
+            if len(pixels[1]):
+                total += self.measure(*pixels).cpu()
         return self.summarize(total, test.classes)
+
+    def _pixels(self, outputs: Tensor, target: Tensor, testing: bool) -> tuple[Tensor, Tensor]:
+        """Return the predictions (N, C) and targets (N,) of all pixels that count."""
+        predicted = F.interpolate(self.predict(outputs), target.shape[-2:], mode='bilinear')
+        target = target.to(self.device)
+        counted = self.counted(target, testing)
+        return predicted.movedim(1, -1)[counted], target[counted]
 
 
 class RandomCrops(Dataset):
-    """Random crops and flips of the images and targets of a data set."""
+    """Random crops and flips of the images and targets of a data set, in random order.
 
-    def __init__(self, dataset: Dataset, size: int, seed: tuple[int, int]) -> None:
+    They depend only on the seed, the epoch and the image.
+    """
+
+    def __init__(self, dataset: Dataset, size: int, epochs: int, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
         crop = v2.RandomResizedCrop(size, scale=(0.25, 1.0), antialias=True)
         self.change = v2.Compose([crop, v2.RandomHorizontalFlip()])
+        random = np.random.default_rng(seed)
+        self.order = np.concatenate([random.permutation(len(dataset)) for _ in range(epochs)])
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self.order)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        item = self.dataset[index]
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        item = self.dataset[int(self.order[number])]
         image = tv_tensors.Image(item['inputs'][0])
         target = tv_tensors.Mask(item['data_samples']['target'])
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hash((*self.seed, index)))
+            torch.manual_seed(hash((self.seed, number)))
             image, target = self.change(image, target)
         return image.as_subclass(Tensor), target.as_subclass(Tensor)
-
-
-def resized(maps: Tensor, target: Tensor) -> Tensor:
-    return F.interpolate(maps, target.shape[-2:], mode='bilinear')
 
 
 @PROTOCOLS.register_module('segment')
@@ -189,28 +186,24 @@ class Segmentation(DenseProtocol):
     def width(self, classes: Sequence[str]) -> int:
         return len(classes)
 
-    def prepared(self, target: Tensor) -> Tensor:
-        return target.masked_fill(torch.isin(target, target.new_tensor(self.ignore)), IGNORED)
+    def counted(self, target: Tensor, testing: bool) -> Tensor:
+        return ~torch.isin(target, target.new_tensor([IGNORED, *self.ignore]))
 
     def loss(self, predicted: Tensor, target: Tensor) -> Tensor:
-        total = F.cross_entropy(predicted, target, ignore_index=IGNORED, reduction='sum')
-        return total / (target != IGNORED).sum().clamp_min(1)
+        return F.cross_entropy(predicted, target)
 
     def measure(self, predicted: Tensor, target: Tensor) -> Tensor:
         """Return the confusion matrix of pixels: true classes in rows, predicted in columns."""
-        count = len(predicted)
-        counted = target != IGNORED
-        cells = target[counted] * count + predicted.argmax(0)[counted]
+        count = predicted.shape[1]
+        cells = target * count + predicted.argmax(1)
         return cells.bincount(minlength=count**2).view(count, count).double()
 
     def summarize(self, statistics: Tensor, classes: Sequence[str]) -> tuple[Scores, dict]:
-        right = statistics.diagonal()
-        areas = statistics.sum(1)
+        right, areas = statistics.diagonal(), statistics.sum(1)
         iou = 100 * right / (areas + statistics.sum(0) - right)
-        scored = areas > 0
         per_class = {name: value for name, value in zip(classes, iou.tolist()) if value == value}
         accuracy = 100 * (right.sum() / areas.sum()).item()
-        return {'mIoU': iou[scored].mean().item()}, dict(per_class=per_class, accuracy=accuracy)
+        return {'mIoU': iou[areas > 0].mean().item()}, dict(per_class=per_class, accuracy=accuracy)
 
 
 @PROTOCOLS.register_module('depth_probe')
@@ -233,7 +226,6 @@ class DepthProbe(DenseProtocol):
     scored: Sequence[int] = (0, None, 0, None)
 
     metric: ClassVar = 'delta'
-    unknown: ClassVar = 0
 
     def width(self, classes: Sequence[str]) -> int:
         return 256
@@ -243,28 +235,23 @@ class DepthProbe(DenseProtocol):
         centers = torch.linspace(1e-3, self.max_depth, 256, device=outputs.device)
         return torch.einsum('bchw,c->bhw', weights, centers)[:, None] / weights.sum(1, True)
 
-    def prepared(self, target: Tensor) -> Tensor:
-        return torch.where((target > 1e-3) & (target < self.max_depth), target, 0)
+    def counted(self, target: Tensor, testing: bool) -> Tensor:
+        top, bottom, left, right = self.scored if testing else (0, None, 0, None)
+        inside = torch.zeros_like(target, dtype=torch.bool)
+        inside[..., top:bottom, left:right] = True
+        return inside & (target > 1e-3) & (target < self.max_depth)
 
     def loss(self, predicted: Tensor, target: Tensor) -> Tensor:
         """Return the scale-invariant log loss of AdaBins without its factor of 10."""
-        counted = target > 0
-        error = predicted[:, 0][counted].log() - target[counted].log()
-        if not len(error):
-            return 0 * predicted.sum()
+        error = predicted[:, 0].log() - target.log()
         return (error.var(correction=0) + 0.15 * error.mean().square() + 1e-9).sqrt()
 
     def measure(self, predicted: Tensor, target: Tensor) -> Tensor:
-        top, bottom, left, right = self.scored
-        depth, truth = (part[top:bottom, left:right].double() for part in (predicted[0], target))
-        counted = truth > 0
-        depth, truth = depth[counted], truth[counted]
-        if not len(truth):
-            return torch.zeros(4, dtype=torch.float64)
+        depth, truth = predicted[:, 0].double(), target.double()
         within = (torch.maximum(depth / truth, truth / depth) < 1.25).double().mean()
         error = (depth - truth).abs()
-        means = [within, error.square().mean().sqrt(), (error / truth).mean()]
-        return torch.stack([*means, torch.ones_like(within)])
+        rmse = error.square().mean().sqrt()
+        return torch.stack([within, rmse, (error / truth).mean(), torch.ones_like(rmse)])
 
     def summarize(self, statistics: Tensor, classes: Sequence[str]) -> tuple[Scores, dict]:
         within, rmse, relative = (statistics[:-1] / statistics[-1]).tolist()

@@ -3,11 +3,10 @@
 With a cache, protocols that preprocess the images in the same way share the extracted features.
 """
 
-import dataclasses
 import tempfile
 from abc import abstractmethod
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from mmengine.dist import barrier
 from mmengine.logging import print_log
 
 from mmairl.checkpoints.read import Backbone
-from mmairl.data.splits import split_by_class
+from mmairl.data.splits import groups_of, image_names, split_by_class
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extraction, on_main_process, stored
 from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.metrics import confusion, packed
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
-from mmairl.evaluation.sets import fraction_of, left_out, own_groups
+from mmairl.evaluation.sets import PARTS, fraction_of
 
 
 @dataclass(frozen=True)
@@ -75,23 +74,24 @@ class FeatureProtocol(Protocol):
         if predicted is not None:
             details['right'] = packed(predicted == test.y)
             details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
-        counts: dict[str, int] = {}
+        details['dimensions'] = test.x.shape[1]
+        left_out = {}
         for name, part in features.items():
-            counts |= left_out(name, datasets[name], part.y, len(part.unreadable))
+            details[f'{name}_images'] = len(part.x)
             if part.unreadable:
                 names = [datasets[name].name(row) for row in part.unreadable]
                 details[f'unreadable_{name}_images'] = names
+                left_out[f'unreadable {PARTS[name]} images'] = len(names)
                 text = f'{len(names)} images cannot be read, such as {names[0]}'
                 print_log(text, logger='current')
         barrier()
-        rows = dict(train_images=len(features['train'].x), test_images=len(test.x))
-        return scores, {**rows, 'dimensions': test.x.shape[1], **details}, counts
+        return scores, details, left_out
 
     def _split(self, cfg: Config, features: dict[str, Features], datasets: dict) -> Split:
         train = features['train']
-        groups = own_groups(cfg, datasets['train'])
-        if groups is not None:
-            train = dataclasses.replace(train, groups=np.delete(groups, list(train.unreadable)))
+        if (groups := cfg.evaluation.get('groups')) is not None:
+            groups = groups_of(image_names(datasets['train']), groups)
+            train = replace(train, groups=np.delete(groups, list(train.unreadable)))
         val = features.get('val')
         if self.validation == 'choose' and val is None:
             fit, held = split_by_class(train.y, 0, fraction_of(cfg.evaluation), train.groups)
@@ -115,7 +115,7 @@ class FeatureProtocol(Protocol):
                 # Even without a cache, the processes exchange features through files.
                 root = on_main_process(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
             for name, (described, dataset) in sets.items():
-                path = Path(root) / f'{features_key(identity, name, described)}.npy'
+                path = Path(root, f'{features_key(identity, name, described)}.npy')
                 if self.remeasure:
                     on_main_process(partial(path.unlink, missing_ok=True))
                 features[name] = stored(path, backbone, dataset, how)

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from filelock import FileLock
 from mmengine import Config
 from mmengine.dist import barrier, get_rank, get_world_size, is_distributed, is_main_process
 from rich.console import Console
@@ -68,10 +67,7 @@ class Readable(Dataset):
 
     def __init__(self, dataset: Dataset | dict) -> None:
         self.dataset = DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
-
-    @property
-    def metainfo(self) -> dict:
-        return getattr(self.dataset, 'metainfo', {})
+        self.metainfo = getattr(self.dataset, 'metainfo', {})
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -110,14 +106,16 @@ class Extraction:
             dataset: The labeled images. The features of unreadable images are NaN.
         """
         require_channels(dataset, self.mean, backbone)
+        compute = partial(torch.flatten, start_dim=1)
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
-        for number, (images, y, readable) in enumerate(self.images(dataset)):
-            if number == 0 and backbone is not None:
-                compute = partial(self.pooled, backbone)
+            compute = partial(pooled, backbone)
+        checked = False
+        for images, y, readable in self.images(dataset):
+            if not checked:
                 require_features(compute, images[:PROBED], type(backbone).__name__)
-            x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
-            x = x.cpu()
+                checked = True
+            x = compute(images).cpu()
             if not x.isfinite().all():
                 raise Diverged(
                     'the features are NaN or infinite, because the pre-training diverged; use an '
@@ -127,21 +125,23 @@ class Extraction:
             x[~readable] = torch.nan
             yield x, y, readable
 
-    def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
-        """Return one feature vector per image, pooled in float32."""
-        return features(backbone, images).pooled.float()
-
-    def images(self, dataset: Dataset, label: str = 'features') -> Iterator[Batch]:
+    def images(self, dataset: Dataset) -> Iterator[Batch]:
         """Yield the normalized images on the device, the labels and a mask of readable images."""
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(
             Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
         )
         mean, std = (torch.tensor(values, device=self.device) for values in (self.mean, self.std))
-        for batch in show_progress(delivered(safe(loader)), label, len(loader)):
-            images = batch['inputs'][0].to(self.device, non_blocking=True)
-            images = normalize(images, mean, std).contiguous(memory_format=torch.channels_last)
-            yield images, batch['data_samples']['label'], batch['data_samples']['readable']
+        for batch in show_progress(delivered(safe(loader)), 'features', len(loader)):
+            images = normalize(batch['inputs'][0].to(self.device, non_blocking=True), mean, std)
+            samples = batch['data_samples']
+            images = images.contiguous(memory_format=torch.channels_last)
+            yield images, samples['label'], samples['readable']
+
+
+def pooled(backbone: nn.Module, images: Tensor) -> Tensor:
+    """Return one feature vector per image, pooled in float32."""
+    return features(backbone, images).pooled.float()
 
 
 def require_features(compute: Callable[[Tensor], Tensor], images: Tensor, name: str) -> None:
@@ -155,14 +155,14 @@ def require_features(compute: Callable[[Tensor], Tensor], images: Tensor, name: 
     )
     with explained(f'{name}: its output cannot be pooled', remedy, code='not-features'):
         first, second = compute(images), compute(images)
-    limit = TOLERANCE * first.abs().max()
-    if first.ndim != 2 or len(first) != len(images) or first.shape != second.shape:
-        fault = f'have the shape {tuple(first.shape)} for {len(images)} images'
-    elif (first - second).abs().max() > limit:
-        fault = 'differ between two calls in evaluation mode'
-    else:
-        return
-    raise UserError(f'{name}: its features {fault}; {remedy}', code='not-features')
+        apart = (first - second).abs().max() / first.abs().max()
+    # NaN is allowed here: it means that the pre-training diverged.
+    if first.ndim != 2 or len(first) != len(images) or apart > TOLERANCE:
+        raise UserError(
+            f'{name}: its features differ between two calls, or have the wrong shape '
+            f'{tuple(first.shape)} for {len(images)} images; {remedy}',
+            code='not-features',
+        )
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
@@ -188,18 +188,10 @@ def readable_rows(x: Tensor, y: Tensor, readable: Tensor) -> Features:
 def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
     """Return the features of a data set from the file `path`, which is written if it is missing.
 
-    All processes of a run write the file together. If several runs need the same file, one run
-    writes it and the others wait. The file has a temporary name until it is complete.
+    All processes of a run write the file together. It has a temporary name until it is complete.
     """
-    with explained_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    # The operating system releases the lock of a killed process.
-    lock = FileLock(path.with_name(f'.{path.name}.lock'))
-    try:
-        if not on_main_process(lambda: path.is_file() or (lock.acquire() and path.is_file())):
-            _fill(path, backbone, dataset, how)
-    finally:
-        lock.release()
+    if not on_main_process(path.is_file):
+        _fill(path, backbone, dataset, how)
     what = f'the features in {path} cannot be read'
     remedy = 'remove the file to extract the features again'
     with explained(what, remedy, code='unreadable-features'):
@@ -223,10 +215,9 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
         with unfinished.open('rb+') as file:
             for x, *_ in how.batches(backbone, Subset(dataset, range(first, end))):
                 if not file.tell():
-                    shape = (images, x.shape[1])
-                    header = dict(descr='<f4', fortran_order=False, shape=shape)
+                    header = dict(descr='<f4', fortran_order=False, shape=(images, x.shape[1]))
                     np.lib.format.write_array_header_1_0(file, header)
-                    file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
+                    file.seek(first * x[0].nbytes, os.SEEK_CUR)
                 file.write(x.numpy().tobytes())
         barrier()
     barrier()
@@ -254,13 +245,12 @@ def on_main_process(compute: Callable[[], Result]) -> Result:
     return result
 
 
-def show_progress(items: object, label: str, total: int | None = None) -> Iterator:
+def show_progress(items: Iterable, label: str, total: int) -> Iterator:
     """Yield the items and show progress: a bar on a terminal, or a line every half minute."""
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(items, label, total, console=console, transient=True)
         return
-    total = len(items) if total is None else total
     printed = time.monotonic()
     for done, item in enumerate(items):
         if time.monotonic() - printed >= SECONDS:

@@ -12,8 +12,8 @@ from mmairl.registry import PROTOCOLS
 class FineTuning(TrainingProtocol):
     """Train the backbone together with a linear classifier.
 
-    The default recipe is BYOL's, in which each training takes 20 000 steps. The config key `recipes.finetune` selects another
-    recipe.
+    The default recipe is BYOL's, in which each training takes 20 000 steps. The config key
+    `recipes.finetune` selects another recipe.
     """
 
     recipe_name: ClassVar = 'finetune_20k'

@@ -1,7 +1,7 @@
 """Record the identity of a result: everything that its scores depend on.
 
 An identity is a nested dictionary of plain values, stored with the result. `identity_of` creates
-it, `difference` compares two, and `key_of` returns a short digest. A stored result is reused only if
+it, and `key_of` returns a short digest. A stored result is reused only if
 its identity equals that of the requested measurement. Settings that cannot change a score are not
 part of it: paths, worker count, device.
 """
@@ -20,9 +20,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone
-from mmairl.config import flat
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, with_views
-from mmairl.evaluation.sources import feature_source, key_of, outside_sources
+from mmairl.evaluation.sources import SCORING, key_of, outside_sources, source_of
 from mmairl.registry import DATASETS
 
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmpretrain', 'scikit-learn', 'pillow')
@@ -35,7 +34,6 @@ def identity_of(
     settings: Any,
     subject: Backbone | str,
     sets: Mapping[str, tuple[dict, Dataset]] | None = None,
-    asked: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return everything that a result of `evaluate` depends on.
 
@@ -44,7 +42,6 @@ def identity_of(
         settings: The protocol with its settings.
         subject: The backbone of a checkpoint, or the name of a baseline.
         sets: The data sets that are already built, with their configs.
-        asked: Further facts that the result depends on, such as how a study trained the weights.
     """
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
     normal = cfg.model.data_preprocessor
@@ -56,8 +53,10 @@ def identity_of(
     data = {}
     for part in PARTS:
         if described := cfg.evaluation.get(part):
-            dataset = built.get(str(with_views(described, None)))
-            data[part] = data_identity(described, dataset)
+            described = with_views(described, None)
+            dataset = built.get(str(described)) or DATASETS.build(described)
+            content = dict(content=dataset.fingerprint()[:16], images=len(dataset))
+            data[part] = dict(settings=config_identity(described), **content)
     chosen = cfg.evaluation.get('held_out') if settings.chooses(cfg) else None
     identity = dict(
         protocol=dict(name=settings.name, **settings.identity(cfg, subject)),
@@ -68,8 +67,7 @@ def identity_of(
         views=views,
         groups=cfg.evaluation.get('groups'),
         held_out=chosen,
-        code=dict(versions(), mmairl=feature_source(), **outside_sources(cfg)),
-        asked=asked,
+        code=dict(versions(), mmairl=source_of(*SCORING), **outside_sources(cfg)),
     )
     return config_identity(identity)
 
@@ -95,18 +93,6 @@ def weights_identity(weights: Mapping[str, Tensor]) -> str:
             digest.update(f'{name} {tuple(tensor.shape)}\n'.encode())
             digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
-    """Return the settings of a data set without places and views, its size and its fingerprint.
-
-    Args:
-        described: The config of the data set.
-        dataset: The data set, if it is already built.
-    """
-    dataset = DATASETS.build(dict(described)) if dataset is None else dataset
-    settings = config_identity(with_views(described, None))
-    return dict(settings=settings, content=dataset.fingerprint()[:16], images=len(dataset))
 
 
 def config_identity(value: Any) -> Any:
@@ -136,21 +122,3 @@ def versions(packages: Collection[str] = PACKAGES) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def difference(
-    saved: Mapping[str, Any], current: Mapping[str, Any], ignored: Collection[str] = ()
-) -> str:
-    """Return text that names the differences of two identities, or '' if they match.
-
-    >>> difference(dict(weights='3f2a', k=20, code='1'), dict(weights='9b1c', k=20, code='2'), ['code'])
-    'weights (3f2a vs. 9b1c)'
-    """
-    old, new = (
-        flat({name: value for name, value in identity.items() if name not in ignored})
-        for identity in (saved, current)
-    )
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
-    words = [f'{name} ({old.get(name, "absent")} vs. {new.get(name, "absent")})' for name in names]
-    more = f' and {len(words) - 2} more' if len(words) > 2 else ''
-    return ' and '.join(words[:2]) + more

@@ -51,30 +51,13 @@ class KNN(FeatureProtocol):
 
     def score(self, split: Split) -> tuple[Scores, dict]:
         ks = self.neighbors(split.cfg)
-        ks = list(dict.fromkeys(min(k, len(split.train.x)) for k in ks))
         predicted = knn_predictions(split.train, split.test, ks, self.temperature, self.device)
         scores = {}
         for k, labels in predicted.items():
             right = labels == split.test.y
             scores[f'k-NN, k = {k}'] = 100 * int(right.sum()) / len(labels)
-        return scores, dict(temperature=self.temperature, predicted=predicted[ks[0]])
-
-
-def knn_right(
-    train: Features,
-    test: Features,
-    ks: Sequence[int] = KS,
-    device: str | torch.device = 'cpu',
-) -> dict[int, Tensor]:
-    """Return, for each k, which test images are classified correctly.
-
-    Example:
-        >>> features = Features(torch.eye(3), torch.tensor([0, 1, 2]))
-        >>> knn_right(features, features, ks=[1])
-        {1: tensor([True, True, True])}
-    """
-    predicted = knn_predictions(train, test, ks, device=device)
-    return {k: labels == test.y for k, labels in predicted.items()}
+        main = next(iter(predicted.values()))
+        return scores, dict(temperature=self.temperature, predicted=main)
 
 
 @torch.inference_mode()
@@ -87,15 +70,24 @@ def knn_predictions(
 ) -> dict[int, Tensor]:
     """Return, for each k, the predicted class of each test image.
 
-    If k is larger than the number of training images, all of them vote.
+    Each neighbor adds the weight exp(similarity / temperature) to the score of its class. A k that
+    is larger than the number of training images is replaced by that number.
+
+    Example:
+        >>> features = Features(torch.eye(3), torch.tensor([0, 1, 2]))
+        >>> knn_predictions(features, features, ks=[1])
+        {1: tensor([0, 1, 2])}
     """
     similarity, position = nearest(test.x, train.x, max(ks), device)
     labels = train.y[position]
-    classes = int(train.y.max()) + 1
+    # In each row, the weights are divided by the largest weight, so that they cannot overflow.
+    similarity = similarity.double()
+    weights = ((similarity - similarity[:, :1]) / temperature).exp()
     predicted = {}
     for k in ks:
-        votes = vote(similarity[:, :k], labels[:, :k], classes, temperature)
-        predicted[k] = votes.argmax(1)
+        votes = weights.new_zeros(len(weights), int(train.y.max()) + 1)
+        votes.scatter_add_(1, labels[:, :k], weights[:, :k])
+        predicted[min(k, len(train.x))] = votes.argmax(1)
     return predicted
 
 
@@ -120,24 +112,10 @@ def nearest(
             best, order = similarity.topk(min(k, similarity.shape[1]))
             place = torch.cat([place, here], dim=1).gather(1, order)
         found.append((best.cpu(), place.cpu()))
-    similarities, rows = map(torch.cat, zip(*found))
-    return similarities, rows
+    similarities, places = map(torch.cat, zip(*found))
+    return similarities, places
 
 
 def unit_rows(x: Tensor) -> Tensor:
     """Scale each row to length 1. The squares of values like 1e20 would overflow without float64."""
     return F.normalize(x.double(), eps=1e-60).float()
-
-
-def vote(
-    similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE
-) -> Tensor:
-    """Return class scores from the votes of nearest neighbors, (N, classes).
-
-    Each neighbor adds the weight exp(similarity / temperature) to the score of its class. In each
-    row, the weights are divided by the largest weight, so that they cannot overflow.
-    """
-    similarity = similarity.double()
-    weights = ((similarity - similarity.amax(dim=1, keepdim=True)) / temperature).exp()
-    scores = similarity.new_zeros(len(similarity), classes)
-    return scores.scatter_add_(1, labels, weights)

@@ -30,16 +30,14 @@ class LinearEvaluation(TrainingProtocol):
     lars_recipe_name: ClassVar = 'linear_lars_80e'
     columns: ClassVar = {'in1k': 'linear, top-1'}
 
-    def sweeps(self, cfg: Config) -> bool:
-        return bool(cfg.get('evaluation', {}).get('sweep') if self.sweep is None else self.sweep)
-
-    def identity(self, cfg: Config, subject: Any) -> dict[str, Any]:
-        recipe = self.recipe_for(cfg, subject)
+    def sweep_of(self, recipe: Config, cfg: Config) -> dict[str, Any] | None:
+        if not (cfg.evaluation.get('sweep') if self.sweep is None else self.sweep):
+            return None
         by_sgd = recipe.optim_wrapper.optimizer.type == 'SGD'
-        if self.sweeps(cfg) and not (by_sgd and recipe.model.get('frozen') and 'sweep' in recipe):
+        if not (by_sgd and recipe.model.get('frozen') and 'sweep' in recipe):
             raise UserError(
                 'linear: a sweep requires a recipe that freezes the backbone, trains by SGD and '
-                f"sets `sweep` ('{Path(recipe.filename).stem}'); use another recipe, or --no-sweep",
+                f"sets `sweep` ('{Path(recipe.filename).stem}'); use another recipe, or sweep=False",
                 code='no-sweep',
             )
-        return super().identity(cfg, subject)
+        return recipe.sweep

@@ -29,7 +29,7 @@ from mmairl.registry import PROTOCOLS
 
 BASELINES = {'pixels': 'raw pixels', 'random': 'random initialisation'}
 Scores = dict[str, float]
-# An outcome has the scores, details, and the numbers of excluded images and classes by reason.
+# An outcome has the scores, details, and the numbers of excluded images by reason.
 Outcome = tuple[Scores, dict, dict[str, int]]
 Sets = Mapping[str, tuple[dict, Dataset]]
 NEUTRAL = {'neutral': True}  # This metadata marks a setting that cannot change a score.
@@ -48,7 +48,7 @@ class Result:
             has `image_size`, `test_images` and `copies`, the number of test images that are exact
             copies of training images. Accuracies have `chance` and a 95 % `interval`.
         identity: Everything that the scores depend on (`mmairl.evaluation.identity`).
-        left_out: How many images are unreadable, and how many classes have no image.
+        left_out: How many images are unreadable, by part.
     """
 
     subject: str
@@ -78,7 +78,6 @@ class Protocol:
         metric: ``'dataset'`` if the data set defines the metric, the name of the metric if the
             protocol defines it, or ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
-        trains: Whether the protocol trains a network by a recipe.
         columns: Dictionary from the ImageNet columns in the tables of the ECCV 2022 paper (see
             README.md) to the names of the protocol's scores.
         unit: Unit of the scores.
@@ -88,7 +87,8 @@ class Protocol:
         workers: Number of processes that load images.
         launcher: mmengine's name of the launcher of a distributed evaluation. Default: 'none'.
         remeasure: Whether to replace stored features, scores and finished runs.
-        cache: Folder for stored features and scores. If it is None, they are not kept.
+        cache: Folder for stored features and scores. Stored scores of the same identity are
+            returned. If it is None, nothing is kept.
         work_dir: Folder for training runs.
     """
 
@@ -103,7 +103,6 @@ class Protocol:
     labels: ClassVar[tuple[str, ...]] = ('single', 'multi')
     metric: ClassVar[str] = 'dataset'
     null_rows: ClassVar[tuple[str, ...]] = tuple(BASELINES)
-    trains: ClassVar[bool] = False
     columns: ClassVar[Mapping[str, str]] = {}
     unit: ClassVar[str] = '%'
 
@@ -134,21 +133,21 @@ class Protocol:
         raise NotImplementedError
 
 
-def protocol_class(name: str) -> type[Protocol]:
-    """Return the class of a registered protocol, or raise a `UserError`."""
-    if not is_protocol(name):
-        known = PROTOCOLS.names()
-        raise UserError(
-            f"protocol: unknown name ('{name}'); use one of {', '.join(known)}, or one that the "
-            f"config's `custom_imports` registers{closest(name, known)}",
-            code='unknown-protocol',
-        )
-    return PROTOCOLS.get(name)
-
-
 def is_protocol(name: str) -> bool:
     """Return whether a protocol is registered under this name."""
     return name in PROTOCOLS.names()
+
+
+def protocol_class(name: str) -> type[Protocol]:
+    """Return the class of a registered protocol, or raise a `UserError`."""
+    if is_protocol(name):
+        return PROTOCOLS.get(name)
+    known = PROTOCOLS.names()
+    raise UserError(
+        f"protocol: unknown name ('{name}'); use one of {', '.join(known)}, or one that the config's "
+        f'`custom_imports` registers{closest(name, known)}',
+        code='unknown-protocol',
+    )
 
 
 def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Protocol:
@@ -167,14 +166,11 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
         [20]
     """
     kind = protocol_class(protocol)
-    chosen = {}
-    if cfg:
-        chosen.update(cfg.get('evaluation', {}).get('settings', {}).get(protocol, {}))
-    chosen.update((name, value) for name, value in options.items() if value is not None)
+    chosen = dict((cfg or {}).get('evaluation', {}).get('settings', {}).get(protocol, {}))
+    chosen |= {name: value for name, value in options.items() if value is not None}
     known = ', '.join(own.name for own in fields(kind))
-    with explained(
-        f'{protocol}: unknown setting', f'use {known}', (TypeError,), code='unknown-setting'
-    ):
+    fault = f'{protocol}: unknown setting'
+    with explained(fault, f'use {known}', (TypeError,), code='unknown-setting'):
         return kind(**chosen)
 
 
@@ -184,9 +180,7 @@ def evaluate(
     subject: str | Path | Backbone,
     part: str = 'student',
     settings: Protocol | None = None,
-    asked: Mapping[str, Any] | None = None,
     prefix: str | None = None,
-    cache: str | Path | None = None,
 ) -> Result:
     """Score one model or baseline with one protocol.
 
@@ -197,10 +191,7 @@ def evaluate(
             'pixels'.
         part: 'student' or 'teacher'.
         settings: The protocol's settings, from `settings_for`. Default: those of the config.
-        asked: Further facts that the result depends on. They become part of its identity.
         prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
-        cache: Folder for features and scores. Stored scores of the same identity are returned.
-            Default: the folder in `settings`.
 
     Returns:
         The scores, with the identity of the result.
@@ -213,24 +204,21 @@ def evaluate(
         {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
     """
     settings = settings or settings_for(protocol, cfg)
-    if cache is not None:
-        settings = replace(settings, cache=Path(cache))
     began = time.perf_counter()
     start_processes(settings.launcher)
-    loaded = subject
-    if not isinstance(subject, Backbone) and subject not in BASELINES:
-        loaded = read_backbone(subject, part, prefix, tensors_of_config(cfg))
-    cfg = prepared_config(cfg, loaded)
-    sets = evaluation_sets(cfg, protocol)
-    identity = on_main_process(lambda: identity_of(cfg, settings, loaded, sets, asked))
     name = subject_name(subject, part)
-    if isinstance(loaded, Backbone) and watched_test_images(loaded.settings):
-        name += WATCHED
-    stored = settings.cache and settings.cache / f'{protocol}_{key_of(identity)}.json'
+    if not isinstance(subject, Backbone) and subject not in BASELINES:
+        subject = read_backbone(subject, part, prefix, tensors_of_config(cfg))
+    if isinstance(subject, Backbone) and watched_test_images(subject.settings):
+        name += ', whose run watched the test images'
+    cfg = prepared_config(cfg, subject)
+    sets = evaluation_sets(cfg, protocol)
+    identity = on_main_process(lambda: identity_of(cfg, settings, subject, sets))
+    stored = settings.cache and Path(settings.cache, f'{protocol}_{key_of(identity)}.json')
     if stored and not settings.remeasure and on_main_process(stored.is_file):
         return replace(Result(**read_json(stored)), subject=name)
     copies = on_main_process(lambda: leaked_images(cfg, settings, sets))
-    scores, details, left_out = settings.run(cfg, loaded, sets, identity)
+    scores, details, left_out = settings.run(cfg, subject, sets, identity)
     details = facts(settings, scores, sets['test'][1]) | dict(copies=copies) | details
     seconds = time.perf_counter() - began
     result = Result(name, scores, seconds, details, identity, left_out)
@@ -246,13 +234,9 @@ def facts(settings: Protocol, scores: Scores, test: Dataset) -> dict[str, Any]:
     metric = test.metric if settings.metric == 'dataset' else settings.metric
     if metric in ('top-1', 'mean per class', '11-point mAP'):
         found['chance'] = chance(metric, test.labels)
-    if metric in ('top-1', 'mean per class'):
-        found['interval'] = list(interval(next(iter(scores.values())), len(test)))
+        if metric != '11-point mAP':
+            found['interval'] = list(interval(next(iter(scores.values())), len(test)))
     return found
-
-
-# This text is added to the name of a model whose training run measured test images.
-WATCHED = ', whose run watched the test images'
 
 
 def watched_test_images(settings: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_c
 # Scores by class size are added if the largest class is this many times as large as the smallest.
 LONG_TAIL = 10
 
-_read_shipped = cache(load_config)
+_read = cache(load_config)
 
 
 def recipe_of(
@@ -44,19 +44,17 @@ def recipe_of(
         lars = kind.lars_recipe_name
         chosen = lars if lars and trained_by_lars(cfg, subject) else kind.recipe_name
     folder = home() / 'configs/_base_/recipes'
-    shipped = {path.stem: path for path in folder.glob('*.py')}
-    names = ', '.join(sorted(shipped))
+    shipped = {path.stem: str(path) for path in folder.glob('*.py')}
     if chosen not in shipped and not Path(chosen).suffix:
         raise UserError(
-            f"{protocol}: unknown recipe ('{chosen}'); use one of {names}, or the path of a config",
+            f"{protocol}: unknown recipe ('{chosen}'); use one of {', '.join(sorted(shipped))}, or "
+            'the path of a config',
             code='unknown-recipe',
         )
-    path = shipped.get(chosen)
-    recipe = copy.deepcopy(_read_shipped(str(path))) if path else load_config(chosen)
-    lacking = [key for key in REQUIRED if key not in recipe]
-    if lacking:
+    recipe = copy.deepcopy(_read(shipped.get(chosen, chosen)))
+    if lacking := [key for key in REQUIRED if key not in recipe]:
         raise UserError(
-            f"{protocol}: the recipe lacks {', '.join(lacking)} ('{chosen}'); use one of {names}",
+            f"{protocol}: the recipe lacks {', '.join(lacking)} ('{chosen}'); set them",
             code='no-recipe',
         )
     return recipe
@@ -122,18 +120,14 @@ def compose(
         dataset=dict(type='Readable', dataset=test),
     )
     composed.test_cfg = dict()
-    counts = _long_tail(images.labels, len(images.classes))
-    composed.test_evaluator = dict(type='HeadAccuracy', metric=images.metric, train_counts=counts)
+    shots = None
+    if images.labels.ndim == 1:
+        counts = images.labels.bincount(minlength=len(images.classes))
+        if counts.max() >= LONG_TAIL * counts[counts > 0].min():
+            shots = counts.tolist()
+    composed.test_evaluator = dict(type='HeadAccuracy', metric=images.metric, train_counts=shots)
     composed.work_dir = str(work_dir)
     return composed
-
-
-def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
-    """Return the number of training images of each class, or None if class sizes are similar."""
-    if labels.ndim != 1:
-        return None
-    counts = labels.bincount(minlength=classes)
-    return counts.tolist() if counts.max() >= LONG_TAIL * counts[counts > 0].min() else None
 
 
 def _network(cfg: Config, recipe: Config, start: dict | None, image: Tensor) -> dict[str, Any]:

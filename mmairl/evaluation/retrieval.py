@@ -31,29 +31,26 @@ class Retrieval(FeatureProtocol):
     metric: ClassVar = 'mAP'
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        queries = split.test
-        gallery = unit_rows(queries.x.to(self.device)).T
+        test = split.test
+        x = unit_rows(test.x.to(self.device))
         precisions, places = [], []
-        for rows in torch.arange(len(queries.x)).split(QUERY_BLOCK // 4):
-            similarity = unit_rows(queries.x[rows].to(self.device)) @ gallery
+        for rows in torch.arange(len(x)).split(QUERY_BLOCK // 4):
+            similarity = x[rows] @ x.T
             similarity[range(len(rows)), rows] = -torch.inf  # an image must not match itself
-            order = similarity.argsort(dim=1, descending=True, stable=True).cpu()
-            match = queries.y[order] == queries.y[rows, None]
-            match[:, -1] = False
-            rank = torch.arange(1, match.shape[1] + 1)
-            precision = (match.cumsum(1) / rank * match).double().sum(1) / match.sum(1)
-            precisions.append(precision)
+            order = similarity.argsort(dim=1, descending=True, stable=True).cpu()[:, :-1]
+            match = test.y[order] == test.y[rows, None]
+            rank = torch.arange(1, len(x))
+            precisions.append((match.cumsum(1) / rank * match).double().sum(1) / match.sum(1))
             places.append(match.long().argmax(dim=1))
         precision, place = torch.cat(precisions), torch.cat(places)
         found = precision.isfinite()
         if not found.any():
             raise UserError(
-                'retrieval: no image has another image of its class ; use several '
-                'images of each class',
+                'retrieval: each class has only one test image; use several images of each class',
                 code='no-positives',
             )
         scores = {'retrieval, mAP': 100 * precision[found].mean().item()}
         for k in self.ks:
             recall = (place[found] < k).double().mean().item()
             scores[f'retrieval, recall@{k}'] = 100 * recall
-        return scores, dict(queries=int(found.sum()), without_match=int((~found).sum()))
+        return scores, dict(queries=int(found.sum()))

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from mmengine import Config, ConfigDict
 from mmengine.logging import print_log
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.checkpoints.read import Backbone
@@ -25,17 +24,16 @@ from mmairl.data.decode import UnreadableImage
 from mmairl.data.preprocess import preprocessing_of, require_channels, view_of
 from mmairl.data.splits import HELD_OUT, groups_of, image_names, refuse_shared
 from mmairl.errors import UserError
+from mmairl.evaluation.sources import key_of
 from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS, PROTOCOLS
 
 # This dictionary maps the key of each part in `evaluation` to the name of the part in messages.
 PARTS = dict(train='training', val='validation', test='test')
-# These keys of `evaluation` decide which images belong to which part.
-SPLITS = (*PARTS, 'held_out', 'groups')
 HEAD = 4096  # images of equal size are first compared by this number of bytes
 THREADS = 16
-# Published validation sets contain some copies of images of other parts. More are an error.
-COPIES = dict(test=0.01, train=0.1)
+# Published validation sets contain some copies of test images. A larger fraction is an error.
+TOLERATED = 0.01
 
 
 def evaluation_data(cfg: Config) -> ConfigDict:
@@ -72,16 +70,14 @@ def prepared_config(cfg: Config, subject: Backbone | str = '') -> Config:
     if 'data_preprocessor' in cfg.model:
         cfg.model.data_preprocessor.update(mean=steps['mean'], std=steps['std'])
     for part in PARTS:
-        described = (cfg.get('evaluation') or {}).get(part)
-        if described and _has_files(innermost(described)['type']):
-            innermost(described).setdefault('views', [view_of(steps)])
-            innermost(described).setdefault('channels', steps['channels'])
+        if described := (cfg.get('evaluation') or {}).get(part):
+            images = innermost(described)
+            kind = images['type']
+            kind = DATASETS.get(kind) if isinstance(kind, str) else kind
+            if getattr(kind, 'encoded', ViewDataset.encoded) is not ViewDataset.encoded:
+                images.setdefault('views', [view_of(steps)])
+                images.setdefault('channels', steps['channels'])
     return cfg
-
-
-def _has_files(kind: str | type) -> bool:
-    kind = DATASETS.get(kind) if isinstance(kind, str) else kind
-    return getattr(kind, 'encoded', ViewDataset.encoded) is not ViewDataset.encoded
 
 
 def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
@@ -110,42 +106,47 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     """
     described = described_sets(cfg, protocol)
     sets = {name: (dataset, DATASETS.build(dataset)) for name, dataset in described.items()}
-    classes = sets['train'][1].classes
+    classes = list(sets['train'][1].classes)
     for name, (_, dataset) in sets.items():
         require_channels(dataset, cfg.model.data_preprocessor.mean)
         fault = label_fault(dataset, PROTOCOLS.get(protocol).labels, name == 'train')
-        if list(dataset.classes) != list(classes):
-            odd = sorted(set(dataset.classes) ^ set(classes)) or ['their order']
-            fault = f'differs from the training images in {odd[0]}', 'other-classes'
-        if fault:
-            problem, code = fault
-            raise UserError(
-                f'evaluation.{name}: {type(dataset).__name__} {problem}; check its folder',
-                code=code,
+        if not fault and list(dataset.classes) != classes:
+            fault = (
+                f'has other classes than the {len(classes)} of the training images',
+                'other-classes',
             )
-    if cfg.evaluation.get('groups') is not None:
-        _refuse_shared_groups(cfg.evaluation)
+        if fault:
+            raise UserError(
+                f'evaluation.{name}: {type(dataset).__name__} {fault[0]}; check its folder',
+                code=fault[1],
+            )
+    data = cfg.evaluation
+    if data.get('groups') is not None:
+        built = {label: DATASETS.build(data[part]) for part, label in PARTS.items() if part in data}
+        names = {label: image_names(dataset) for label, dataset in built.items()}
+        refuse_shared({label: groups_of(each, data.groups) for label, each in names.items()})
     return sets
 
 
 def label_fault(dataset: Dataset, kinds: Sequence[str], is_train: bool) -> tuple[str, str] | None:
     """Return why the labels of a data set cannot be used, and the code of the error, or None."""
+    kind = label_kind(dataset)
     if not len(dataset):
         return 'is empty', 'no-images'
-    kind = label_kind(dataset)
     if kind not in kinds:
-        wanted = ' or '.join(kinds)
-        return f'has {kind} labels, but the protocol requires {wanted} labels', 'unsupported-labels'
+        return (
+            f'has {kind} labels, but the protocol requires {kinds[0]} labels',
+            'unsupported-labels',
+        )
     if kind != 'single':
         return None
     if int(dataset.labels.min()) < 0:
         return 'has images without a label', 'unlabeled-images'
-    counts = dataset.labels.bincount()
-    if is_train and (counts > 0).sum() < 2:
+    _, counts = dataset.labels.unique(return_counts=True)
+    if is_train and len(counts) < 2:
         return 'has images of only one class', 'one-class'
-    if is_train and (counts == 1).any():
-        alone = dataset.classes[int((counts == 1).nonzero()[0])]
-        return f"has only one image of the class '{alone}'", 'class-of-one'
+    if is_train and counts.min() < 2:
+        return 'has a class of only one image', 'class-of-one'
     return None
 
 
@@ -157,31 +158,13 @@ def label_kind(dataset: Dataset) -> str:
     return 'multi' if labels.ndim == 2 else 'single'
 
 
-def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
-    """Return the group of each image of a data set, or None if the config defines no groups."""
-    groups = cfg.evaluation.get('groups')
-    return None if groups is None else groups_of(image_names(dataset), groups)
-
-
-def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
-    """Return how many images are unreadable and how many classes have no image in `labels`."""
-    present = labels.unique().numel()
-    if labels.ndim == 2:
-        present = int((labels == 1).any(0).sum())
-    counts = {
-        f'unreadable {PARTS[part]} images': unreadable,
-        f'classes without a {PARTS[part]} image': len(getattr(dataset, 'classes', ())) - present,
-    }
-    return {name: count for name, count in counts.items() if count > 0}
-
-
 def fraction_of(data: Mapping) -> float:
     """Return `evaluation.held_out`, the fraction of training images to hold out."""
     fraction = data.get('held_out', HELD_OUT)
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or fraction <= 0:
+    if not isinstance(fraction, (int, float)) or fraction <= 0:
         raise UserError(
-            f"evaluation.held_out: expected a fraction, or a number of images per class ('{fraction}"
-            f"'); set such a number (default: {HELD_OUT})",
+            f"evaluation.held_out: not a fraction or a number of images per class ('{fraction}'); "
+            f'set such a number (default: {HELD_OUT})',
             code='bad-held-out',
         )
     return fraction
@@ -200,10 +183,16 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
     return {**part, 'held': False}, {**part, 'held': True}
 
 
-def require_apart(data: Mapping) -> None:
+def require_apart(data: Mapping, cache: Path | None = None) -> None:
     """Raise if the images on which settings would be chosen contain copies of test images."""
-    _, held = held_out(data)
-    _refuse_copies(DATASETS.build(held), DATASETS.build(data['test']), 'test')
+    held, test = DATASETS.build(held_out(data)[1]), DATASETS.build(data['test'])
+    found = copies(held, test, cache)
+    if len(found) > TOLERATED * len(held):
+        raise UserError(
+            f'evaluation.val: {len(found)} of {len(held)} images on which settings are chosen are '
+            f'also test images, such as {found[0][1]}; remove them from one of the two sets',
+            code='val-in-test',
+        )
 
 
 def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dataset]]) -> int:
@@ -216,9 +205,7 @@ def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dat
     if settings.metric == 'none' or label_kind(test) == 'dense':
         return 0
     if settings.chooses(cfg) and cfg.evaluation.get('val'):
-        held = DATASETS.build(cfg.evaluation.val)
-        for part in COPIES:
-            _refuse_copies(held, DATASETS.build(cfg.evaluation[part]), part, settings.cache)
+        require_apart(cfg.evaluation, settings.cache)
     found = copies(train, test, settings.cache)
     if len(found) == len(test):
         raise UserError(
@@ -227,24 +214,12 @@ def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dat
             code='train-is-test',
         )
     if found:
-        names = ' and '.join(found[0])
         text = (
             f'{len(found)} of {len(test)} test images are exact copies of training images, such as '
-            f'{names}; the scores are too high'
+            f'{" and ".join(found[0])}; the scores are too high'
         )
         print_log(text, logger='current', level=logging.WARNING)
     return len(found)
-
-
-def _refuse_copies(held: Dataset, other: Dataset, part: str, cache: Path | None = None) -> None:
-    found = copies(held, other, cache)
-    if len(found) > COPIES[part] * len(held):
-        names = ' and '.join(found[0])
-        raise UserError(
-            f'evaluation.val: {len(found)} of {len(held)} images on which settings are chosen are '
-            f'also {PARTS[part]} images, such as {names}; remove them from one of the two sets',
-            code=f'val-in-{part}',
-        )
 
 
 def copies(one: Dataset, other: Dataset, cache: Path | None = None) -> list[list[str]]:
@@ -253,24 +228,20 @@ def copies(one: Dataset, other: Dataset, cache: Path | None = None) -> list[list
     Only images of equal size are read, and only those with equal first 4 KB completely. The result
     is stored in the folder `cache`, so that two data sets are compared once.
     """
-    if cache is not None:
-        key = hashlib.sha256(f'{one.fingerprint()} {other.fingerprint()}'.encode()).hexdigest()
-        path = cache / f'copies_{key[:16]}.json'
-        if path.is_file():
-            return read_json(path)
+    path = cache and cache / f'copies_{key_of([one.fingerprint(), other.fingerprint()])}.json'
+    if path and path.is_file():
+        return read_json(path)
     rows = [np.arange(len(one)), np.arange(len(other))]
     sizes = [one.sizes(), other.sizes()]
     if sizes[0] is not None and sizes[1] is not None:
         rows = [np.flatnonzero(np.isin(*pair)) for pair in (sizes, sizes[::-1])]
     for count in (HEAD, None):
         first, second = (_digests(*side, count) for side in zip((one, other), rows))
-        rows = [
-            [row for row, digest in ours.items() if digest in theirs]
-            for ours, theirs in ((first, set(second.values())), (second, set(first.values())))
-        ]
+        shared = set(first.values()) & set(second.values())
+        rows = [[row for row in side if side[row] in shared] for side in (first, second)]
     twin = {digest: one.name(row) for row, digest in first.items()}
     pairs = [[other.name(row), twin[second[row]]] for row in rows[1]]
-    if cache is not None:
+    if path:
         write_json(path, pairs)
     return pairs
 
@@ -279,27 +250,20 @@ def _digests(dataset: Dataset, rows: Sequence[int], count: int | None) -> dict[i
     """Return a digest of the first `count` bytes of each image, or of all bytes."""
 
     def digest(row: int) -> bytes:
+        path = Path(dataset.name(row))
         try:
-            if count and os.path.isfile(dataset.name(row)):
-                with open(dataset.name(row), 'rb') as file:
-                    return hashlib.sha256(file.read(count)).digest()
-            return hashlib.sha256(dataset.content(row)[:count]).digest()
+            if path.is_file():
+                with path.open('rb') as file:
+                    content = file.read(count)
+            else:
+                content = dataset.content(row)[:count]
         except (OSError, UnreadableImage):
-            return os.urandom(32)  # an unreadable image equals no other image
+            content = os.urandom(32)  # an unreadable image equals no other image
+        return hashlib.sha256(content).digest()
 
     rows = list(map(int, rows))
     with ThreadPoolExecutor(THREADS) as pool:
         return dict(zip(rows, pool.map(digest, rows)))
-
-
-def _refuse_shared_groups(data: Mapping) -> None:
-    """Raise if images of the same group are in two parts of the config."""
-    names = {}
-    for part, label in PARTS.items():
-        if data.get(part):
-            dataset = DATASETS.build(data[part])
-            names[label] = groups_of(image_names(dataset), data['groups'])
-    refuse_shared(names)
 
 
 def refit(data: Mapping) -> dict:

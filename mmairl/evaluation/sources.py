@@ -26,7 +26,7 @@ def outside_sources(cfg: Config) -> dict[str, str]:
     A config uses a module if `custom_imports` names it, if a `type` with dots names an object in
     it, or if such a module imports it.
     """
-    custom = (cfg.get('custom_imports') or {}).get('imports') or ()
+    custom = (cfg.get('custom_imports') or {}).get('imports') or []
     waiting = [custom] if isinstance(custom, str) else list(custom)
     for keys, value in walk(cfg.to_dict()):
         if keys and keys[-1] == 'type' and isinstance(value, str) and '.' in value:
@@ -66,18 +66,8 @@ def imports_of(path: Path, name: str) -> list[str]:
 
 
 @cache
-def feature_source() -> str:
-    """Return one digest of the parts of mmairl that read images and compute and score features."""
-    return _digest_below(SCORING)
-
-
-@cache
-def package_source() -> str:
-    """Return one digest of all Python files of the package."""
-    return _digest_below(('.',))
-
-
-def _digest_below(places: tuple[str, ...]) -> str:
+def source_of(*places: str) -> str:
+    """Return one digest of the Python files and folders of the package at these places."""
     digests = {}
     for place in places:
         top = PACKAGE / place

@@ -7,12 +7,11 @@ the precision, and an image that is 'difficult' for a class is a negative exampl
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.errors import UserError
@@ -49,8 +48,7 @@ class LinearSVM(FeatureProtocol):
     metric: ClassVar = 'mAP'
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        jobs = max(1, self.workers)
-        decisions, costs = svm(split.train, split.test, seed=self.seed, jobs=jobs)
+        decisions, costs = svm(split.train, split.test, seed=self.seed, jobs=max(1, self.workers))
         y_test = labels_by_class(split.test.y, decisions.shape[1])
         scores = {
             'SVM, mAP': 100 * mean_ap(decisions, y_test),
@@ -67,60 +65,44 @@ def svm(
     """Return the decision values of the test images, (images, classes), and the costs of the classes.
 
     The cost of each class is chosen by cross-validation, and the SVM is fitted to all training
-    images.
+    images. Positive images have weight 2, and the dual problem is solved if there are fewer images
+    than features, as in Goyal's code. Fits with the largest costs stop before they converge there,
+    too.
 
     Raises:
         UserError: If a class has too few training images for cross-validation.
-    """
-    from joblib import Parallel, delayed
-
-    y = labels_by_class(train.y, int(max(train.y.max(), test.y.max())) + 1)
-    for label, column in enumerate(y.T):
-        count = min(int((column == 1).sum()), int((column == 0).sum()))
-        if count < FOLDS:
-            raise UserError(
-                f'svm: each of {FOLDS} folds requires an image of class {label} and an image of '
-                'another class; add images or leave the class out',
-                code='few-images',
-            )
-    x, x_test = (F.normalize(part.x.double()).numpy() for part in (train, test))
-    costs = sorted(costs)
-    calls = [delayed(_fit_class)(x, column.numpy(), costs, seed, train.groups) for column in y.T]
-    fits = Parallel(jobs, return_as='generator')(calls)
-    models = list(show_progress(fits, 'SVM', len(calls)))
-    stopped = [label for label, model in enumerate(models) if model.n_iter_ >= ITERATIONS]
-    if stopped:
-        print_log(f'the SVMs of classes {stopped} did not converge', logger='current')
-    decisions = np.stack([model.decision_function(x_test) for model in models], axis=1)
-    return torch.tensor(decisions), {label: model.C for label, model in enumerate(models)}
-
-
-def labels_by_class(y: Tensor, classes: int) -> Tensor:
-    """Return labels as a matrix (images, classes): 1 for yes, 0 for no, -1 for 'does not count'."""
-    return y if y.ndim == 2 else F.one_hot(y, classes)
-
-
-def _fit_class(
-    x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int, groups: np.ndarray | None
-) -> Any:
-    """Train the SVM of one class with the cost that cross-validation chooses.
-
-    Positive images have weight 2, and the dual problem is solved if there are fewer images than
-    features, as in Goyal's code. Fits with the largest costs stop before they converge there, too.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
     from sklearn.svm import LinearSVC
 
-    counted = labels != -1
-    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
+    x, x_test = (F.normalize(part.x.double()).numpy() for part in (train, test))
+    kind = StratifiedKFold if train.groups is None else StratifiedGroupKFold
     folds = kind(FOLDS, shuffle=True, random_state=seed)
-    model = LinearSVC(
-        class_weight={1: 2, -1: 1}, max_iter=ITERATIONS, dual='auto', random_state=seed
-    )
-    grid = GridSearchCV(model, {'C': costs}, scoring='average_precision', cv=folds)
-    y = np.where(labels[counted] == 1, 1, -1)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', ConvergenceWarning)
-        grid.fit(x[counted], y, groups=None if groups is None else groups[counted])
-    return grid.best_estimator_
+    weights = {True: 2, False: 1}
+    model = LinearSVC(class_weight=weights, max_iter=ITERATIONS, dual='auto', random_state=seed)
+    grid = {'C': sorted(costs)}
+    search = GridSearchCV(model, grid, scoring='average_precision', cv=folds, n_jobs=jobs)
+    y = labels_by_class(train.y, int(max(train.y.max(), test.y.max())) + 1).numpy()
+    decisions, chosen = [], {}
+    for label, column in enumerate(show_progress(y.T, 'SVM', y.shape[1])):
+        counted = column != -1
+        positive = column[counted] == 1
+        if min(positive.sum(), (~positive).sum()) < FOLDS:
+            raise UserError(
+                f'svm: each of {FOLDS} folds requires an image of class {label} and an image of '
+                'another class; add images or leave the class out',
+                code='few-images',
+            )
+        groups = None if train.groups is None else train.groups[counted]
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', ConvergenceWarning)
+            search.fit(x[counted], positive, groups=groups)
+        decisions.append(search.decision_function(x_test))
+        chosen[label] = search.best_params_['C']
+    return torch.tensor(np.stack(decisions, axis=1)), chosen
+
+
+def labels_by_class(y: Tensor, classes: int) -> Tensor:
+    """Return labels as a matrix (images, classes): 1 for yes, 0 for no, -1 for 'does not count'."""
+    return y if y.ndim == 2 else F.one_hot(y, classes)

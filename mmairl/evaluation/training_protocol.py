@@ -8,7 +8,7 @@ that was killed can therefore be started again and continues where it stopped.
 import copy
 import itertools
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import config_identity, key_of
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.recipes import compose, recipe_of
-from mmairl.evaluation.sets import held_out, left_out, refit
+from mmairl.evaluation.sets import held_out, refit
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
 from mmairl.registry import RUNNERS
@@ -42,10 +42,7 @@ RECIPE_KEYS = (
     'randomness',
     'fast',
 )
-GRID = ('lr', 'weight_decay')  # keys of the optimizer that a recipe's `sweep` can vary
-# A function that trains and tests. Its arguments are a recipe, training data, test data and the
-# name of the run's folder.
-Measure = Callable[..., Scores]
+OPTIMIZER = 'optim_wrapper.optimizer'
 
 
 @dataclass(frozen=True)
@@ -67,13 +64,12 @@ class TrainingProtocol(Protocol):
 
     validation: ClassVar = 'recipe'
     null_rows: ClassVar = ('random',)
-    trains: ClassVar = True
     recipe_name: ClassVar[str] = ''
     lars_recipe_name: ClassVar[str | None] = None
 
-    def sweeps(self, cfg: Config) -> bool:
-        """Return whether one run trains many heads to find the best on held-out images."""
-        return False
+    def sweep_of(self, recipe: Config, cfg: Config) -> dict[str, Any] | None:
+        """Return values of optimizer keys whose combinations one run compares, or None."""
+        return None
 
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
         """Return the recipe, in which this protocol's settings replace the recipe's own."""
@@ -87,13 +83,12 @@ class TrainingProtocol(Protocol):
     def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
         recipe = self.recipe_for(cfg, subject)
         keys = {key: recipe[key] for key in RECIPE_KEYS if key in recipe}
-        sweep = self.sweeps(cfg) and recipe.sweep
-        return config_identity(
-            dict(recipe=keys, sweep=sweep, imports=outside_sources(recipe)),
-        )
+        sweep = self.sweep_of(recipe, cfg)
+        return config_identity(dict(recipe=keys, sweep=sweep, imports=outside_sources(recipe)))
 
     def chooses(self, cfg: Config) -> bool:
-        return bool(self.sweeps(cfg) or self.recipe_for(cfg).get('trials'))
+        recipe = self.recipe_for(cfg)
+        return bool(self.sweep_of(recipe, cfg) or recipe.get('trials'))
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
@@ -104,17 +99,13 @@ class TrainingProtocol(Protocol):
             cfg.model.backbone = dict(type='Pixels')
         folder = self.work_dir / key_of(identity)
         start = on_main_process(lambda: self._start(folder, subject))
-        text = f'{self.name}: the recipe is {Path(recipe.filename).stem}, the run is in {folder}'
-        print_log(text, logger='current')
+        name = Path(recipe.filename).stem
+        print_log(f'{self.name}: the recipe is {name}, the run is in {folder}', logger='current')
         scores, details = self._train_and_test(cfg, recipe, start, folder)
         unreadable = [name for name in scores if name.startswith('unreadable')]
         counts = {name: int(scores.pop(name)) for name in unreadable}
-        for part in ('train', 'test'):
-            dataset = sets[part][1]
-            counts |= left_out(part, dataset, dataset.labels)
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
-        details |= dict(recipe=Path(recipe.filename).stem, work_dir=str(folder))
-        return named, details, counts
+        return named, {**details, 'recipe': name, 'work_dir': str(folder)}, counts
 
     def _start(self, folder: Path, subject: Backbone | str) -> dict | None:
         """Write the weights from which all runs start. Return the `init_cfg` that loads them."""
@@ -131,18 +122,39 @@ class TrainingProtocol(Protocol):
     def _train_and_test(
         self, cfg: Config, recipe: Config, start: dict | None, folder: Path
     ) -> tuple[Scores, dict]:
-        """Return the scores on the test images and the selected settings."""
-        data = cfg.evaluation
+        """Return the scores on the test images, and the settings chosen on held-out images.
 
-        def measure(recipe: Config, train: dict, test: dict, name: str) -> Scores:
-            run = compose(cfg, recipe, train, test, start, folder / name, self.workers)
+        For the test, the network is trained again on all training images.
+        """
+        data = cfg.evaluation
+        everything = (refit(data), data.test)
+
+        def measure(recipe: Config, sets: tuple[dict, dict], name: str) -> Scores:
+            run = compose(cfg, recipe, *sets, start, folder / name, self.workers)
             return run_recipe(run, self.launcher)
 
-        if self.sweeps(cfg):
-            return _sweep(measure, recipe, data)
-        if recipe.get('trials'):
-            return _search(measure, recipe, data)
-        return measure(recipe, refit(data), data.test, 'test'), {}
+        if sweep := self.sweep_of(recipe, cfg):
+            points = [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
+            trials = [{OPTIMIZER: point} for point in points]
+            on_held = measure(_many_heads(recipe, points), held_out(data), 'sweep')
+            main, *_ = next(iter(on_held)).partition('@')  # The first score is the main score.
+            tried = [value for name, value in on_held.items() if name.partition('@')[0] == main]
+        elif trials := recipe.get('trials'):
+            tried = []
+            for number, trial in enumerate(trials):
+                try:
+                    scores = measure(_changed(recipe, trial), held_out(data), f'trial_{number}')
+                except Diverged as error:
+                    print_log(f'trial {number} has diverged: {error}', logger='current')
+                    scores = {'diverged': 0.0}
+                tried.append(next(iter(scores.values())))
+                print_log(f'trial {number}: {tried[-1]:.2f} on held-out images', logger='current')
+        else:
+            return measure(recipe, everything, 'test'), {}
+        best = dict(trials[tried.index(max(tried))])
+        table = [dict(trial, score=score) for trial, score in zip(trials, tried)]
+        scores = measure(_changed(recipe, best), everything, 'test')
+        return scores, dict(chosen=best, held_out=table)
 
 
 def run_recipe(cfg: Config, launcher: str) -> Scores:
@@ -170,67 +182,25 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
     return scores
 
 
-def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Train one head for each point of the recipe's grid in a single run, and test the best point.
-
-    A point is a learning rate and a weight decay. For the test, a new head is trained on all
-    training images with the point whose head is best on held-out images.
-    """
-    optimizer = recipe.optim_wrapper.optimizer
-    choices = [recipe.sweep.get(name, [optimizer.get(name, 0.0)]) for name in GRID]
-    points = [dict(zip(GRID, values)) for values in itertools.product(*choices)]
-    on_held = measure(_many_heads(recipe, points), *held_out(data), 'sweep')
-    main, *_ = next(iter(on_held)).partition('@')  # The first score is the main score.
-    names = [f'{main}@{head}' for head in range(len(points))] if len(points) > 1 else [main]
-    tried = [on_held[name] for name in names]
-    chosen = points[tried.index(max(tried))]
-    best = copy.deepcopy(recipe)
-    best.optim_wrapper.optimizer.update(chosen)
-    table = [dict(point, score=score) for point, score in zip(points, tried)]
-    scores = measure(best, refit(data), data.test, 'test')
-    return scores, dict(chosen, held_out=table)
+def _changed(recipe: Config, options: Mapping[str, Any]) -> Config:
+    changed = copy.deepcopy(recipe)
+    changed.merge_from_dict(dict(options))
+    changed.trials = None
+    return changed
 
 
 def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
     """Return a recipe that trains one head for each point. All heads share the features."""
-    optimizer = recipe.optim_wrapper.optimizer
     many = copy.deepcopy(recipe)
     many.model.heads = len(points)
+    optimizer = many.optim_wrapper.optimizer
+    of_heads = [{**optimizer, **point} for point in points]
     many.optim_wrapper.optimizer = dict(
         type='HeadSGD',
         lr=1.0,
-        rates=[point['lr'] for point in points],
-        decays=[point['weight_decay'] for point in points],
+        rates=[head['lr'] for head in of_heads],
+        decays=[head.get('weight_decay', 0.0) for head in of_heads],
         momentum=optimizer.get('momentum', 0.0),
         nesterov=optimizer.get('nesterov', False),
     )
     return many
-
-
-def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Score each of the recipe's trials on held-out images, and test the best trial.
-
-    For the test, the network is trained again on all training images. The score of a trial that
-    diverges is 0.
-    """
-    trials = {f'trial_{number}': dict(trial) for number, trial in enumerate(recipe.trials)}
-
-    def recipe_with(options: dict) -> Config:
-        trial = copy.deepcopy(recipe)
-        trial.merge_from_dict(options)
-        trial.trials = None
-        return trial
-
-    fit, held = held_out(data)
-    tried: dict[str, float] = {}
-    for name, options in trials.items():
-        try:
-            scores = measure(recipe_with(options), fit, held, name)
-        except Diverged as error:
-            print_log(f'{name} has diverged: {error}', logger='current')
-            scores = {'diverged': 0.0}
-        tried[name] = next(iter(scores.values()))
-        print_log(f'{name}: {tried[name]:.2f} on held-out images', logger='current')
-    best = max(tried, key=tried.get)
-    scores = measure(recipe_with(trials[best]), refit(data), data.test, 'test')
-    return scores, dict(chosen=best, options=trials[best], held_out=tried)

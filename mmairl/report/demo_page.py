@@ -11,7 +11,7 @@ from mmairl.analysis.feature_map import tsne
 from mmairl.engine.run import train
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extract, extraction
-from mmairl.evaluation.knn import knn_right
+from mmairl.evaluation.knn import knn_predictions
 from mmairl.evaluation.sets import evaluation_sets
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.figures import embedded, lines
@@ -48,7 +48,8 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     scores = {}
     for name, network in networks.items():
         features[name] = tuple(extract(network, dataset, how) for dataset in datasets)
-        right = knn_right(*features[name], [K], device=device)[K]
+        bank, queries = features[name]
+        right = knn_predictions(bank, queries, [K], device=device)[K] == queries.y
         scores[name] = 100 * int(right.sum()) / len(right)
     print(scores_table(scores).text(f'{len(right)} test images'))
     print(verdict(scores))

@@ -38,7 +38,7 @@ from mmairl.evaluation.backbone import load_backbone, refresh_statistics, tensor
 from mmairl.evaluation.features import extract, extraction
 from mmairl.evaluation.identity import key_of, versions, weights_identity
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
-from mmairl.evaluation.sources import package_source
+from mmairl.evaluation.sources import source_of
 from mmairl.io import read_json, read_text, write_json
 from mmairl.models.processes import network_of
 from mmairl.models.spectrum import rankme, spread
@@ -263,7 +263,7 @@ def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
     how = extraction(cfg, default_device(), default_workers())
     data = DATASETS.build(cfg.evaluation.train)
     step = max(1, len(data) // (STATISTICS * how.batch_size))
-    batches = how.images(Subset(data, range(0, len(data), step)), 'batch statistics')
+    batches = how.images(Subset(data, range(0, len(data), step)))
     refresh_statistics(network.to(how.device), (images for images, *_ in batches))
     backbone.weights.update(network.cpu().state_dict())
 
@@ -272,7 +272,7 @@ def software() -> dict:
     """Return the package's commit, the digest of its sources, the versions of other packages, and the hardware."""
     return dict(
         commit=commit(),
-        source=package_source(),
+        source=source_of('.'),
         versions=versions(PACKAGES),
         hardware=torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
     )

@@ -1,37 +1,41 @@
-"""Dense probes learn scenes, and their scores equal direct calculations."""
+"""Dense probes learn halves of images, and their scores equal direct calculations."""
 
 import numpy as np
 import pytest
 import torch
 from harness.errors import raises_code
 from PIL import Image
+from torch.utils.data import Dataset
 
 from mmairl.evaluation.dense import DepthProbe, Segmentation
-from mmairl.evaluation.dense_images import IGNORED, DenseDataset, MMSegImages, Scenes
+from mmairl.evaluation.dense_images import IGNORED, MMSegImages
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.registry import DATASETS
 
 
 @DATASETS.register_module(force=True)
-class Halves(DenseDataset):
+class Halves(Dataset):
     """Images with a dark and a bright half, in random order. The bright half is nearer."""
 
     classes = ['dark', 'bright']
 
     def __init__(self, count: int = 16, depth: bool = False) -> None:
-        super().__init__(depth)
         self.count = count
+        self.depth = depth
 
     def __len__(self) -> int:
         return self.count
 
-    def pair(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def fingerprint(self) -> str:
+        return f'{self.count} halves of depth {self.depth}'
+
+    def __getitem__(self, index: int) -> dict:
         mask = torch.zeros(64, 64, dtype=torch.int64)
         mask[:, :32] = 1
         mask = mask.rot90(index % 4)
         noise = torch.randint(0, 60, (3, 64, 64), generator=torch.Generator().manual_seed(index))
-        target = mask if not self.depth else torch.where(mask == 1, 1.0, 4.0)
-        return (noise + 150 * mask).byte(), target
+        target = torch.where(mask == 1, 1.0, 4.0) if self.depth else mask
+        return dict(inputs=[(noise + 150 * mask).byte()], data_samples=dict(target=target))
 
 
 @pytest.mark.parametrize('protocol, depth', [('segment', False), ('depth_probe', True)])
@@ -52,10 +56,10 @@ def test_miou_equals_plain_counts():
     probe = Segmentation(ignore=[3])
     target = torch.from_numpy(random.integers(0, 4, (9, 9)))
     outputs = torch.from_numpy(random.normal(size=(4, 9, 9)))
-    prepared = probe.prepared(target)
-    assert (prepared[target == 3] == IGNORED).all()
-    scores, details = probe.summarize(probe.measure(outputs, prepared), 'abcd')
-    predicted, counted = outputs.argmax(0), target != 3
+    target[0] = IGNORED
+    pixels = probe._pixels(outputs[None], target[None], testing=True)
+    scores, details = probe.summarize(probe.measure(*pixels), 'abcd')
+    predicted, counted = outputs.argmax(0), (target != 3) & (target != IGNORED)
     each = []
     for label in range(3):
         ours, true = (predicted == label) & counted, (target == label) & counted
@@ -67,19 +71,13 @@ def test_miou_equals_plain_counts():
 def test_depth_scores_equal_plain_formulas():
     probe = DepthProbe(max_depth=5.0, scored=(0, 4, 0, 4))
     target = torch.tensor(np.random.default_rng(0).uniform(0.5, 8, (6, 6)))
-    depth = torch.full((1, 6, 6), 2.0, dtype=torch.float64)
-    scores, _ = probe.summarize(probe.measure(depth, probe.prepared(target)), [])
+    counted = probe.counted(target, testing=True)
+    depth = torch.full((int(counted.sum()), 1), 2.0)
+    scores, _ = probe.summarize(probe.measure(depth, target[counted]), [])
     truth = target[:4, :4][target[:4, :4] < 5].numpy()
     assert scores['RMSE (m)'] == pytest.approx(np.sqrt(np.mean((2 - truth) ** 2)))
     assert scores['AbsRel'] == pytest.approx(np.mean(np.abs(2 - truth) / truth))
     assert scores['delta < 1.25'] == pytest.approx(100 * np.mean(np.maximum(2 / truth, truth / 2) < 1.25))
-
-
-def test_scenes_have_masks_and_depths_that_agree():
-    image, mask = Scenes(3).pair(1)
-    _, depth = Scenes(3, depth=True).pair(1)
-    assert image.dtype == torch.uint8 and ((depth == 8) == (mask == 0)).all()
-    assert torch.equal(Scenes(9).pair(1)[0], image) and not torch.equal(Scenes(3, seed=1).pair(1)[0], image)
 
 
 def test_mmseg_pairs_and_wrong_labels(tmp_path):
@@ -89,7 +87,9 @@ def test_mmseg_pairs_and_wrong_labels(tmp_path):
         Image.fromarray(content).save(tmp_path / folder / f'a.{"jpg" if folder == "images" else "png"}')
     source = dict(type='BaseSegDataset', data_root=str(tmp_path), metainfo=dict(classes=['x', 'y']))
     source['data_prefix'] = dict(img_path='images', seg_map_path='masks')
-    dataset = MMSegImages(source)
-    assert dataset.pair(0)[1].shape == (8, 9)
     with raises_code('bad-target'):
-        dataset[0]
+        MMSegImages(source)[0]
+    Image.fromarray(np.eye(8, 9, dtype=np.uint8)).save(tmp_path / 'masks' / 'a.png')
+    item = MMSegImages(source)[0]
+    assert torch.equal(item['data_samples']['target'], torch.eye(8, 9).long())
+    assert item['inputs'][0].shape == (3, 8, 9)

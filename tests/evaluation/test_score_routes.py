@@ -37,11 +37,11 @@ def labels(tmp_path) -> Path:
 def run(request, cfg, checkpoint) -> tuple[Path, int]:
     """Return a checkpoint as a run at this size writes it, and the size."""
     saved = torch.load(checkpoint)
-    view = [[dict(type='RandomResizedCrop', size=request.param)]]
     saved['meta']['settings'] = {
-        'model.data_preprocessor.mean': '[0.4, 0.5, 0.6]',
-        'model.data_preprocessor.std': '[0.2, 0.25, 0.3]',
-        'train_dataloader.dataset.views': str(view),
+        'preprocessing.mean': '[0.4, 0.5, 0.6]',
+        'preprocessing.std': '[0.2, 0.25, 0.3]',
+        'preprocessing.size': str(request.param),
+        'preprocessing.resize': str(request.param * 8 // 7),
     }
     torch.save(saved, checkpoint)
     return checkpoint, request.param
@@ -95,7 +95,7 @@ def test_one_folder_is_split_by_class(labels, run):
 
 @pytest.mark.parametrize(
     'remove, code',
-    [('train/red', 'other-classes'), ('', 'no-folder')],
+    [('train/red', 'other-classes'), ('', 'no-images')],
 )
 def test_wrong_folders_are_errors(labels, run, remove, code):
     (labels / remove).rename(labels.parent / 'away')

@@ -84,7 +84,8 @@ def test_sweep_chooses_on_held_out_images(cfg, small_recipe, tmp_path, started):
     tested = sweep.test_dataloader.dataset.dataset
     assert tested.type == 'Part' and tested.held and tested.dataset == cfg.evaluation.train
     assert final.test_dataloader.dataset.dataset == cfg.evaluation.test
-    assert final.optim_wrapper.optimizer.lr == result.details['lr'] == 3.0
+    assert final.optim_wrapper.optimizer.lr == 3.0
+    assert result.details['chosen']['optim_wrapper.optimizer']['lr'] == 3.0
     assert len(result.details['held_out']) == 4
 
 
@@ -105,7 +106,7 @@ def test_trials_choose_on_held_out_images(cfg, small_recipe, monkeypatch, tmp_pa
     assert [rate for _, rate, _ in seen] == [3.0, 9.0, 5.0, 5.0]
     assert [kind for *_, kind in seen] == ['Part', 'Part', 'Part', 'Noise']
     assert result.scores == {'linear, top-1': 50.0}
-    assert result.details['held_out'] == {'trial_0': 30.0, 'trial_1': 0.0, 'trial_2': 50.0}
+    assert [trial['score'] for trial in result.details['held_out']] == [30.0, 0.0, 50.0]
 
 
 @pytest.mark.parametrize(
