@@ -79,7 +79,7 @@ def test_labels_guard_a_run_that_continues_weights(images, tmp_path):
     start = mmairl.pretrain('mocov2plus', images, tmp_path / 'start', 1, options=NARROW, **how)
     # The images are noise, so nothing can be better than the start by more than chance.
     kept = mmairl.pretrain('byol', images, tmp_path / 'a', 2, weights=start, labels=tmp_path / 'labels', **how)
-    assert kept == tmp_path / 'a/best_start.pth'
+    assert kept == tmp_path / 'a/guard/start.pth'
     one, other = read_backbone(start).weights, read_backbone(kept).weights
     assert all(torch.equal(value, other[key]) for key, value in one.items())
     found = json.loads((tmp_path / 'a/guard.json').read_text())

@@ -15,8 +15,8 @@ from mmairl.io import write_json
 from mmairl.registry import HOOKS
 
 LEVEL = 0.95
-# The checkpoints. Their names begin with `best_`, so that no run resumes from them.
-FILES = dict(start='best_start.pth', best='best_later.pth')
+# The checkpoints. They have a folder of their own, because no run can resume from them.
+FILES = dict(start='guard/start.pth', best='guard/later.pth')
 
 
 @HOOKS.register_module()
@@ -56,7 +56,9 @@ class GuardHook(Hook):
         seen |= {'score': score, part: loop.right[1::2].tolist()}
         runner.message_hub.update_info('guard', seen)
         meta = dict(epoch=runner.epoch, iter=runner.iter)
-        runner.save_checkpoint(runner.work_dir, FILES[part], meta=meta, save_optimizer=False)
+        path = Path(runner.work_dir) / FILES[part]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        runner.save_checkpoint(str(path.parent), path.name, meta=meta, save_optimizer=False)
 
     def after_train(self, runner: Runner) -> None:
         seen = runner.message_hub.runtime_info['guard']

@@ -43,7 +43,7 @@ def guarded(toy_config, right: list[int], **options):
 
 
 @pytest.mark.parametrize(
-    'right, kept', [([50, 40, 70, 60, 45], 'best_later.pth'), ([50, 48, 52, 40, 50], 'best_start.pth')]
+    'right, kept', [([50, 40, 70, 60, 45], 'guard/later.pth'), ([50, 48, 52, 40, 50], 'guard/start.pth')]
 )
 def test_guard_keeps_what_is_better(toy_config, right, kept, capfd):
     cfg = guarded(toy_config, right)
@@ -51,7 +51,9 @@ def test_guard_keeps_what_is_better(toy_config, right, kept, capfd):
     found = json.loads(Path(cfg.work_dir, 'guard.json').read_text())
     assert found['checkpoint'] == str(Path(cfg.work_dir).absolute() / kept)
     assert found['accuracies'] == [50, max(right)] and found['sentence'] in capfd.readouterr().out
-    start, best = (torch.load(Path(cfg.work_dir, f'best_{name}.pth'), weights_only=True) for name in ('start', 'later'))
+    start, best = (
+        torch.load(Path(cfg.work_dir, f'guard/{name}.pth'), weights_only=True) for name in ('start', 'later')
+    )
     assert start['meta']['iter'] == 0 and best['meta']['iter'] == 2 and 'optimizer' not in best
     assert not torch.equal(start['state_dict']['backbone.conv1.weight'], best['state_dict']['backbone.conv1.weight'])
     last = runner.model.state_dict()['backbone.conv1.weight']
@@ -97,3 +99,12 @@ def test_clear_gain_is_found_and_interval_is_exact():
     assert found['kept'] == 'best'
     assert found['interval'] == pytest.approx([(2 * 0.025 ** (1 / 30) - 1) * 15, 15])
     assert decision(start, start)['interval'] == [0, 0]
+
+
+def test_run_that_ended_before_its_first_checkpoint_starts_again(toy_config):
+    cfg = guarded(toy_config, [50] * 5)
+    folder = Path(cfg.work_dir, 'guard')
+    folder.mkdir(parents=True)
+    (folder / 'start.pth').write_bytes(b'')
+    cfg.resume = True
+    assert run.train(cfg).iter == 4 and (folder / 'start.pth').stat().st_size > 0
