@@ -91,9 +91,7 @@ def draw_patches(subjects: dict, cfg: 'Config', images: int, size: int, out: Pat
 
 def named(paths: list[str]) -> dict[str, str]:
     """Return a dictionary of the paths. The keys are file names if these are unique, otherwise the paths."""
-    from mmairl.checkpoints.released import is_released
-
-    names = [path if is_released(path) else Path(path).stem for path in paths]
+    names = [Path(path).stem for path in paths]
     if len(set(names)) < len(names):
         names = paths
     return dict(zip(names, paths))

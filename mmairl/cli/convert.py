@@ -72,4 +72,3 @@ def convert(
         print(f'the model card: {write_card(backbone, file, to, license)}')
     if to == 'hub':
         print(f"load it with timm.create_model('local-dir:{dst}', pretrained=True)")
-        print(f'upload it with hf upload ORG/NAME {dst}')

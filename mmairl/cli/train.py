@@ -1,5 +1,6 @@
 """The command `mmairl train`."""
 
+import math
 import os
 import shlex
 from pathlib import Path
@@ -48,7 +49,7 @@ def train(
         resume: resume from CKPT, or without a value from the newest checkpoint in the work dir (default: start at step 0)
         amp: train in mixed precision (default: off)
         strategy: divide the training state among the processes: zero1, zero2, zero3, deepspeed1, ... (default: full copies)
-        per_gpu: process N images per GPU at a time, and accumulate gradients up to the total batch (default: no accumulation)
+        per_gpu: process at most N images per GPU at a time, and accumulate gradients to the total batch (default: all at once)
         auto_scale_lr: scale the learning rate to the batch size as auto_scale_lr of the config specifies (default: off)
         seed: set the seed; two runs on a CPU with the same seed are equal bit for bit (default: random)
         log: also log curves to these services (default: log files only)
@@ -126,33 +127,21 @@ def use_mixed_precision(cfg: 'Config') -> None:
 
 
 def accumulate(cfg: 'Config', per_gpu: int, processes: int) -> None:
-    """Accumulate gradients, so that the total batch stays the same if a process takes `per_gpu` images at a time."""
-    total, at_once = cfg.total_batch_size, processes * per_gpu
-    if total % at_once:
-        raise UserError(
-            f"--per-gpu: {processes} processes x {per_gpu} images do not divide the total batch ('{total}'); "
-            'choose another number',
-            code='bad-batch',
-        )
+    """Accumulate gradients, so that the total batch stays the same if a process takes at most `per_gpu` images at a time."""
     cfg.train_dataloader.pop('batch_size', None)
-    cfg.optim_wrapper.accumulative_counts = total // at_once
+    steps = math.ceil(cfg.total_batch_size / (processes * per_gpu))
+    cfg.optim_wrapper.accumulative_counts = steps
 
 
 def result_lines(runner: 'Runner', config: str) -> list[str]:
-    """Return lines with the final loss, the last checkpoint, and commands that work as the next step."""
-    work_dir = Path(runner.work_dir)
-    logged = runner.message_hub.log_scalars
+    """Return lines with the last checkpoint, and commands that work as the next step."""
+    note = Path(runner.work_dir) / 'last_checkpoint'
     lines = []
-    if 'train/loss' in logged:
-        loss = logged['train/loss'].current()
-        lines.append(f'final loss {loss:.4g} after {runner.iter} steps')
-    note = work_dir / 'last_checkpoint'
     if note.is_file():
         checkpoint = note.read_text().strip()
         lines.append(f'checkpoint {checkpoint}')
         if runner.cfg.get('evaluation'):
-            words = ['mmairl', 'evaluate', 'knn', config, checkpoint]
-            lines.append(f'next: {shlex.join(words)}')
-    if any('health' in name for name in logged):
-        lines.append(f'next: {shlex.join(["mmairl", "report", "health", str(work_dir)])}')
+            lines.append('next: ' + shlex.join(['mmairl', 'evaluate', 'knn', config, checkpoint]))
+    if any('health' in name for name in runner.message_hub.log_scalars):
+        lines.append('next: ' + shlex.join(['mmairl', 'report', 'health', runner.work_dir]))
     return lines

@@ -93,7 +93,7 @@ DEMO = 'mmairl::demo/mocov2plus_shapes.py'
         'train no_such.py',
         'train mmairl::mocov2plus_r50_20e.py',
         f'train {DEMO} --suggest images',
-        f'train {DEMO} --per-gpu 100',
+        f'train {DEMO} --per-gpu 7',
         f'train {DEMO} --cfg-options modle.depth=1',
         f'train {DEMO} --cfg-options epochs=1',
         f'train {DEMO} --strategy zero9',
