@@ -27,13 +27,7 @@ class LightlyBYOL(nn.Module):
         return self.projection_head(pooled(self.backbone(images)))
 
 
-def byol_step(
-    model: LightlyBYOL,
-    batch: dict,
-    settings: dict,
-    channels_last: bool = False,
-    amp: bool = False,
-) -> Callable[[], dict[str, Tensor]]:
+def byol_step(model: LightlyBYOL, batch: dict, settings: dict) -> Callable[[], dict[str, Tensor]]:
     """Return a function that takes one step, as lightly's training loop does.
 
     The views are normalized in advance, because lightly's data workers normalize them.
@@ -44,10 +38,7 @@ def byol_step(
 
     first = model.backbone.conv1.weight
     last = list(model.backbone.parameters())[-1]
-    layout = torch.channels_last if channels_last else torch.contiguous_format
     views = [normalize(view, **IMAGENET).to(first.dtype) for view in batch['inputs']]
-    views = [view.contiguous(memory_format=layout) for view in views]
-    model.to(memory_format=layout)
     teacher = copy.deepcopy(model).requires_grad_(False)
     criterion = NegativeCosineSimilarity()
     decayed, others = get_weight_decay_parameters([model])
@@ -58,11 +49,10 @@ def byol_step(
         before = [weight.detach().clone() for weight in (first, last)]
         update_momentum(model.backbone, teacher.backbone, m=MOMENTUM)
         update_momentum(model.projection_head, teacher.projection_head, m=MOMENTUM)
-        with torch.autocast(first.device.type, torch.bfloat16, enabled=amp):
-            with torch.no_grad():
-                keys = [teacher.project(view) for view in views]
-            queries = [model.prediction_head(model.project(view)) for view in views]
-            loss = sum(2 * criterion(key, query) for key, query in zip(keys, reversed(queries)))
+        with torch.no_grad():
+            keys = [teacher.project(view) for view in views]
+        queries = [model.prediction_head(model.project(view)) for view in views]
+        loss = sum(2 * criterion(key, query) for key, query in zip(keys, reversed(queries)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -69,22 +69,13 @@ def step(device: str, quick: bool) -> Iterator[Case]:
     size = TINY if quick else ON_GPU if device == 'cuda' else FULL
     batch = random_batch(size, device)
     fast = dict(channels_last=True, precision='bfloat16')
-    layout = dict(channels_last=True)
-    ways = [
-        ('float32', {}, '', {}),
-        ('channels last', layout, ', channels last by hand', layout),
-        ('fast', fast, '', {}),
-    ]
-    if device == 'cuda':
-        ways.append(('fast', fast, ', AMP bfloat16', dict(amp=True)))
     for peer_name, (make, take) in peers().items():
-        for name, how, more, peers_how in ways:
+        for name, how in (('float32', {}), ('fast', fast)):
             model = siamese(size).to(device)
             peer = make(size).to(device)
             copy_weights(model, peer)
-            sides = our_step(model, batch, **how), take(peer, batch, **peers_how)
-            name = f'BYOL step, {size}, {name}'
-            yield Case(name, peer_name + more, *sides, same_loss)
+            sides = our_step(model, batch, **how), take(peer, batch)
+            yield Case(f'BYOL step, {size}, {name}', peer_name, *sides, same_loss)
 
 
 def peers() -> dict[str, tuple[Callable, Callable]]:
@@ -203,8 +194,8 @@ def lightly_byol(size: Size) -> LightlyBYOL:
     return LightlyBYOL(network, size.features, size.hidden).train()
 
 
-def lightly_step(model: LightlyBYOL, batch: dict, **how) -> Step:
-    return byol_step(model, batch, lars(batch), **how)
+def lightly_step(model: LightlyBYOL, batch: dict) -> Step:
+    return byol_step(model, batch, lars(batch))
 
 
 def lars(batch: dict) -> dict:
@@ -234,25 +225,18 @@ def our_step(model: BaseModel, batch: dict, **fast) -> Step:
 
 
 @quiet()
-def their_step(
-    model: BaseModel, batch: dict, channels_last: bool = False, amp: bool = False
-) -> Step:
+def their_step(model: BaseModel, batch: dict) -> Step:
     """Return a step of mmpretrain's BYOL config: LARS, without adaptation or decay of biases and norm layers."""
     excluded = dict(decay_mult=0, lars_exclude=True)
+    keys = {'bn': excluded, 'bias': excluded, 'downsample.1': excluded}
     config = dict(
-        type='mmengine.AmpOptimWrapper' if amp else 'mmengine.OptimWrapper',
+        type='mmengine.OptimWrapper',
         optimizer=dict(type='mmpretrain.LARS', **lars(batch)),
-        paramwise_cfg=dict(
-            custom_keys={'bn': excluded, 'bias': excluded, 'downsample.1': excluded}
-        ),
+        paramwise_cfg=dict(custom_keys=keys),
         constructor='mmengine.DefaultOptimWrapperConstructor',
-        **(dict(dtype='bfloat16') if amp else {}),
     )
-    if channels_last:
-        model.to(memory_format=torch.channels_last)
-    return training_loop(
-        model, build_optim_wrapper(model, config), batch, [PlatformRuntimeInfoHook()]
-    )
+    wrapper = build_optim_wrapper(model, config)
+    return training_loop(model, wrapper, batch, [PlatformRuntimeInfoHook()])
 
 
 def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: list) -> Step:

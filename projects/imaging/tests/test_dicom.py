@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.decode import READERS, UnreadableImage
-from mmairl.registry import DATASETS
+from mmairl.data.decode import UnreadableImage
 from projects.imaging import decode_dicom
 
 pydicom = pytest.importorskip('pydicom', reason='pydicom is not installed (pip install pydicom)')
@@ -122,12 +120,3 @@ def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
         dataset[1]
     with pytest.raises(UnreadableImage, match='c.dcm'):
         dataset[2]
-
-
-def test_config_registers_readers_and_tiles(tmp_path):
-    (tmp_path / 'config.py').write_text(
-        "custom_imports = dict(imports=['projects.imaging'], allow_failed_imports=False)"
-    )
-    load_config(tmp_path / 'config.py')
-    assert '.dcm' in READERS
-    assert DATASETS.get('Tiles')
