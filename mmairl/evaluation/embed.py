@@ -104,17 +104,16 @@ def embedding_network(
     """
     cfg = load_config(config) if config else None
     backbone = read_backbone(checkpoint, part, prefix, cfg and tensors_of_config(cfg))
-    stated = backbone.input
     if cfg is None:
         cfg = Config(dict(model=dict(backbone=backbone.network)))
-        if not stated.origin and not (mean and std):
+        if not backbone.input.origin and not (mean and std):
             warn_of_assumed_statistics(backbone, 'mean= and std=')
     steps = prepared_config(cfg, backbone).preprocessing
     if size:
         steps.update(size=size, resize=size * 8 // 7)
     channels = steps.channels or cfg.model.backbone.get('in_channels')
-    means = dict(mean=mean or steps.mean, std=std or steps.std)
-    return cfg, backbone, means, [view_of(steps)], channels
+    normal = dict(mean=mean or steps.mean, std=std or steps.std)
+    return cfg, backbone, normal, [view_of(steps)], channels
 
 
 def dataset_of(images: Images, views: Views, channels: int | None = None) -> ViewDataset:
@@ -157,9 +156,7 @@ class ListedImages(ViewDataset):
             image = image.detach().cpu().movedim(0, -1).numpy()
         if self.as_stored:
             return self.checked_format(channels_first(np.asarray(image)), index)
-        fault = f'image {index} has an unknown format'
         remedy = 'give a path, a Pillow image, or uint8 from 0 to 255 as H x W x 3'
-        with explained(fault, remedy, code='unknown-image'):
-            if isinstance(image, np.ndarray):
-                image = Image.fromarray(image)
+        with explained(f'image {index} has an unknown format', remedy, code='unknown-image'):
+            image = image if isinstance(image, Image.Image) else Image.fromarray(image)
             return channels_first(np.array(as_rgb(ImageOps.exif_transpose(image))))

@@ -36,14 +36,12 @@ class Split:
         val: Features of the images on which hyperparameters are chosen: the validation images or, if
             there are none, a part of the training images. None if the protocol chooses nothing.
         metric: Name of the data set's metric, an argument of `metrics.scores_of`.
-        cfg: The config of the evaluation.
     """
 
     train: Features
     test: Features
     val: Features | None
     metric: str
-    cfg: Config
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class FeatureProtocol(Protocol):
             val = Features(train.x[held], train.y[held])
             train = Features(train.x[fit], train.y[fit])
         metric = getattr(datasets['test'], 'metric', 'top-1')
-        return Split(train, features['test'], val, metric, cfg)
+        return Split(train, features['test'], val, metric)
 
     def _features(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from mmengine import Config
 from torch import Tensor
 
-from mmairl.checkpoints.read import Backbone
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.protocol import Scores
@@ -31,30 +29,24 @@ class KNN(FeatureProtocol):
     the data set defines another metric.
 
     Args:
-        ks: Numbers of neighbors; the first gives the main score. Default: the config's
-            `evaluation.ks`, or 20 and 200. A larger k than the number of images means all images.
+        ks: Numbers of neighbors; the first gives the main score. Default: 20 and 200. A larger k
+            than the number of images means all images.
         temperature: Softmax temperature of the votes. Default: 0.07.
     """
 
-    ks: Sequence[int] | None = None
+    ks: Sequence[int] = KS
     temperature: float = TEMPERATURE
 
     labels: ClassVar = ('single',)
     metric: ClassVar = 'top-1'
     columns: ClassVar = {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'}
 
-    def neighbors(self, cfg: Config) -> list[int]:
-        return list(self.ks or cfg.evaluation.get('ks', KS))
-
-    def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
-        return dict(ks=self.neighbors(cfg), temperature=self.temperature)
-
     def score(self, split: Split) -> tuple[Scores, dict]:
-        ks = self.neighbors(split.cfg)
-        predicted = knn_predictions(split.train, split.test, ks, self.temperature, self.device)
+        train, test = split.train, split.test
+        predicted = knn_predictions(train, test, self.ks, self.temperature, self.device)
         scores = {}
         for k, labels in predicted.items():
-            right = labels == split.test.y
+            right = labels == test.y
             scores[f'k-NN, k = {k}'] = 100 * int(right.sum()) / len(labels)
         main = next(iter(predicted.values()))
         return scores, dict(temperature=self.temperature, predicted=main)

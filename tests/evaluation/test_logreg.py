@@ -42,7 +42,6 @@ def test_choice_and_scores_equal_scikit_learn(digits, several):
     train, val, test = parts(digits, several)
     scores, details = logistic_regression(train, test, val, strengths=STRENGTHS)
     best, held_out = details['strength'], details['held_out']
-    assert held_out.keys() == set(STRENGTHS)
     assert held_out[best] == max(held_out.values())
     if not several:
         x, y = torch.cat([train.x, val.x]).numpy(), torch.cat([train.y, val.y]).numpy()

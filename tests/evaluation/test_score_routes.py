@@ -14,7 +14,7 @@ import mmairl
 from mmairl.evaluation.backbone import load_backbone
 
 CLASSES = ('red', 'blue', 'gray')
-ONE = {'evaluation.ks': [1]}
+ONE = {'evaluation.settings': {'knn': {'ks': [1]}}}
 
 
 @pytest.fixture

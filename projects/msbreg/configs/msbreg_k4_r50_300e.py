@@ -26,7 +26,6 @@ auto_scale_lr = dict(base_batch_size=512)
 train_dataloader = dict(dataset=dict(views=[view] * 4))
 optim_wrapper = dict(optimizer=dict(lr=1.2, weight_decay=1e-5))
 train_cfg = dict(max_epochs=300)
-evaluation = dict(ks=[20, 200])  # from Section 2.3 of the supplement
 assumptions = dict(
     lars_batch=None,
     widths="the MLPs of models with a ResNet-50 have 4096 hidden units, as in BYOL's paper; the supplement says 2048",
