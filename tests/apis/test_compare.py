@@ -21,14 +21,14 @@ def checkpoint(folder: Path, seed: int, size: int = 32, channels: int = 3) -> Pa
     network = MODELS.build(
         dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8, in_channels=channels)
     )
-    crop = dict(type='RandomResizedCrop', size=size)
     settings = {
-        'model.data_preprocessor.mean': str([0.4] * channels),
-        'model.data_preprocessor.std': str([0.3] * channels),
-        'train_dataloader.dataset.views': str([[crop], [crop]]),
+        'preprocessing.mean': str([0.4] * channels),
+        'preprocessing.std': str([0.3] * channels),
+        'preprocessing.size': str(size),
+        'preprocessing.resize': str(size * 8 // 7),
     }
     if channels != 3:
-        settings['train_dataloader.dataset.channels'] = str(channels)
+        settings['preprocessing.channels'] = str(channels)
     state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
     path = folder / f'{seed}.pth'
     torch.save(dict(state_dict=state, meta=dict(settings=settings)), path)
