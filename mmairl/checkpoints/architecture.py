@@ -1,7 +1,6 @@
 """Detect the architecture of a ResNet or a plain ViT from its weights, and return it as the `backbone=` of a config."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,8 +74,8 @@ def heads_of(weights: Mapping[str, Tensor], project: str) -> int | None:
 
 def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
     """Return the number of layers: how many different numbers follow the prefix in the keys."""
-    matches = (re.match(rf'{re.escape(prefix)}(\d+)\.', key) for key in weights)
-    return len({match[1] for match in matches if match})
+    below = (key.removeprefix(prefix) for key in weights if key.startswith(prefix))
+    return len({key.partition('.')[0] for key in below})
 
 
 def _in_channels(channels: int) -> dict[str, int]:

@@ -69,10 +69,11 @@ def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
 
     The gain of one batch norm is the root mean square over its channels.
     """
-    norms = [key.removesuffix('running_mean') for key in weights if key.endswith('running_mean')]
-    gains = [weights[norm + 'weight'] for norm in norms if norm + 'weight' in weights]
-    typical = [gain.double().square().mean().sqrt().item() for gain in gains]
-    return statistics.median(typical) if typical else None
+    keys = [
+        key.replace('running_mean', 'weight') for key in weights if key.endswith('running_mean')
+    ]
+    gains = [weights[key].double().square().mean().sqrt().item() for key in keys if key in weights]
+    return statistics.median(gains) if gains else None
 
 
 def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:
