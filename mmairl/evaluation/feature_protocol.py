@@ -17,13 +17,13 @@ from mmengine.dist import barrier
 from mmengine.logging import print_log
 
 from mmairl.checkpoints.read import Backbone
-from mmairl.data.splits import groups_of, image_names, split_by_class
+from mmairl.data.splits import HELD_OUT, groups_of, image_names, split_by_class
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extraction, on_main_process, stored
 from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.metrics import confusion, packed
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
-from mmairl.evaluation.sets import PARTS, fraction_of
+from mmairl.evaluation.sets import PARTS
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,10 @@ class FeatureProtocol(Protocol):
         left_out = {}
         for name, part in features.items():
             details[f'{name}_images'] = len(part.x)
-            if part.unreadable:
-                names = [datasets[name].name(row) for row in part.unreadable]
-                details[f'unreadable_{name}_images'] = names
-                left_out[f'unreadable {PARTS[name]} images'] = len(names)
-                text = f'{len(names)} images cannot be read, such as {names[0]}'
+            if lost := part.unreadable:
+                left_out[f'unreadable {PARTS[name]} images'] = len(lost)
+                first = datasets[name].name(lost[0])
+                text = f'{len(lost)} images cannot be read, such as {first}'
                 print_log(text, logger='current')
         barrier()
         return scores, details, left_out
@@ -92,7 +91,8 @@ class FeatureProtocol(Protocol):
             train = replace(train, groups=np.delete(groups, list(train.unreadable)))
         val = features.get('val')
         if self.validation == 'choose' and val is None:
-            fit, held = split_by_class(train.y, 0, fraction_of(cfg.evaluation), train.groups)
+            fraction = cfg.evaluation.get('held_out', HELD_OUT)
+            fit, held = split_by_class(train.y, 0, fraction, train.groups)
             val = Features(train.x[held], train.y[held])
             train = Features(train.x[fit], train.y[fit])
         metric = getattr(datasets['test'], 'metric', 'top-1')

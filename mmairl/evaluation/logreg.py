@@ -2,7 +2,7 @@
 
 If each image has one class, each fit runs Newton's method until it is close to the minimum, also on
 a GPU. BYOL uses L-BFGS instead, which stops far from the minimum if the regularization is very
-strong or very weak. If images can have several classes, scikit-learn fits one classifier per class.
+strong or very weak. If images can have several classes, there is one binary fit per class.
 """
 
 from collections.abc import Iterator, Sequence
@@ -92,7 +92,7 @@ def logistic_regression(
     """
     several = train.y.ndim == 2
     fits = per_class_fits if several else newton_fits
-    classes = 0 if several else int(max(part.y.max() for part in (train, val, test))) + 1
+    classes = int(max(part.y.max() for part in (train, val, test))) + 1
     held_out = {}
     strengths = sorted(strengths, reverse=True)
     for strength, weight in zip(strengths, fits(train.x, train.y, strengths, classes, device)):
@@ -112,23 +112,23 @@ def logistic_regression(
     return scores_of(metric, on_test, test.y), details
 
 
-def per_class_fits(x: Tensor, y: Tensor, strengths: Sequence[float], *_: Any) -> Iterator[Tensor]:
-    """Fit one binary classifier per class by scikit-learn. Labels of -1 do not count."""
-    from sklearn.linear_model import LogisticRegression as Classifier  # importing it takes a second
-
-    for strength in strengths:
-        weights = x.new_zeros(y.shape[1], x.shape[1] + 1).double()
-        for label, column in enumerate(y.T):
-            rows = column >= 0
-            target = (column[rows] == 1).numpy()
-            if target.min() == target.max():
-                weights[label, -1] = NEVER if target[0] else -NEVER
-                continue
-            model = Classifier(C=1 / (strength * len(y)), max_iter=1000)
-            model.fit(x[rows].double().numpy(), target)
-            weights[label, :-1] = torch.from_numpy(model.coef_[0])
-            weights[label, -1] = model.intercept_[0]
-        yield weights
+def per_class_fits(
+    x: Tensor,
+    y: Tensor,
+    strengths: Sequence[float],
+    classes: int,
+    device: str | torch.device = 'cpu',
+) -> Iterator[Tensor]:
+    """Fit one binary classifier per column of labels. Labels of -1 do not count."""
+    columns = []
+    for column in y.T:
+        rows = column >= 0
+        # Both classes have weights, which share the penalty, so the strength is doubled.
+        scale = 2 * len(y) / int(rows.sum())
+        target = (column[rows] == 1).long()
+        fits = newton_fits(x[rows], target, [scale * each for each in strengths], classes, device)
+        columns.append([weight[1] - weight[0] for weight in fits])
+    return map(torch.stack, zip(*columns))
 
 
 def newton_fits(

@@ -156,54 +156,49 @@ def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
     return {label: right[y == label].mean() for label in y.unique().tolist()}
 
 
-def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str, float]:
+def shot_report(predicted: Tensor, y: Tensor, train_counts: Sequence[int]) -> dict[str, float]:
     """Return the mean recall in percent of many-, medium- and few-shot classes (Liu et al. 2019).
 
     A many-shot class has more than 100 training images, and a few-shot class has fewer than 20.
     """
-    groups: dict[str, list[Tensor]] = {'many': [], 'medium': [], 'few': []}
+    groups: dict[str, list[Tensor]] = {}
     for label, recall in recalls(predicted, y).items():
-        count = int(train_counts[label])
+        count = train_counts[label]
         name = 'many' if count > MANY else 'few' if count < FEW else 'medium'
-        groups[name].append(recall)
-    return {name: mean_percent(torch.stack(group)) for name, group in groups.items() if group}
+        groups.setdefault(f'{name}-shot', []).append(recall)
+    return {name: mean_percent(torch.stack(group)) for name, group in groups.items()}
 
 
-def average_precision(scores: Tensor, y: Tensor) -> float:
-    """Return the average precision: the mean of precisions, weighted by the increases of recall.
-
-    >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]))
-    0.8333333333333333
-    """
-    from sklearn.metrics import average_precision_score  # importing it takes a second
-
-    return float(average_precision_score((y == 1).numpy(), scores.numpy()))
-
-
-def ap11(scores: Tensor, y: Tensor) -> float:
+def ap11(y: np.ndarray, scores: np.ndarray) -> float:
     """Return the 11-point average precision of VOC2007.
 
     It is the mean over r = 0, 0.1, ..., 1 of the best precision at a recall of at least r.
     """
     from sklearn.metrics import precision_recall_curve
 
-    precision, recall, _ = precision_recall_curve((y == 1).numpy(), scores.numpy())
+    precision, recall, _ = precision_recall_curve(y, scores)
     # The last point of the curve, a precision of 1 at a recall of 0, belongs to no image.
     reached = [precision[:-1][recall[:-1] >= tenth / 10].max() for tenth in range(11)]
-    return float(sum(reached)) / 11
+    return sum(reached) / 11
 
 
-def mean_ap(
-    scores: Tensor, labels: Tensor, measure: Callable[[Tensor, Tensor], float] = average_precision
-) -> float:
-    """Return the mean of `measure` over the classes that have a positive image.
+def mean_ap(scores: Tensor, labels: Tensor, measure: Callable[..., float] | None = None) -> float:
+    """Return the mean over the classes that have a positive image of scikit-learn's average precision.
 
     An image with label -1 for a class (VOC's 'difficult') does not count for that class.
+
+    Args:
+        scores: Class scores, (images, classes).
+        labels: Labels, (images, classes).
+        measure: Another function of the labels and the scores of a class, such as `ap11`.
     """
+    from sklearn.metrics import average_precision_score  # importing it takes a second
+
+    measure = measure or average_precision_score
     each = []
     for label in (labels == 1).any(dim=0).nonzero().flatten().tolist():
         rows = labels[:, label] != -1
-        each.append(measure(scores[rows, label], labels[rows, label]))
+        each.append(float(measure(labels[rows, label].numpy(), scores[rows, label].numpy())))
     return sum(each) / len(each)
 
 
@@ -241,15 +236,10 @@ class HeadAccuracy(BaseMetric):
         scores = {}
         for head in range(best.shape[1]):
             suffix = f'@{head}' if best.shape[1] > 1 else ''
-            of_head = self._head_scores(best[:, head], labels)
-            scores |= {f'{name}{suffix}': value for name, value in of_head.items()}
+            found = ranked_scores(self.metric, best[:, head], labels, self.classes)
+            if self.train_counts is not None and self.metric == 'top-1':
+                found |= shot_report(best[:, head, 0], labels, self.train_counts)
+            scores |= {f'{name}{suffix}': value for name, value in found.items()}
         if not readable.all():
             scores['unreadable test images'] = float((~readable).sum())
-        return scores
-
-    def _head_scores(self, best: Tensor, labels: Tensor) -> dict[str, float]:
-        scores = ranked_scores(self.metric, best, labels, self.classes)
-        if self.train_counts is not None and self.metric == 'top-1':
-            shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
-            scores |= {f'{group}-shot': value for group, value in shots.items()}
         return scores

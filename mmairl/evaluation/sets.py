@@ -138,14 +138,12 @@ def label_fault(dataset: Dataset, kinds: Sequence[str], is_train: bool) -> tuple
             f'has {kind} labels, but the protocol requires {kinds[0]} labels',
             'unsupported-labels',
         )
-    if kind != 'single':
+    if kind != 'single' or not is_train:
         return None
-    if int(dataset.labels.min()) < 0:
-        return 'has images without a label', 'unlabeled-images'
     _, counts = dataset.labels.unique(return_counts=True)
-    if is_train and len(counts) < 2:
+    if len(counts) < 2:
         return 'has images of only one class', 'one-class'
-    if is_train and counts.min() < 2:
+    if counts.min() < 2:
         return 'has a class of only one image', 'class-of-one'
     return None
 
@@ -158,18 +156,6 @@ def label_kind(dataset: Dataset) -> str:
     return 'multi' if labels.ndim == 2 else 'single'
 
 
-def fraction_of(data: Mapping) -> float:
-    """Return `evaluation.held_out`, the fraction of training images to hold out."""
-    fraction = data.get('held_out', HELD_OUT)
-    if not isinstance(fraction, (int, float)) or fraction <= 0:
-        raise UserError(
-            f"evaluation.held_out: not a fraction or a number of images per class ('{fraction}'); "
-            f'set such a number (default: {HELD_OUT})',
-            code='bad-held-out',
-        )
-    return fraction
-
-
 def held_out(data: Mapping) -> tuple[dict, dict]:
     """Return the configs of the images to train on, and of the images to choose hyperparameters on.
 
@@ -177,7 +163,7 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
     """
     if data.get('val'):
         return data['train'], data['val']
-    part = dict(type='Part', dataset=data['train'], fraction=fraction_of(data))
+    part = dict(type='Part', dataset=data['train'], fraction=data.get('held_out', HELD_OUT))
     if 'groups' in data:
         part['groups'] = data['groups']
     return {**part, 'held': False}, {**part, 'held': True}

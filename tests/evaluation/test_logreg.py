@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.logreg import logistic_regression, newton_fits, standardized
+from mmairl.evaluation.logreg import logistic_regression, newton_fits, per_class_fits, standardized
 
 STRENGTHS = (1.0, 1e-2, 1e-4)
 
@@ -48,6 +48,17 @@ def test_choice_and_scores_equal_scikit_learn(digits, several):
         model = LogisticRegression(C=1 / (best * len(x)), tol=1e-8, max_iter=10_000)
         expected = model.fit(x, y).score(test.x.numpy(), test.y.numpy())
         assert scores['top-1'] == pytest.approx(100 * expected, abs=0.5)
+
+
+def test_each_of_several_classes_is_a_binary_fit(digits):
+    data = parts(digits, several=True)[0]
+    [ours] = per_class_fits(data.x, data.y, [1e-3], 2)
+    for label, column in enumerate(data.y.T):
+        rows = column >= 0
+        model = LogisticRegression(C=1 / (1e-3 * len(column)), tol=1e-10, max_iter=100_000)
+        model.fit(data.x[rows].double().numpy(), column[rows].numpy())
+        theirs = np.r_[model.coef_[0], model.intercept_]
+        assert np.allclose(ours[label], theirs, atol=2e-3 * np.abs(theirs).max())
 
 
 def test_test_images_change_neither_choice_nor_fit(digits):

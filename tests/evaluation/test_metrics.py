@@ -48,7 +48,7 @@ def test_map_ignores_difficult_and_absent_classes(scores):
 
 def test_ap11_by_hand():
     # The positives have ranks 1 and 3, with precisions 1 and 2/3.
-    found = ap11(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([1, 0, 1, 0]))
+    found = ap11(np.array([1, 0, 1, 0]), np.array([4.0, 3.0, 2.0, 1.0]))
     assert found == pytest.approx((6 * 1 + 5 * 2 / 3) / 11)
 
 
@@ -78,9 +78,8 @@ def test_bits_and_confusion_are_exact():
 
 def test_shot_groups_by_training_images():
     y = torch.tensor([0, 0, 1, 2])
-    counts = torch.tensor([500, 50, 5])
-    found = shot_report(torch.tensor([0, 1, 1, 0]), y, counts)
-    assert found == {'many': 50.0, 'medium': 100.0, 'few': 0.0}
+    found = shot_report(torch.tensor([0, 1, 1, 0]), y, [500, 50, 5])
+    assert found == {'many-shot': 50.0, 'medium-shot': 100.0, 'few-shot': 0.0}
 
 
 def test_heads_and_unreadable_images_are_separate(scores):

@@ -108,7 +108,6 @@ def wrong(cfg, key: str, value: object) -> None:
         ('knn', 'train', dict(count=4), 'class-of-one'),
         ('knn', 'train', dict(several=True), 'unsupported-labels'),
         ('knn', 'test', dict(seed=0), 'train-is-test'),
-        ('logreg', 'held_out', 0, 'bad-held-out'),
         ('logreg', 'val', dict(type='Noise', count=12, seed=1), 'val-in-test'),
         ('norms', 'ks', [3], 'no-convolutions'),
         ('knn', 'settings', dict(knn=dict(gamma=3)), 'unknown-setting'),
