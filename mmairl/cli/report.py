@@ -41,8 +41,8 @@ def study(folder: Path, *, figures: Path | None = None) -> None:
 
     Args:
         folder: read study.json in this folder, which `mmairl study` wrote
-        figures: instead of the page, write figures of the effects to this folder, as SVG, PDF and PNG, and their
-            numbers as CSV (default: write FOLDER/page.html)
+        figures: instead of the page, write figures of the effects to this folder, as SVG, PDF and PNG (default: write
+            FOLDER/page.html)
     """
     from mmairl.io import read_json
     from mmairl.study.page import write_figures, write_results

@@ -13,7 +13,11 @@ from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.report.table import counted
 from mmairl.study.findings import Finding, Findings, all_findings
 from mmairl.study.statistics import contrasts
-from mmairl.study.statistics.contrasts import INCONCLUSIVE, ONE_SEED, seeds_needed
+from mmairl.study.statistics.contrasts import (
+    INCONCLUSIVE,
+    ONE_SEED,
+    seeds_needed,
+)
 
 Record = Mapping[str, Any]
 FEW_SEEDS = 3  # If a study has only one seed, the page suggests this number of seeds.
@@ -117,12 +121,17 @@ class Step(NamedTuple):
 
 def next_steps(study: Record) -> Iterator[Step]:
     """Yield the next steps: those that make the study valid, and the cheapest step that decides a comparison."""
-    if remaining := len(open_runs(study)):
+    remaining = len(open_runs(study))
+    if remaining:
         title = Markup(f'Run the remaining {counted(remaining, "run")}')
-        yield Step(title, 'finished runs are reused', cost_of(study, remaining), command(study))
+        yield Step(
+            title,
+            'finished runs are reused',
+            cost_of(study, remaining),
+            command(study),
+        )
     found = next(all_findings(study), None)
-    if found:
-        yield from _look_at_collapse(found)
+    if found and not remaining:
         yield from _more_seeds(found)
 
 
@@ -142,17 +151,6 @@ def cost_of(study: Record, runs: int) -> str:
     return f'{counted(runs, "run")}{time}'
 
 
-def _look_at_collapse(found: Findings) -> Iterator[Step]:
-    for name, seeds in list(found.collapsed.items())[:1]:
-        run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
-        yield Step(
-            Markup('Find out why {}, seed {}, collapsed').format(quoted(name), seeds[0]),
-            'its mean score is not compared with that of other rows',
-            'no runs',
-            shlex.join(['mmairl', 'report', 'health', run['folder']]),
-        )
-
-
 def _more_seeds(found: Findings) -> Iterator[Step]:
     """Yield a step that adds seeds: as many as the inconclusive comparison needs that needs the fewest."""
     study, present = found.study, found.study['seeds']
@@ -167,4 +165,9 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
         seeds = [*present, *range(max(present) + 1, max(present) + 1 + more)]
         title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), quoted(name))
         reason = 'the fewest seeds with which a comparison probably has a verdict'
-        yield Step(title, reason, cost_of(study, rows * more), command(study, seeds=seeds))
+        yield Step(
+            title,
+            reason,
+            cost_of(study, rows * more),
+            command(study, seeds=seeds),
+        )

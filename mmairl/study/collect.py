@@ -18,15 +18,38 @@ from msgspec import to_builtins
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
-from mmairl.study.runs import COLLAPSE, SOURCE, Health, Measured, Run, equal_rows
+from mmairl.study.runs import (
+    COLLAPSE,
+    SOURCE,
+    Health,
+    Measured,
+    Run,
+    equal_rows,
+)
 from mmairl.study.statistics.compare import factor_effects, row_effects
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.study import Row
 from mmairl.study.tasks import is_local, metric_of
 
 Record = dict[str, Any]
-COPIED = ('name', 'title', 'question', 'paper', 'x', 'margin', 'interim_analyses')
-COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained', 'published')
+COPIED = (
+    'name',
+    'title',
+    'question',
+    'paper',
+    'x',
+    'margin',
+    'interim_analyses',
+)
+COPIED_OF_ROWS = (
+    'name',
+    'config',
+    'factor',
+    'group',
+    'x',
+    'untrained',
+    'published',
+)
 
 
 def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:

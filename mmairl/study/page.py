@@ -13,7 +13,14 @@ from mmairl.io import write_text
 from mmairl.report.figures import embedded, lines, save_figure, short, styled
 from mmairl.report.page import write_page
 from mmairl.report.table import Table, counted
-from mmairl.study.answer import answer, command, duration, next_steps, problems, run_counts
+from mmairl.study.answer import (
+    answer,
+    command,
+    duration,
+    next_steps,
+    problems,
+    run_counts,
+)
 from mmairl.study.findings import Findings, all_findings
 from mmairl.study.statistics.compare import scores_by_row
 
@@ -23,9 +30,19 @@ PAPER = {'font.size': 7.5, 'pdf.fonttype': 42, 'svg.fonttype': 'path'}
 # For each kind of verdict: the mark as an SVG path around the origin, and the marker, color and fill in matplotlib. The marks
 # can be distinguished without color.
 MARKS = {
-    'differs': ('M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z', 'o', '#1d5fd1', '#1d5fd1'),
+    'differs': (
+        'M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z',
+        'o',
+        '#1d5fd1',
+        '#1d5fd1',
+    ),
     'equivalent': ('M-5 -5h10v10h-10z', 's', '#12805c', '#12805c'),
-    'inconclusive': ('M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z', 'o', '#667085', 'white'),
+    'inconclusive': (
+        'M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z',
+        'o',
+        '#667085',
+        'white',
+    ),
     'problem': ('M-5 -5l10 10m0 -10l-10 10', 'X', '#b42318', 'white'),
     'published': ('M0 -5l5 5l-5 5l-5 -5z', 'D', '#8a5a00', 'white'),
 }
@@ -50,7 +67,7 @@ def write_results(study: Record, out: str | Path) -> Path:
 
 
 def write_figures(study: Record, folder: str | Path) -> list[Path]:
-    """Write each figure of a study as SVG, PDF and PNG, and the numbers of its effects as CSV.
+    """Write each figure of a study as SVG, PDF and PNG.
 
     Args:
         study: The record of the study (the content of study.json).
@@ -61,9 +78,7 @@ def write_figures(study: Record, folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     for found in all_findings(study):
-        stem = folder / f'effects_{_file_name(found.key)}'
-        save_figure(effects_figure(found), stem)
-        effects_table(found).save(stem)
+        save_figure(effects_figure(found), folder / f'effects_{_file_name(found.key)}')
     for title, figure in curves(study):
         save_figure(figure, folder / _file_name(title))
     return sorted(folder.iterdir())
@@ -135,7 +150,15 @@ def _score(found: Findings, row: str) -> str | None:
 
 def _runs(study: Record) -> Table:
     labels = {metric['key']: metric['label'] for metric in study['metrics']}
-    columns = ['run', 'state', *labels.values(), 'training', 'commit', 'hardware', 'folder']
+    columns = [
+        'run',
+        'state',
+        *labels.values(),
+        'training',
+        'commit',
+        'hardware',
+        'folder',
+    ]
     rows = []
     for row in study['rows']:
         for run in row['runs']:
@@ -169,7 +192,13 @@ def effects_figure(found: Findings) -> Figure:
     verdicts = axes.secondary_yaxis('right')
     verdicts.set_yticks(range(count), [f'{one.size}  {one.verdict}' for one in found.all])
     for row, one in enumerate(found.all):
-        axes.plot(one.by_seed, [row - 0.24] * len(one.by_seed), '|', color='#667085', markersize=4)
+        axes.plot(
+            one.by_seed,
+            [row - 0.24] * len(one.by_seed),
+            '|',
+            color='#667085',
+            markersize=4,
+        )
         if one.interval:
             axes.hlines(row, one.low, one.high, color=MARKS[one.kind][2], linewidth=1.6)
         _draw_mark(axes, one.estimate, row, one.kind)
@@ -180,16 +209,14 @@ def effects_figure(found: Findings) -> Figure:
 def _draw_mark(axes: Axes, value: float | None, height: float, kind: str) -> None:
     if value is not None:
         _, marker, color, face = MARKS[kind]
-        axes.plot(value, height, marker, color=color, markerfacecolor=face, markersize=5)
-
-
-def effects_table(found: Findings) -> Table:
-    """Return the numbers of the effects as a table."""
-    columns = ['effect', found.label, '95 % low', '95 % high', 'verdict', 'published']
-    rows = []
-    for one in found.all:
-        rows.append([one.name, one.estimate, one.low, one.high, one.verdict, one.published_size])
-    return Table(columns, rows, digits=found.digits)
+        axes.plot(
+            value,
+            height,
+            marker,
+            color=color,
+            markerfacecolor=face,
+            markersize=5,
+        )
 
 
 def curves(study: Record) -> Iterator[tuple[str, Figure]]:
@@ -212,4 +239,7 @@ def curves(study: Record) -> Iterator[tuple[str, Figure]]:
         if any(len(points) > 1 for points in groups.values()):
             series = {group: tuple(zip(*sorted(points))) for group, points in groups.items()}
             title = metric['label']
-            yield title, lines(series, title, along, log=log, dots=along in keys)
+            yield (
+                title,
+                lines(series, title, along, log=log, dots=along in keys),
+            )

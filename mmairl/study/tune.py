@@ -85,7 +85,12 @@ def trial_study(prepared: Prepared, search: int) -> Prepared:
             rows.append(trial)
             configs[trial.name] = changed
     study = Study(f'Search {search}', rows=tuple(rows), seeds=(FIRST_SEED + search,))
-    return Prepared(study, configs, (tune.criterion,), prepared.out / 'trials' / f'search_{search}')
+    return Prepared(
+        study,
+        configs,
+        (tune.criterion,),
+        prepared.out / 'trials' / f'search_{search}',
+    )
 
 
 def prepare_trials(prepared: Prepared) -> list[Prepared]:
@@ -116,7 +121,11 @@ def with_chosen_options(prepared: Prepared) -> Prepared:
             best = best_trial(trials, prepared.study.tune.criterion)
             tuned.setdefault(row.name, {})[search] = best.row.options
     write_json(prepared.out / 'tuned.json', tuned)
-    return replace(prepared, study=structs.replace(prepared.study, seeds=tuple(ended)), tuned=tuned)
+    return replace(
+        prepared,
+        study=structs.replace(prepared.study, seeds=tuple(ended)),
+        tuned=tuned,
+    )
 
 
 def best_trial(trials: Sequence[Run], task: str) -> Run:

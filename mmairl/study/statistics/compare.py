@@ -99,7 +99,10 @@ def row_effects(
     for row in study['rows']:
         name, base = row['name'], row['on']
         if base:
-            weights, paired = {name: 1.0, base: -1.0}, are_paired(study, [name, base], key)
+            weights, paired = (
+                {name: 1.0, base: -1.0},
+                are_paired(study, [name, base], key),
+            )
             effect = contrast(weights, scores, paired, collapsed, level)
             effects.append(replace(effect, name=name, base=base))
     return decide(effects, margin, level)
