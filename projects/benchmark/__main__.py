@@ -4,9 +4,8 @@ Both sides of a comparison run in this process, in turn, so that other programs 
 """
 
 import argparse
-import json
-from dataclasses import asdict
-from pathlib import Path
+
+from mmengine.logging import MMLogger
 
 from mmairl.engine.run import register
 from mmairl.errors import one_sentence_errors
@@ -24,7 +23,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu', help='default: cpu')
     parser.add_argument('--rounds', type=int, default=5, help='run each side this many times')
     parser.add_argument('--quick', action='store_true', help='use tiny sizes, only as a check')
-    parser.add_argument('--out', type=Path, help='write the results to this JSON file')
     return parser.parse_args()
 
 
@@ -32,17 +30,13 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     register()
+    MMLogger.get_current_instance().setLevel('ERROR')
     if args.device == 'cpu':
         keep_freed_memory()  # as mmairl's training does; this setting affects all code in this process
-    rows = []
     for case in SUITES[args.suite](args.device, args.quick):
         row = compare(case, args.rounds, args.device)
-        rows.append(asdict(row))
         times = f'{row.ratio:5.2f} times as fast as {row.peer_name}'
         print(f'{times}: {row.name} ({1000 * row.ours:.1f} ms)', flush=True)
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == '__main__':

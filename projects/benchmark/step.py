@@ -5,16 +5,14 @@ the losses of mmpretrain and lightly omit a constant of 4. lightly's loop is tha
 """
 
 import importlib.util
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
 from mmengine.config import ConfigDict
 from mmengine.hooks import RuntimeInfoHook as PlatformRuntimeInfoHook
-from mmengine.logging import MessageHub, MMLogger
+from mmengine.logging import MessageHub
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import Tensor
@@ -30,18 +28,6 @@ from projects.benchmark.timing import Case
 Step = Callable[[], dict[str, Tensor]]
 # Number of steps for which the schedules of the teachers' momenta are defined. Only a few of these steps are taken.
 STEPS = 10_000
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress mmengine's log lines about initialized tensors and parameter groups."""
-    logger = MMLogger.get_current_instance()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -130,7 +116,6 @@ def backbone(size: Size, norm: str = 'SyncBN') -> dict:
     )
 
 
-@quiet()
 def initialized(config: dict) -> BaseModel:
     torch.manual_seed(0)
     model = MODELS.build(config)
@@ -203,7 +188,6 @@ def lars(batch: dict) -> dict:
     return dict(lr=4.8 * len(batch['inputs'][0]) / 4096, momentum=0.9, weight_decay=1e-6)
 
 
-@quiet()
 def our_step(model: BaseModel, batch: dict, **fast) -> Step:
     """Return a step with mmairl's optimizer wrapper and the hooks that act in every step.
 
@@ -224,7 +208,6 @@ def our_step(model: BaseModel, batch: dict, **fast) -> Step:
     )
 
 
-@quiet()
 def their_step(model: BaseModel, batch: dict) -> Step:
     """Return a step of mmpretrain's BYOL config: LARS, without adaptation or decay of biases and norm layers."""
     excluded = dict(decay_mult=0, lars_exclude=True)
