@@ -53,10 +53,7 @@ class DenseProtocol(Protocol):
 
     labels: ClassVar = ('dense',)
     null_rows: ClassVar = ('random',)
-
-    @abstractmethod
-    def width(self, classes: Sequence[str]) -> int:
-        """Return how many outputs per patch the head has."""
+    bins: ClassVar[int | None] = None  # outputs of the head per patch; by default, one per class
 
     def predict(self, outputs: Tensor) -> Tensor:
         """Return predictions for patches, which are then resized to pixels."""
@@ -100,7 +97,8 @@ class DenseProtocol(Protocol):
     def _trained(self, train: Dataset, maps: Maps) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            head = nn.Sequential(nn.LazyBatchNorm2d(), nn.LazyConv2d(self.width(train.classes), 1))
+            outputs = self.bins or len(train.classes)
+            head = nn.Sequential(nn.LazyBatchNorm2d(), nn.LazyConv2d(outputs, 1))
             head.to(self.device)(maps(train[0]['inputs'][0][None]))
         crops = RandomCrops(train, self.size, self.epochs, self.seed)
         loader = DataLoader(crops, self.batch, num_workers=self.workers)
@@ -183,9 +181,6 @@ class Segmentation(DenseProtocol):
 
     metric: ClassVar = 'mIoU'
 
-    def width(self, classes: Sequence[str]) -> int:
-        return len(classes)
-
     def counted(self, target: Tensor, testing: bool) -> Tensor:
         return ~torch.isin(target, target.new_tensor([IGNORED, *self.ignore]))
 
@@ -226,13 +221,11 @@ class DepthProbe(DenseProtocol):
     scored: Sequence[int] = (0, None, 0, None)
 
     metric: ClassVar = 'delta'
-
-    def width(self, classes: Sequence[str]) -> int:
-        return 256
+    bins: ClassVar = 256
 
     def predict(self, outputs: Tensor) -> Tensor:
         weights = outputs.relu() + 0.1
-        centers = torch.linspace(1e-3, self.max_depth, 256, device=outputs.device)
+        centers = torch.linspace(1e-3, self.max_depth, self.bins, device=outputs.device)
         return torch.einsum('bchw,c->bhw', weights, centers)[:, None] / weights.sum(1, True)
 
     def counted(self, target: Tensor, testing: bool) -> Tensor:

@@ -174,8 +174,7 @@ def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction
 
 def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
     """Extract the features of all images in order and return them in memory."""
-    columns = zip(*how.batches(backbone, dataset))
-    return readable_rows(*(torch.cat(column) for column in columns))
+    return readable_rows(*map(torch.cat, zip(*how.batches(backbone, dataset))))
 
 
 def readable_rows(x: Tensor, y: Tensor, readable: Tensor) -> Features:

@@ -112,11 +112,12 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
     >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), ['cat', 'dog'])
     {'classes': ['cat', 'dog'], 'counts': [[1, 1], [0, 1]]}
     """
-    size = len(classes)
-    if size > LARGEST_MATRIX:
+    from sklearn.metrics import confusion_matrix
+
+    if len(classes) > LARGEST_MATRIX:
         return None
-    counts = (y * size + predicted).bincount(minlength=size**2)
-    return dict(classes=list(map(str, classes)), counts=counts.view(size, size).tolist())
+    counts = confusion_matrix(y, predicted, labels=range(len(classes)))
+    return dict(classes=list(map(str, classes)), counts=counts.tolist())
 
 
 def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:

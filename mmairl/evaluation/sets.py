@@ -111,15 +111,11 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
         require_channels(dataset, cfg.model.data_preprocessor.mean)
         fault = label_fault(dataset, PROTOCOLS.get(protocol).labels, name == 'train')
         if not fault and list(dataset.classes) != classes:
-            fault = (
-                f'has other classes than the {len(classes)} of the training images',
-                'other-classes',
-            )
+            fault = 'has other classes than the training images', 'other-classes'
         if fault:
-            raise UserError(
-                f'evaluation.{name}: {type(dataset).__name__} {fault[0]}; check its folder',
-                code=fault[1],
-            )
+            problem, code = fault
+            kind = type(dataset).__name__
+            raise UserError(f'evaluation.{name}: {kind} {problem}; check its folder', code=code)
     data = cfg.evaluation
     if data.get('groups') is not None:
         built = {label: DATASETS.build(data[part]) for part, label in PARTS.items() if part in data}
@@ -134,10 +130,7 @@ def label_fault(dataset: Dataset, kinds: Sequence[str], is_train: bool) -> tuple
     if not len(dataset):
         return 'is empty', 'no-images'
     if kind not in kinds:
-        return (
-            f'has {kind} labels, but the protocol requires {kinds[0]} labels',
-            'unsupported-labels',
-        )
+        return f'has {kind} labels instead of {kinds[0]} labels', 'unsupported-labels'
     if kind != 'single' or not is_train:
         return None
     _, counts = dataset.labels.unique(return_counts=True)
