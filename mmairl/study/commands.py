@@ -6,7 +6,6 @@ run_study(prepared, jobs=2)
 record, page = collect_study(prepared)
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -137,15 +136,12 @@ def run_study(
 def show_status(prepared: Prepared) -> None:
     """Print the state of each run according to its folder and to Slurm's queue."""
     queued = queued_runs(prepared.out)
-    counts: Counter[str] = Counter()
     for run in plan_runs(prepared):
         state, message = run.state()
         job = queued.get(str(run.folder.absolute()))
         if job and state not in ('done', 'running'):
             message, state = f'job {job[0]}', job[1]
-        counts[state] += 1
         print(f'{run.name}: {state} {message}'.strip())
-    print('; '.join(f'{number} {state}' for state, number in counts.most_common()))
 
 
 def collect_study(prepared: Prepared) -> tuple[Record, Path]:

@@ -20,7 +20,7 @@ from msgspec import structs
 from mmairl.config import walk
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import held_out, require_apart
-from mmairl.io import read_json, write_json
+from mmairl.io import read_json
 from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared
 from mmairl.study.runs import Measured, Run, lay_out, plan_runs
@@ -120,7 +120,6 @@ def with_chosen_options(prepared: Prepared) -> Prepared:
             trials = [run for run in runs if run.row.name.rpartition(',')[0] == row.name]
             best = best_trial(trials, prepared.study.tune.criterion)
             tuned.setdefault(row.name, {})[search] = best.row.options
-    write_json(prepared.out / 'tuned.json', tuned)
     return replace(
         prepared,
         study=structs.replace(prepared.study, seeds=tuple(ended)),

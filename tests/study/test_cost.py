@@ -7,7 +7,12 @@ from torch import nn
 
 from mmairl.config import load_config
 from mmairl.registry import MODELS
-from mmairl.study.cost import count_flops, flops_per_image, run_flops, view_sizes
+from mmairl.study.cost import (
+    count_flops,
+    flops_per_image,
+    run_flops,
+    view_sizes,
+)
 
 
 @MODELS.register_module(force=True)

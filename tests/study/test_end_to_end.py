@@ -25,7 +25,11 @@ STUDY = dict(
     paper='Tab. 2',
     seeds=[0, 1],
     rows=[
-        dict(name='SGD', config='mocov2plus_r50_200e.py', published=dict(linear=72.0)),
+        dict(
+            name='SGD',
+            config='mocov2plus_r50_200e.py',
+            published=dict(linear=72.0),
+        ),
         dict(
             name='LARS',
             config='mocov2plus_lars_r50_200e.py',
@@ -51,8 +55,17 @@ STUDY = dict(
 def killed(arguments: list[str], folder: Path) -> None:
     """Start a study, and kill it with all its processes as soon as the run in `folder` has trained a step."""
     command = [sys.executable, 'tools/study.py', *arguments]
-    process = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
-    wait_for(lambda: list(folder.glob('*/vis_data/scalars.json')) or process.poll() is not None, 300)
+    process = subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(
+        lambda: list(folder.glob('*/vis_data/scalars.json')) or process.poll() is not None,
+        300,
+    )
     assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -29,14 +29,25 @@ def test_declared_difference_is_listed(tmp_path):
 
 
 def test_declaring_one_key_does_not_declare_others(tmp_path):
-    row = replace(SGD, name='b', against='SGD', declares=('model.queue',), options={'total_batch_size': 512})
+    row = replace(
+        SGD,
+        name='b',
+        against='SGD',
+        declares=('model.queue',),
+        options={'total_batch_size': 512},
+    )
     small = replace(read_scale('demo'), batch=None)
     with raises_code('undeclared-difference', match='total_batch_size'):
         prepared(SGD, row, out=tmp_path, scale=small)
 
 
 def test_checkpoint_settings_do_not_count(tmp_path):
-    row = replace(SGD, name='b', against='SGD', options={'default_hooks.checkpoint.max_keep_ckpts': 3})
+    row = replace(
+        SGD,
+        name='b',
+        against='SGD',
+        options={'default_hooks.checkpoint.max_keep_ckpts': 3},
+    )
     assert compare_configs(prepared(SGD, row, out=tmp_path))[0]['found'] == []
 
 
@@ -47,7 +58,12 @@ def test_equal_rows_are_noted(tmp_path):
 
 def test_scale_adds_untrained_rows(tmp_path):
     study = prepared(SGD, LARS, out=tmp_path, scale=read_scale('demo'))
-    assert [row.untrained for row in study.study.rows] == [None, None, 'pixels', 'random']
+    assert [row.untrained for row in study.study.rows] == [
+        None,
+        None,
+        'pixels',
+        'random',
+    ]
 
 
 def test_unknown_task_is_an_error(tmp_path):

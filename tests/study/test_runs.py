@@ -23,11 +23,21 @@ def finish(run):
 
 
 def test_first_seed_of_all_rows_comes_first(tmp_path):
-    study = prepared(SGD, LARS, RESCALED, Row('floor', SGD.config, untrained='random'), out=tmp_path, seeds=(3, 5))
+    study = prepared(
+        SGD,
+        LARS,
+        RESCALED,
+        Row('floor', SGD.config, untrained='random'),
+        out=tmp_path,
+        seeds=(3, 5),
+    )
     names = [run.name for run in plan_runs(study)]
-    assert names == ['SGD, seed 3', 'LARS, seed 3', 'rescaled, seed 3', 'floor, seed 3'] + [
-        f'{name}, seed 5' for name in ('SGD', 'LARS', 'rescaled')
-    ]
+    assert names == [
+        'SGD, seed 3',
+        'LARS, seed 3',
+        'rescaled, seed 3',
+        'floor, seed 3',
+    ] + [f'{name}, seed 5' for name in ('SGD', 'LARS', 'rescaled')]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -56,7 +66,13 @@ def test_fingerprint_covers_what_scores_depend_on(tmp_path, change, same):
 
 def test_fingerprint_covers_the_source_of_weights(tmp_path):
     one, other = (
-        plan_runs(prepared(SGD, replace(HALF, source=Source(row='SGD', at=at)), out=tmp_path))[1]
+        plan_runs(
+            prepared(
+                SGD,
+                replace(HALF, source=Source(row='SGD', at=at)),
+                out=tmp_path,
+            )
+        )[1]
         for at in ('1/2', '1/4')
     )
     assert one.request.fingerprint != other.request.fingerprint

@@ -48,13 +48,20 @@ def test_queued_runs_are_not_submitted_again(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv('STATE', 'PENDING')
     submit(runs, cluster, tmp_path / 'out')
     assert len((tmp_path / 'calls').read_text().splitlines()) == 2
-    assert queued_runs(tmp_path / 'out')[str(runs[1].folder)] == ('1', 'pending')
+    assert queued_runs(tmp_path / 'out')[str(runs[1].folder)] == (
+        '1',
+        'pending',
+    )
 
 
 def test_machine_without_slurm_is_an_error(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', '/none')
     with raises_code('no-slurm'):
-        submit(lay_out(prepared(SGD, LARS, out=tmp_path / 'out')), cluster, tmp_path / 'out')
+        submit(
+            lay_out(prepared(SGD, LARS, out=tmp_path / 'out')),
+            cluster,
+            tmp_path / 'out',
+        )
 
 
 @pytest.mark.parametrize('code, message', [(0, ''), (3, 'error: no memory')])
@@ -66,7 +73,11 @@ def test_job_runs_its_line_and_keeps_the_last_error(cluster, tmp_path, code, mes
     worker.write_text(f'#!/bin/bash\necho "$3"\necho "{message}"\nexit {code}\n')
     worker.chmod(0o755)
     # Paths may contain spaces, at which the recorded call must not be split.
-    names = {'PYTHON': sys.executable, 'PACKAGE': str(Path(mmairl.__file__).parent), 'HERE': os.getcwd()}
+    names = {
+        'PYTHON': sys.executable,
+        'PACKAGE': str(Path(mmairl.__file__).parent),
+        'HERE': os.getcwd(),
+    }
     text = (tmp_path / 'calls').read_text()
     for name, path in names.items():
         text = text.replace(path, name)
@@ -74,7 +85,12 @@ def test_job_runs_its_line_and_keeps_the_last_error(cluster, tmp_path, code, mes
     script = next(at for at, word in enumerate(call) if word.endswith('job.sh'))
     words = [(names | {'PYTHON': str(worker)}).get(word, word) for word in call[script:]]
     pattern = ' '.join(words[5:])
-    environment = dict(os.environ, SLURM_ARRAY_TASK_ID='1', SLURM_ARRAY_JOB_ID='7', SLURM_NTASKS='1')
+    environment = dict(
+        os.environ,
+        SLURM_ARRAY_TASK_ID='1',
+        SLURM_ARRAY_JOB_ID='7',
+        SLURM_NTASKS='1',
+    )
     done = subprocess.run(['bash', *words[:5], pattern], env=environment)
     folder = Path(runs[1].folder)
     assert done.returncode == code and str(folder) in (folder / 'log.txt').read_text()

@@ -18,7 +18,12 @@ def read(tmp_path, **study):
 
 
 def test_rows_are_compared_with_the_row_above(tmp_path):
-    rows = [ROW, dict(OTHER, name='floor', untrained='random'), OTHER, dict(ROW, name='c', against='a')]
+    rows = [
+        ROW,
+        dict(OTHER, name='floor', untrained='random'),
+        OTHER,
+        dict(ROW, name='c', against='a'),
+    ]
     study = read(tmp_path, rows=rows)
     assert [row.against for row in study.rows] == [None, None, 'a', 'a']
     assert study.name == 'one'
@@ -31,9 +36,20 @@ def test_row_can_use_a_config_next_to_the_study(tmp_path):
 
 
 def test_design_has_a_row_for_each_combination(tmp_path):
-    cross = dict(config='c.py', factors=[FACTOR, dict(FACTOR, name='g', levels={'no': {}, 'yes': {'y': 2}})])
+    cross = dict(
+        config='c.py',
+        factors=[
+            FACTOR,
+            dict(FACTOR, name='g', levels={'no': {}, 'yes': {'y': 2}}),
+        ],
+    )
     study = read(tmp_path, cross=cross)
-    assert [row.name for row in study.rows] == ['off, no', 'off, yes', 'on, no', 'on, yes']
+    assert [row.name for row in study.rows] == [
+        'off, no',
+        'off, yes',
+        'on, no',
+        'on, yes',
+    ]
     assert study.rows[3].options == {'x': 1, 'y': 2}
     assert [row.against for row in study.rows] == [None] + ['off, no'] * 3
     assert study.cross.design.rows['on, no'] == (1, 0)
@@ -65,10 +81,22 @@ def test_tuned_study_has_a_seed_for_each_search(tmp_path):
         (dict(rows=[dict(name='a')]), 'wrong-content'),
         (dict(rows=[ROW], seeds=[]), 'wrong-content'),
         (dict(rows=[ROW], interim_analyses=0), 'wrong-content'),
-        (dict(cross=dict(config='c', factors=[FACTOR], fraction='1/2')), 'wrong-fraction'),
-        (dict(cross=dict(config='c', factors=[dict(FACTOR, levels={'off': {}})])), 'wrong-content'),
-        (dict(rows=[ROW], tune=dict(budget=2, keys={'lr': 0.5})), 'wrong-content'),
-        (dict(rows=[ROW], tune=dict(budget=2, keys={'train_cfg.x': 2})), 'not-tunable'),
+        (
+            dict(cross=dict(config='c', factors=[FACTOR], fraction='1/2')),
+            'wrong-fraction',
+        ),
+        (
+            dict(cross=dict(config='c', factors=[dict(FACTOR, levels={'off': {}})])),
+            'wrong-content',
+        ),
+        (
+            dict(rows=[ROW], tune=dict(budget=2, keys={'lr': 0.5})),
+            'wrong-content',
+        ),
+        (
+            dict(rows=[ROW], tune=dict(budget=2, keys={'train_cfg.x': 2})),
+            'not-tunable',
+        ),
     ],
 )
 def test_wrong_study_is_one_error(tmp_path, study, code):

@@ -28,7 +28,14 @@ def test_answer_names_the_largest_effect():
 
 
 def test_answer_without_effect_states_equivalence():
-    quiet = [row(f'row {n}', [30, 30.1, 30.2 + n / 100], f'row {n - 1}' if n else None) for n in range(3)]
+    quiet = [
+        row(
+            f'row {n}',
+            [30, 30.1, 30.2 + n / 100],
+            f'row {n - 1}' if n else None,
+        )
+        for n in range(3)
+    ]
     assert 'within ±1 points' in text_of(answer(record(quiet)))
 
 
@@ -155,7 +162,12 @@ def test_figures_and_tables_are_written(tmp_path):
     rows = [row(f'x {x}', [30 + x, 31 + x, 30.5 + x], 'x 0' if x else None, x=x) for x in range(3)]
     study = record(rows, x='epochs')
     names = {path.name for path in write_figures(study, tmp_path / 'figures')}
-    assert {'effects_knn.pdf', 'effects_knn.svg', 'effects_knn.png', 'k_NN.pdf'} <= names
+    assert {
+        'effects_knn.pdf',
+        'effects_knn.svg',
+        'effects_knn.png',
+        'k_NN.pdf',
+    } <= names
     write_results(study, tmp_path)
     assert '| x 0 |' in (tmp_path / 'table.md').read_text()
     assert '\\toprule' in (tmp_path / 'table.tex').read_text()

@@ -11,7 +11,12 @@ from study.small_studies import LARS, SGD, prepared
 from mmairl.study import tune as trials
 from mmairl.study.runs import lay_out, plan_runs
 from mmairl.study.study import Tune
-from mmairl.study.tune import FIRST_SEED, best_trial, trial_counts, trial_options
+from mmairl.study.tune import (
+    FIRST_SEED,
+    best_trial,
+    trial_counts,
+    trial_options,
+)
 
 RATE = 'optim_wrapper.optimizer.lr'
 TUNE = Tune(budget=3, keys={RATE: 8}, searches=2)

@@ -22,18 +22,34 @@ def row(name, scores, on=None, start=START, collapsed=()):
     runs = []
     for seed, score in enumerate(scores):
         state = 'missing' if score is None else 'done'
-        runs.append(dict(seed=seed, state=state, scores={'knn': score}, start=start, collapsed=seed in collapsed))
+        runs.append(
+            dict(
+                seed=seed,
+                state=state,
+                scores={'knn': score},
+                start=start,
+                collapsed=seed in collapsed,
+            )
+        )
     return dict(name=name, on=on, runs=runs)
 
 
 def crossed(scores, levels=None, paired=True, **changes):
     levels = levels or list(product((0, 1), repeat=2))
     rows = [
-        row(str(number), values, start=START if paired else None, **changes.get(str(number), {}))
+        row(
+            str(number),
+            values,
+            start=START if paired else None,
+            **changes.get(str(number), {}),
+        )
         for number, values in enumerate(scores)
     ]
     names = [str(number) for number in range(len(levels))]
-    return dict(rows=rows, design=dict(factors=list('abc')[: len(levels[0])], rows=dict(zip(names, levels))))
+    return dict(
+        rows=rows,
+        design=dict(factors=list('abc')[: len(levels[0])], rows=dict(zip(names, levels))),
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ def design(factors, halvings):
     return Design('abcdefg'[:factors], {str(levels): levels for levels in rows})
 
 
-@pytest.mark.parametrize('factors, halvings, resolution', [(3, 1, 3), (4, 1, 4), (5, 1, 5), (5, 2, 3), (7, 3, 4)])
+@pytest.mark.parametrize(
+    'factors, halvings, resolution',
+    [(3, 1, 3), (4, 1, 4), (5, 1, 5), (5, 2, 3), (7, 3, 4)],
+)
 def test_best_fractions_have_the_tabulated_resolution(factors, halvings, resolution):
     """Box, Hunter and Hunter, Table 6.22."""
     half = design(factors, halvings)

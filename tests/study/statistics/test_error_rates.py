@@ -36,7 +36,7 @@ def tables(spreads, seeds: int, paired: bool, draws: int = DRAWS) -> Iterator[np
     draw = np.random.default_rng(seeds)
     for _ in range(draws):
         shift = 3 * draw.normal(size=seeds) * paired
-        yield 30 + shift + np.array(spreads)[:, None] * draw.normal(size=(len(spreads), seeds))
+        yield (30 + shift + np.array(spreads)[:, None] * draw.normal(size=(len(spreads), seeds)))
 
 
 def chain(table, paired, margin=1.0, level=LEVEL, collapsed=None):
@@ -62,7 +62,13 @@ def record_of(table, levels, paired):
             runs.append(dict(seed=seed, state='done', scores={'knn': score}, start=start))
         rows.append(dict(name=str(number), runs=runs))
     factors = 'abcde'[: len(levels[0])]
-    return dict(rows=rows, design=dict(factors=factors, rows=dict(zip(map(str, range(len(levels))), levels))))
+    return dict(
+        rows=rows,
+        design=dict(
+            factors=factors,
+            rows=dict(zip(map(str, range(len(levels))), levels)),
+        ),
+    )
 
 
 def tuned_scores(draw, trials: int, sharp: float, best: float) -> float:
@@ -89,7 +95,10 @@ def test_error_rates_stay_at_or_below_the_nominal_level():
             shifted = table + 1.0 * np.arange(4)[:, None]  # Each row is exactly the margin better
             edges.append(chain(shifted, paired))
         rates['equivalence', seeds, paired] = rate(edges, {EQUIVALENT})
-        for levels in (list(product((0, 1), repeat=2)), fraction_rows(4, Fraction(1, 2))):
+        for levels in (
+            list(product((0, 1), repeat=2)),
+            fraction_rows(4, Fraction(1, 2)),
+        ):
             spreads = np.geomspace(0.5, 4, len(levels))
             found = []
             for table in tables(spreads, seeds, paired, DRAWS // 2):
