@@ -113,11 +113,6 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     0.06
     """
     path = config_path(path)
-    if path.suffix not in ('.py', '.yaml', '.yml', '.json'):
-        raise UserError(
-            f"'{path}': unsupported config type; expected .py, .yaml or .json",
-            code='unknown-config-type',
-        )
     resolve_names_in_bases()
     register_handler(['yml', 'yaml'])(PlainYaml)
     for folder in (path.resolve().parent, home()):

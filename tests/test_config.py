@@ -54,7 +54,7 @@ def test_flat_keeps_lists_without_dictionaries():
     [
         ('no_such.py', {}, 'no-config'),
         ('mmairl::mocov2plus_r50_20e.py', {}, 'no-config'),
-        ('mine.txt', {}, 'unknown-config-type'),
+        ('mine.txt', {}, ''),
         ('broken.py', {}, ''),
         (NAME, {'modle.depth': 1}, 'unknown-key'),
         (NAME, {'mocov2_view': 1}, 'config-variable'),

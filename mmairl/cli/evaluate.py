@@ -122,13 +122,12 @@ def default_out(
 
     A baseline or a released model has no folder, so its path is work_dirs/NAME/MODEL_PROTOCOL.json.
     """
-    from mmairl.checkpoints.released import is_released
-
-    if init or is_released(checkpoint):
-        subject = init or checkpoint.replace(':', '_').replace('/', '_')
-        return Path('work_dirs') / name / f'{subject}_{protocol}.json'
-    path = Path(checkpoint)
-    return path.with_name(f'{path.stem}_{part}_{protocol}_{name}.json')
+    subject = init or checkpoint
+    path = Path(subject)
+    if path.is_file():
+        return path.with_name(f'{path.stem}_{part}_{protocol}_{name}.json')
+    model = subject.replace(':', '_').replace('/', '_')
+    return Path('work_dirs') / name / f'{model}_{protocol}.json'
 
 
 def write_result(shown: list['Result'], record: dict[str, Any], name: str, out: Path) -> None:

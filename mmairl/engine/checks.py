@@ -81,18 +81,13 @@ def _check_moved(runner: Runner, model: nn.Module, name: str) -> None:
     part = getattr(model, name, None)
     method, kind, key = MOVED[name]
     has_hook = any(isinstance(hook, HOOKS.get(kind)) for hook in runner.hooks)
-    has_method = hasattr(part, method)
-    if not isinstance(part, nn.Module) or has_hook == has_method:
+    if not isinstance(part, nn.Module) or has_hook == hasattr(part, method):
         return
-    if has_hook:
-        raise UserError(
-            f"model.{name}: {kind} requires the method {method} ('{type(part).__name__}'); define it, or set "
-            f'default_hooks.{key}=None',
-            code=f'no-{method}',
-        )
+    advice = f'default_hooks.{key}={None if has_hook else dict(type=kind)}'
     raise UserError(
-        f"model.{name}: no hook calls its method {method}; set default_hooks.{key}=dict(type='{kind}')",
-        code=f'no-{key}-hook',
+        f"model.{name}: its method {method} and {kind} require each other ('{type(part).__name__}'); define the method and "
+        f'the hook, or neither, such as {advice}',
+        code=f'no-{method}' if has_hook else f'no-{key}-hook',
     )
 
 

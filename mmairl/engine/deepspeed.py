@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.device import get_device
 from mmengine.dist import get_rank, get_world_size, is_main_process
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
-from mmairl.engine.strategy import Strategy, initialize
+from mmairl.engine.strategy import Strategy
 from mmairl.errors import UserError
 from mmairl.models.processes import gather
 from mmairl.registry import OPTIM_WRAPPERS, STRATEGIES
@@ -73,10 +72,6 @@ class DeepSpeedStrategy(Strategy):
                 f'{problem}; use ZeroStrategy (--strategy zero{self.stage})',
                 code='not-with-deepspeed',
             )
-
-    def shard(self, model: nn.Module) -> nn.Module:
-        initialize(model, get_device())
-        return model
 
     def shard_optimizer(self, wrapper: 'DeepSpeedOptimWrapper', model: nn.Module) -> None:
         config = dict(

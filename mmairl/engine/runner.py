@@ -220,7 +220,6 @@ class Runner(PlainRunner):
         require_same_keys(weights, network.state_dict(), filename)
         network.load_state_dict(weights)
         self._has_loaded = True
-        self.logger.info(f'loaded {filename}')
         return checkpoint
 
     def resume(self, filename: str, *_: Any, **__: Any) -> None:
@@ -288,12 +287,9 @@ class Runner(PlainRunner):
     @master_only
     def print_summary(self) -> None:
         """Print the device, the batch size and the folder of the run."""
-        device = next(self.model.parameters()).device.type
-        total = self.cfg.total_batch_size
-        print(
-            f'{get_world_size()} x {device}; total batch {total}; log and config in {self.log_dir}',
-            flush=True,
-        )
+        devices = f'{get_world_size()} x {next(self.model.parameters()).device.type}'
+        batch = f'total batch {self.cfg.total_batch_size}'
+        print(f'{devices}; {batch}; log and config in {self.log_dir}', flush=True)
 
     @master_only
     def log_unreadable(self) -> None:

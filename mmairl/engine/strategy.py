@@ -20,8 +20,7 @@ KINDS = dict(zero='ZeroStrategy', deepspeed='DeepSpeedStrategy')
 class Strategy:
     """Base class of strategies.
 
-    A subclass defines `shard(model)`, which initializes the model, splits it if the strategy splits models, and returns it, and
-    `shard_optimizer(wrapper, model)`, which splits the optimizer in the wrapper in place.
+    A subclass defines `shard_optimizer(wrapper, model)`, which splits the optimizer in the wrapper in place.
 
     Args:
         stage: The stage of ZeRO.
@@ -43,6 +42,11 @@ class Strategy:
 
     def complete(self, cfg: Config) -> None:
         """Set config keys whose values follow from the strategy."""
+
+    def shard(self, model: nn.Module) -> nn.Module:
+        """Initialize the model, split it if the strategy splits models, and return it."""
+        initialize(model, get_device())
+        return model
 
     def weights(self, model: nn.Module) -> dict[str, Any]:
         """Return the state dict that the model would have without a strategy.
