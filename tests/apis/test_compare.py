@@ -1,5 +1,9 @@
 """`mmairl.evaluate` and `mmairl.compare` on labeled folders, with scores that equal those by hand."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,26 +14,23 @@ from PIL import Image
 
 import mmairl
 from mmairl.apis.evaluate import labeled_config
+from mmairl.apis.sample import PATH
+from mmairl.checkpoints.read import read_backbone
+from mmairl.cli.main import main
+from mmairl.io import read_json
 from mmairl.registry import MODELS
 
 CLASSES = ('dark', 'light', 'other')
 
 
 def checkpoint(folder: Path, seed: int, size: int = 32, channels: int = 3) -> Path:
-    """Write a narrow network that states how its images are prepared."""
+    """Write a narrow network that states how its images are prepared, as every run does."""
     torch.manual_seed(seed)
-    network = MODELS.build(
-        dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8, in_channels=channels)
-    )
-    settings = {
-        'preprocessing.mean': str([0.4] * channels),
-        'preprocessing.std': str([0.3] * channels),
-        'preprocessing.size': str(size),
-        'preprocessing.resize': str(size * 8 // 7),
-    }
-    if channels != 3:
-        settings['preprocessing.channels'] = str(channels)
-    state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
+    kind = dict(type='mmpretrain.ResNet', depth=18, base_channels=8, in_channels=channels)
+    state = {f'backbone.{key}': value for key, value in MODELS.build(kind).state_dict().items()}
+    images = dict(size=size, resize=size * 8 // 7, mean=[0.4] * channels, std=[0.3] * channels)
+    images['channels'] = channels if channels != 3 else None
+    settings = {f'preprocessing.{key}': str(value) for key, value in images.items()}
     path = folder / f'{seed}.pth'
     torch.save(dict(state_dict=state, meta=dict(settings=settings)), path)
     return path
@@ -73,12 +74,27 @@ def knn_by_hand(path: Path, labels: Path, k: int = 20) -> float:
 
 
 @pytest.mark.parametrize('size, channels', [(32, 3), (64, 3), (224, 3), (32, 5)])
-def test_scores_equal_knn_by_hand(tmp_path, size, channels):
+def test_all_routes_prepare_images_alike(tmp_path, size, channels):
     labels = write_labels(tmp_path / 'labels', channels)
     path = checkpoint(tmp_path, 0, size, channels)
+    by_hand = pytest.approx(knn_by_hand(path, labels))
     result = mmairl.evaluate(path, labels, ['knn']).results['knn']
-    assert result.scores['k-NN, k = 20'] == pytest.approx(knn_by_hand(path, labels))
+    assert result.scores['k-NN, k = 20'] == by_hand
     assert result.details['image_size'] == [size, size] and result.details['test_images'] == 15
+    main(['evaluate', 'knn', str(path), '--data', str(labels), '--cache', 'none'])
+    assert read_json(tmp_path / '0_student_knn_labels.json')['scores']['k-NN, k = 20'] == by_hand
+    features, _ = mmairl.embed(path, labels / 'test')
+    for to, name in (('torchvision', 'a.pth'), ('safetensors', 'a.safetensors'), ('hub', 'hub')):
+        main(['convert', str(path), str(tmp_path / name), '--to', to])
+        file = tmp_path / name / 'model.safetensors' if to == 'hub' else tmp_path / name
+        np.testing.assert_allclose(mmairl.embed(file, labels / 'test')[0], features, rtol=1e-4, atol=1e-5)
+    settings = read_json(tmp_path / 'hub/config.json')['pretrained_cfg']
+    assert settings['input_size'] == [channels, size, size] and settings['mean'] == [0.4] * channels
+
+
+def test_sample_states_how_its_images_are_prepared():
+    images = read_backbone(PATH).input
+    assert (images.size, images.resize, images.mean) == (48, 48, [0.5, 0.5, 0.5])
 
 
 def test_table_states_what_a_reader_must_know(tmp_path, labels):
@@ -96,13 +112,19 @@ def test_folder_without_parts_is_split_by_class(tmp_path, labels):
     assert details['test_images'] == 5
 
 
-def test_compare_uses_the_same_images_and_gives_no_verdict_from_one_seed(tmp_path, labels):
-    one, other = checkpoint(tmp_path, 0), checkpoint(tmp_path, 1)
-    said = []
-    found = mmairl.compare({'a': [one], 'b': [other]}, labels, ['knn'], tmp_path / 'out', jobs=1, say=said.append)
-    means = {row['name']: row['runs'][0]['scores'] for row in found.record['rows'] if row['runs']}
-    assert next(iter(means['a'].values())) == pytest.approx(knn_by_hand(one, labels))
-    assert 'images are recognized only by b' in str(found) and 'above the random network' in str(found)
+def test_compare_prepares_images_alike_and_its_page_names_a_command_that_works(tmp_path, labels):
+    files = {'a': checkpoint(tmp_path, 0), 'b': checkpoint(tmp_path, 1, size=64)}
+    found = mmairl.compare({name: [path] for name, path in files.items()}, labels, ['knn'], tmp_path / 'out', jobs=1)
+    scores = {row['name']: row['runs'][0]['scores']['knn'] for row in found.record['rows']}
+    assert {name: scores[name] for name in files} == {
+        name: pytest.approx(knn_by_hand(path, labels)) for name, path in files.items()
+    }
+    assert 'images are recognized only by b' in str(found) and 'random initialization' in str(found)
+    commands = re.findall('<code>(mmairl .*)</code>', found.page.read_text())
+    for command in commands:
+        environment = os.environ | dict(PATH=f'{Path(sys.executable).parent}:{os.environ["PATH"]}')
+        subprocess.run(command, shell=True, check=True, cwd=found.page.parent, env=environment)
+    assert (tmp_path / 'out/figures').is_dir() and len(commands) == 1
 
 
 def test_wrong_arguments_are_errors(tmp_path, labels):

@@ -8,6 +8,7 @@ import torch
 import torchvision
 from harness import toy
 from planted import healthy, write_run
+from study.canned import record, row, steps
 from torchvision.transforms.v2.functional import to_pil_image
 
 from mmairl.config import load_config
@@ -17,6 +18,7 @@ from mmairl.registry import DATASETS
 from mmairl.report.demo_page import PIXELS, RANDOM, TRAINED, draw_demo
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
+from mmairl.study.page import write_results
 
 CHROMIUM = shutil.which('chromium') or shutil.which('google-chrome')
 sync_api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
@@ -53,7 +55,12 @@ def demo(folder: Path) -> Path:
     return page.write(folder / 'demo.html')
 
 
-PAGES = [health, image_map, demo]
+def study(folder: Path) -> Path:
+    rows = [*steps(30, 31, 40), row(LONG, [20, 90], 'row 0', published={'k-NN': 30.0}, x=1.0)]
+    return write_results(record(rows, title=LONG, x='epochs'), folder)
+
+
+PAGES = [health, image_map, demo, study]
 
 
 @pytest.fixture(scope='module')

@@ -16,10 +16,10 @@ from mmairl.report.card import write_card
 SETTINGS = {
     'model.type': 'Siamese',
     'model.queue.length': 4096,
-    'model.data_preprocessor.mean': '[0.25, 0.5, 0.75]',
-    'model.data_preprocessor.std': '[0.2, 0.3, 0.4]',
+    'preprocessing.mean': '[0.25, 0.5, 0.75]',
+    'preprocessing.std': '[0.2, 0.3, 0.4]',
+    'preprocessing.size': '96',
     'model.backbone.init_cfg.checkpoint': 'hf-hub:org/start@main',
-    'train_dataloader.dataset.views': "[[{'type': 'RandomResizedCrop', 'size': 96}]]",
     'train_dataloader.dataset.root': '/home/me/](x)`|<b>',
     'log_level': 'INFO',
 }
