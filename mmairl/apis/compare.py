@@ -21,7 +21,7 @@ from mmairl.study.collect import collect
 from mmairl.study.fairness import resolve_study
 from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import complete_runs
-from mmairl.study.runs import Measured, lay_out
+from mmairl.study.runs import Measured, lay_out_runs
 from mmairl.study.scale import Scale
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.statistics.paired_images import compare_images
@@ -112,7 +112,7 @@ def compare(
     question = 'Which recipe scores higher on the same tasks and the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     prepared = resolve_study(study, Scale(), tasks, out)
-    runs = lay_out(prepared)
+    runs = lay_out_runs(prepared)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
     record = collect(prepared, runs)
     if [len(row.files) for row in rows] == [1, 1]:

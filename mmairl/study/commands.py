@@ -20,7 +20,7 @@ from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared, resolve_study
 from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import Say, complete_runs
-from mmairl.study.runs import Run, equal_rows, lay_out, measure_again, plan_runs
+from mmairl.study.runs import Run, equal_rows, lay_out_runs, measure_again, plan_runs
 from mmairl.study.scale import read_scale
 from mmairl.study.slurm import queued_runs, submit
 from mmairl.study.study import read_study
@@ -127,7 +127,7 @@ def run_study(
         for trials in prepare_trials(prepared):
             complete(plan_runs(trials), trials.out)
         prepared = with_chosen_options(prepared)
-    runs = lay_out(prepared, fresh)
+    runs = lay_out_runs(prepared, fresh)
     if remeasure:
         measure_again(runs)
     complete(runs, prepared.out)

@@ -261,7 +261,7 @@ def sources_of(cfg: Config) -> dict[str, str]:
     return {f'{SOURCE}{name}': digest for name, digest in outside_sources(cfg).items()}
 
 
-def lay_out(prepared: Prepared, fresh: bool = False) -> list[Run]:
+def lay_out_runs(prepared: Prepared, fresh: bool = False) -> list[Run]:
     """Plan the runs, and write each run's config and the request to its worker into the run's folder.
 
     Args:

@@ -23,7 +23,7 @@ from mmairl.evaluation.sets import held_out, require_apart
 from mmairl.io import read_json
 from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared
-from mmairl.study.runs import Measured, Run, lay_out, plan_runs
+from mmairl.study.runs import Measured, Run, lay_out_runs, plan_runs
 from mmairl.study.study import Row, Study, Tune
 from mmairl.study.tasks import metric_of
 
@@ -100,7 +100,7 @@ def prepare_trials(prepared: Prepared) -> list[Prepared]:
         require_apart(cfg.evaluation)
     searches = [trial_study(prepared, search) for search in prepared.study.seeds]
     for trials in searches:
-        lay_out(trials)
+        lay_out_runs(trials)
     return searches
 
 

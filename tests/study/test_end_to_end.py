@@ -17,7 +17,7 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.io import read_json
 from mmairl.study import worker
 from mmairl.study.commands import collect_study, prepare_study
-from mmairl.study.runs import lay_out, unfinished
+from mmairl.study.runs import lay_out_runs, unfinished
 
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
 STUDY = dict(
@@ -87,7 +87,7 @@ def finished(tmp_path_factory):
     out = folder / 'out'
     killed(arguments, out / 'runs/sgd/seed_0')
     prepared = prepare_study(arguments[0], arguments[2], out=out)
-    for run in unfinished(lay_out(prepared)):
+    for run in unfinished(lay_out_runs(prepared)):
         worker.complete_run(run.folder)
     record, page = collect_study(prepared)
     return folder, arguments, record, page
@@ -147,7 +147,7 @@ def test_finished_study_starts_without_reading_checkpoints(finished, monkeypatch
         path.chmod(0)
     monkeypatch.setattr(torch, 'load', None)
     prepared = prepare_study(arguments[0], arguments[2], out=folder / 'out')
-    assert unfinished(lay_out(prepared)) == []
+    assert unfinished(lay_out_runs(prepared)) == []
     again, _ = collect_study(prepared)
     assert json.dumps(again['effects']) == json.dumps(record['effects'])
     assert read_json(folder / 'out/study.json') == json.loads(json.dumps(again))

@@ -5,7 +5,7 @@ from study.small_studies import toy_scale, written
 from mmairl.study import worker
 from mmairl.study.commands import collect_study, prepare_study
 from mmairl.study.cost import run_flops
-from mmairl.study.runs import lay_out
+from mmairl.study.runs import lay_out_runs
 
 WIDTHS = dict(in_channels=64, hid_channels=32, out_channels=16)
 PREDICTOR = {f'model.head.predictor.{name}': width for name, width in (WIDTHS | dict(in_channels=16)).items()}
@@ -69,7 +69,7 @@ def test_models_of_mmpretrain_are_compared(tmp_path):
         True,
         True,
     ]
-    runs = lay_out(prepared)
+    runs = lay_out_runs(prepared)
     for run in runs:
         worker.complete_run(run.folder)
     record, page = collect_study(prepared)

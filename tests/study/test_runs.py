@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from study.small_studies import LARS, SGD, prepared
 
 from mmairl.study import worker
-from mmairl.study.runs import lay_out, measure_again, plan_runs, unfinished
+from mmairl.study.runs import lay_out_runs, measure_again, plan_runs, unfinished
 from mmairl.study.study import Row, Source
 
 HALF = Row('half', SGD.config, source=Source(row='SGD', at='1/2'))
@@ -42,7 +42,7 @@ def test_first_seed_of_all_rows_comes_first(tmp_path):
 
 
 def test_run_waits_for_the_weights_that_it_uses(tmp_path):
-    sgd, lars, rescaled = runs = lay_out(prepared(SGD, LARS, RESCALED, out=tmp_path))
+    sgd, lars, rescaled = runs = lay_out_runs(prepared(SGD, LARS, RESCALED, out=tmp_path))
     assert rescaled.needs == (lars, sgd) and rescaled.state()[0] == 'waiting'
     assert unfinished(runs) == runs
     for run in (sgd, lars):
@@ -79,13 +79,13 @@ def test_fingerprint_covers_the_source_of_weights(tmp_path):
 
 
 def test_changed_settings_are_an_error_and_can_be_started_fresh(tmp_path):
-    (run,) = lay_out(prepared(SGD, out=tmp_path))
+    (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
     changed = replace(SGD, options={'optim_wrapper.optimizer.lr': 0.5})
-    lay_out(prepared(changed, out=tmp_path))  # The run has not started yet
+    lay_out_runs(prepared(changed, out=tmp_path))  # The run has not started yet
     finish(run)
     with raises_code('run-changed', match='optim_wrapper.optimizer.lr'):
-        lay_out(prepared(SGD, out=tmp_path))
-    (again,) = lay_out(prepared(SGD, out=tmp_path), fresh=True)
+        lay_out_runs(prepared(SGD, out=tmp_path))
+    (again,) = lay_out_runs(prepared(SGD, out=tmp_path), fresh=True)
     assert not again.done and list(run.folder.parent.glob('seed_0_until_*/knn.json'))
 
 
@@ -94,31 +94,31 @@ def test_method_edited_between_two_seeds_is_noticed(tmp_path, monkeypatch):
     module.write_text('x = 1\n')
     monkeypatch.syspath_prepend(tmp_path)
     row = replace(SGD, options={'custom_imports': dict(imports=['own_method'])})
-    first, _ = lay_out(prepared(row, out=tmp_path / 'out', seeds=(0, 1)))
+    first, _ = lay_out_runs(prepared(row, out=tmp_path / 'out', seeds=(0, 1)))
     finish(first)
     module.write_text('x = 2\n')
     with raises_code('run-changed', match='own_method'):
-        lay_out(prepared(row, out=tmp_path / 'out', seeds=(0, 1)))
+        lay_out_runs(prepared(row, out=tmp_path / 'out', seeds=(0, 1)))
     with raises_code('source-changed', match='own_method'):
         worker.complete_run(tmp_path / 'out/runs/sgd/seed_1')
 
 
 def test_added_task_measures_finished_runs(tmp_path):
-    (run,) = lay_out(prepared(SGD, out=tmp_path))
+    (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
     finish(run)
-    (again,) = lay_out(prepared(SGD, out=tmp_path, tasks=('knn', 'logreg')))
+    (again,) = lay_out_runs(prepared(SGD, out=tmp_path, tasks=('knn', 'logreg')))
     assert run.done and again.missing == ['logreg']
 
 
 def test_remeasuring_keeps_the_weights(tmp_path):
-    (run,) = lay_out(prepared(SGD, out=tmp_path))
+    (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
     finish(run)
     measure_again([run])
     assert run.missing == ['knn'] and (run.folder / 'trained.json').is_file()
 
 
 def test_states_follow_from_the_files(tmp_path):
-    (run,) = lay_out(prepared(SGD, out=tmp_path))
+    (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
     assert run.state() == ('missing', '')
     (run.folder / 'log.txt').write_text('begin\nstep 3\n')
     assert run.state() == ('stopped', 'step 3')
@@ -129,7 +129,7 @@ def test_states_follow_from_the_files(tmp_path):
 
 
 def test_two_processes_never_take_the_same_run(tmp_path, monkeypatch, capsys):
-    (run,) = lay_out(prepared(SGD, out=tmp_path))
+    (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
     monkeypatch.setattr(worker, 'PATIENCE', 0)
     monkeypatch.setattr(sys, 'argv', ['worker', str(run.folder)])
     with FileLock(run.folder / '.lock_0'), pytest.raises(SystemExit) as exit_:
@@ -138,6 +138,6 @@ def test_two_processes_never_take_the_same_run(tmp_path, monkeypatch, capsys):
 
 
 def test_derived_run_requires_finished_weights(tmp_path):
-    *_, half = lay_out(prepared(SGD, HALF, out=tmp_path))
+    *_, half = lay_out_runs(prepared(SGD, HALF, out=tmp_path))
     with raises_code('unreadable-file'):
         worker.complete_run(half.folder)

@@ -10,7 +10,7 @@ from harness.errors import raises_code
 from study.small_studies import LARS, SGD, prepared
 
 import mmairl
-from mmairl.study.runs import lay_out
+from mmairl.study.runs import lay_out_runs
 from mmairl.study.slurm import queued_runs, submit
 from mmairl.study.study import Row, Source
 
@@ -34,7 +34,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def test_dependent_runs_wait_for_the_array(cluster, tmp_path):
-    runs = lay_out(prepared(SGD, LARS, RESCALED, out=tmp_path / 'out'))
+    runs = lay_out_runs(prepared(SGD, LARS, RESCALED, out=tmp_path / 'out'))
     submit(runs, cluster, tmp_path / 'out')
     first, second = (tmp_path / 'calls').read_text().splitlines()
     assert '--array=0-1' in first and 'dependency' not in first
@@ -43,7 +43,7 @@ def test_dependent_runs_wait_for_the_array(cluster, tmp_path):
 
 
 def test_queued_runs_are_not_submitted_again(cluster, tmp_path, monkeypatch):
-    runs = lay_out(prepared(SGD, LARS, RESCALED, out=tmp_path / 'out'))
+    runs = lay_out_runs(prepared(SGD, LARS, RESCALED, out=tmp_path / 'out'))
     submit(runs, cluster, tmp_path / 'out')
     monkeypatch.setenv('STATE', 'PENDING')
     submit(runs, cluster, tmp_path / 'out')
@@ -58,7 +58,7 @@ def test_machine_without_slurm_is_an_error(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', '/none')
     with raises_code('no-slurm'):
         submit(
-            lay_out(prepared(SGD, LARS, out=tmp_path / 'out')),
+            lay_out_runs(prepared(SGD, LARS, out=tmp_path / 'out')),
             cluster,
             tmp_path / 'out',
         )
@@ -67,7 +67,7 @@ def test_machine_without_slurm_is_an_error(cluster, tmp_path, monkeypatch):
 @pytest.mark.parametrize('code, message', [(0, ''), (3, 'error: no memory')])
 def test_job_runs_its_line_and_keeps_the_last_error(cluster, tmp_path, code, message):
     """Run the script as Slurm does, with a worker that ends at once."""
-    runs = lay_out(prepared(SGD, LARS, out=tmp_path / 'out'))
+    runs = lay_out_runs(prepared(SGD, LARS, out=tmp_path / 'out'))
     submit(runs, cluster, tmp_path / 'out')
     worker = tmp_path / 'python'
     worker.write_text(f'#!/bin/bash\necho "$3"\necho "{message}"\nexit {code}\n')

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from study.small_studies import LARS, SGD, prepared
 
 from mmairl.study import tune as trials
-from mmairl.study.runs import lay_out, plan_runs
+from mmairl.study.runs import lay_out_runs, plan_runs
 from mmairl.study.study import Tune
 from mmairl.study.tune import (
     FIRST_SEED,
@@ -58,7 +58,7 @@ def test_momentum_is_scaled_by_its_complement():
 
 
 def test_best_trial_has_the_best_score(study):
-    first, second, third = runs = lay_out(trials.trial_study(study, 0))[:3]
+    first, second, third = runs = lay_out_runs(trials.trial_study(study, 0))[:3]
     finish(second, 30.0)
     assert best_trial(runs, 'knn') is second
     finish(third, 30.0)
@@ -102,4 +102,4 @@ def test_tuned_keys_need_no_declaration(tmp_path):
     row = replace(SGD, name='b', against='SGD', options={RATE: 0.7})
     with raises_code('undeclared-difference'):
         prepared(SGD, row, out=tmp_path)
-    assert lay_out(prepared(SGD, row, out=tmp_path, tune=TUNE))
+    assert lay_out_runs(prepared(SGD, row, out=tmp_path, tune=TUNE))
