@@ -144,6 +144,17 @@ def test_resume_keeps_state_in_the_groups_of_an_optimizer(toy_config, tmp_path, 
     assert [group[key] for key in ('k', 'step') if key in group] == [4]
 
 
+def test_one_cycle_resumes_exactly_and_without_a_warning(toy_config, tmp_path):
+    schedule = [dict(type='OneCycleLR', eta_max=0.1, total_steps=4, by_epoch=False)]
+    options = {'default_hooks.checkpoint.interval': 2, 'param_scheduler': schedule}
+    whole = script.run(toy_config(width=8, steps=4, work_dir=str(tmp_path / 'whole'), **options))
+    options['work_dir'] = str(tmp_path / 'left')
+    script.run(toy_config(width=8, steps=4, **options, custom_hooks=[dict(type='LeaveAt', iteration=3)]))
+    resumed = script.run(toy_config(width=8, steps=4, **options, resume=True))
+    assert different_runs(whole, resumed) == []
+    assert not any('WARNING' in log.read_text() for log in (tmp_path / 'whole').glob('*/*.log'))
+
+
 def test_other_optimizer_or_batch_raises(toy_config, tmp_path):
     run.train(toy_config(width=8, steps=2, work_dir=str(tmp_path / 'a')))
     start = dict(resume=True, load_from=str(tmp_path / 'a' / 'iter_1.pth'), work_dir=str(tmp_path / 'b'))
