@@ -77,6 +77,7 @@ def write_figures(study: Record, folder: str | Path) -> list[Path]:
         The paths of the files.
     """
     folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for found in all_findings(study):
         save_figure(effects_figure(found), folder / f'effects_{_file_name(found.key)}')
     for title, figure in curves(study):

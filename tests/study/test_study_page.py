@@ -173,6 +173,7 @@ def test_figures_and_tables_are_written(tmp_path):
     assert '\\toprule' in (tmp_path / 'table.tex').read_text()
 
 
-def test_empty_study_has_a_page(tmp_path):
-    rows = [row('a', []), row('b', [], 'a')]
-    assert 'No score is measured yet' in page_of(record(rows, metrics=[]), tmp_path)
+def test_empty_study_has_a_page_and_no_figures(tmp_path):
+    study = record([row('a', []), row('b', [], 'a')], metrics=[])
+    assert 'No score is measured yet' in page_of(study, tmp_path)
+    assert write_figures(study, tmp_path / 'figures') == []
