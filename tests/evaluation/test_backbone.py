@@ -1,9 +1,6 @@
-from unittest.mock import patch
-
 import pytest
 import torch
 from harness.errors import raises_code
-from mmengine.logging import MMLogger
 
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 
@@ -18,16 +15,6 @@ def test_requested_part_is_loaded_in_eval_mode(cfg, checkpoint, part, seed):
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     assert torch.equal(before, torch.get_rng_state())
     assert not torch.equal(loaded.conv1.weight, load_backbone(cfg, seed=3).conv1.weight)
-
-
-def test_random_initialization_logs_one_line(cfg, capfd):
-    logger = MMLogger.get_instance('quiet')
-    # After this call, the logger has cached that INFO is enabled. `load_backbone` must hide further
-    # lines all the same.
-    logger.info('before')
-    with patch.object(MMLogger, 'get_current_instance', return_value=logger):
-        load_backbone(cfg)
-    assert capfd.readouterr().out.count('INFO') == 2
 
 
 def test_weights_of_another_network_are_an_error(cfg, checkpoint):
