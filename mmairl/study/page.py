@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mmairl.io import write_text
 from mmairl.report.figures import embedded, lines, save_figure, short, styled
 from mmairl.report.page import write_page
-from mmairl.report.table import Table, counted
+from mmairl.report.table import Table, counted, signed
 from mmairl.study.answer import (
     answer,
     command,
@@ -124,17 +124,23 @@ def _facts(study: Record) -> dict[str, str]:
 
 
 def score_table(study: Record) -> Table:
-    """Return the table of measured and published scores."""
+    """Return the table of measured and published scores, and of differences from the random network."""
     metrics = [Findings(study, metric) for metric in study['metrics']]
+    random = [row['name'] for row in study['rows'] if row['untrained'] == 'random']
+    above = metrics and random and random[0] in metrics[0].means
     published = dict.fromkeys(key for row in study['rows'] for key in row['published'])
     columns = ['row']
     for metric in study['metrics']:
         unit = f', {metric["unit"]}' if metric['unit'] else ''
         columns.append(metric['label'] + unit)
+    if above:
+        columns.append('above the random network')
     columns += [f'{key} (published)' for key in published]
     rows = []
     for row in study['rows']:
         measured = [_score(found, row['name']) for found in metrics]
+        if above:
+            measured.append(_difference(metrics[0], row['name'], random[0]))
         rows.append([row['name'], *measured, *map(row['published'].get, published)])
     return Table(columns, rows)
 
@@ -147,6 +153,12 @@ def _score(found: Findings, row: str) -> str | None:
     if len(scores) > 1:
         text += f' ± {stdev(scores):.{found.digits}f} (n = {len(scores)})'
     return text.replace('-', '−')
+
+
+def _difference(found: Findings, row: str, base: str) -> str | None:
+    if row not in found.means or row == base:
+        return None
+    return signed(found.means[row] - found.means[base], found.digits)
 
 
 def _runs(study: Record) -> Table:

@@ -63,7 +63,9 @@ def test_collapsed_runs_are_a_problem_without_effect():
 def test_low_score_is_not_a_collapse():
     study = record([*steps(30, 12), row('random', [14.0], untrained='random')])
     assert problems(study) == []
-    assert '12.0 ± 0.4 (n = 3)' in score_table(study).text()
+    text = score_table(study).text()
+    assert '12.0 ± 0.4 (n = 3)' in text
+    assert 'above the random network' in text and '−2.0' in text and '+16.0' in text
 
 
 def test_one_seed_has_no_verdict():
