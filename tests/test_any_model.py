@@ -47,7 +47,12 @@ SMALL = {
     ),
     'maskfeat_vit_b16_300e': (
         112,
-        {**VIT, 'model.backbone.img_size': 112, 'model.neck.in_channels': 32, 'model.neck.out_channels': 27},
+        {
+            **VIT,
+            'model.backbone.img_size': 112,
+            'model.neck.in_channels': 32,
+            'model.neck.out_channels': 27,
+        },
     ),
     'simmim_swin_b_100e': (
         64,
@@ -93,8 +98,15 @@ def small(name: str, work_dir, **changes) -> Config:
         for part in path:
             node = node[part]
         node[last] = value
-    views = 1 if cfg.model.data_preprocessor.get('single_view') or 'masks' in cfg.model.data_preprocessor else 2
-    view = [dict(type='RandomResizedCrop', size=size, scale=(0.3, 1.0)), dict(type='RandomFlip', p=0.5)]
+    views = (
+        1
+        if cfg.model.data_preprocessor.get('single_view') or 'masks' in cfg.model.data_preprocessor
+        else 2
+    )
+    view = [
+        dict(type='RandomResizedCrop', size=size, scale=(0.3, 1.0)),
+        dict(type='RandomFlip', p=0.5),
+    ]
     data = dict(type='Shapes', split='train', count=48, size=size)
     cfg.train_dataloader.update(num_workers=0, pin_memory=False)
     cfg.train_dataloader.dataset = dict(data, views=[view] * views)
@@ -102,7 +114,9 @@ def small(name: str, work_dir, **changes) -> Config:
     cfg.preprocessing = dict(size=size, resize=size)
     cfg.total_batch_size = 16
     cfg.train_cfg.max_epochs = 2
-    cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True)]
+    cfg.param_scheduler = [
+        dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True)
+    ]
     cfg.default_hooks.checkpoint.interval = 1
     cfg.recipes = dict(linear='linear_shapes_20e')
     cfg.randomness = dict(seed=0)
@@ -135,7 +149,10 @@ def test_resume_is_exact(name, runs, tmp_path):
     whole = runs(name)
     shutil.copy(whole / 'epoch_1.pth', tmp_path)
     train(small(name, tmp_path, load_from=str(tmp_path / 'epoch_1.pth'), resume=True))
-    one, other = (torch.load(folder / 'epoch_2.pth', weights_only=True)['state_dict'] for folder in (whole, tmp_path))
+    one, other = (
+        torch.load(folder / 'epoch_2.pth', weights_only=True)['state_dict']
+        for folder in (whole, tmp_path)
+    )
     first = torch.load(whole / 'epoch_1.pth', weights_only=True)['state_dict']
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
@@ -164,11 +181,15 @@ def test_timm_computes_the_same_features(name, runs, tmp_path):
     folder = runs(name)
     checkpoint = str(folder / 'epoch_2.pth')
     write_hub(read_backbone(checkpoint), tmp_path / 'hub')
-    network = timm.create_model(f'local-dir:{tmp_path / "hub"}', pretrained=True, num_classes=0).eval()
+    network = timm.create_model(
+        f'local-dir:{tmp_path / "hub"}', pretrained=True, num_classes=0
+    ).eval()
     ours = load_backbone(small(name, folder), checkpoint)
     images = torch.randn(2, 3, SMALL[name][0], SMALL[name][0])
     with torch.no_grad():
-        torch.testing.assert_close(features(ours, images).pooled, network(images), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            features(ours, images).pooled, network(images), atol=1e-4, rtol=1e-4
+        )
 
 
 def test_swin_is_an_error_in_timms_format(tmp_path):
@@ -176,7 +197,11 @@ def test_swin_is_an_error_in_timms_format(tmp_path):
     state = with_prefix('backbone.', backbone.state_dict())
     torch.save(dict(state_dict=state), tmp_path / 'a.pth')
     with raises_code('unwritable-network'):
-        write_backbone(read_backbone(tmp_path / 'a.pth', network=backbone.state_dict()), tmp_path / 'b.pth', 'timm')
+        write_backbone(
+            read_backbone(tmp_path / 'a.pth', network=backbone.state_dict()),
+            tmp_path / 'b.pth',
+            'timm',
+        )
 
 
 @MODELS.register_module()

@@ -40,7 +40,9 @@ randomness = dict(seed=3)
 
 def write_tiff(path, pixels) -> None:
     tifffile = pytest.importorskip('tifffile')
-    tifffile.imwrite(path.with_suffix('.tif'), pixels, photometric='minisblack', planarconfig='contig')
+    tifffile.imwrite(
+        path.with_suffix('.tif'), pixels, photometric='minisblack', planarconfig='contig'
+    )
 
 
 def write_png(path, pixels) -> None:
@@ -72,7 +74,13 @@ def case(request, tmp_path):
             write(path, pixels.astype(kind))
     sides = dict(workers=('[crop + rest] * 2', 'None'), device=('[crop] * 2', '[rest] * 2'))
     workers, device = sides[side]
-    settings = dict(channels=channels, mean=[0.5] * channels, std=[0.2] * channels, workers=workers, device=device)
+    settings = dict(
+        channels=channels,
+        mean=[0.5] * channels,
+        std=[0.2] * channels,
+        workers=workers,
+        device=device,
+    )
     (tmp_path / 'cells.py').write_text(CONFIG.format(root=tmp_path, **settings))
     return channels, tmp_path / 'cells.py', tmp_path / 'test'
 
@@ -117,7 +125,10 @@ def test_commands_accept_checkpoints_of_any_channels(case, tmp_path, run_tool):
 @pytest.mark.parametrize(
     'options, code',
     [
-        ({'train_dataloader.dataset.views': [[dict(type='RandomGrayscale', p=0.2)]] * 2}, 'views-channels'),
+        (
+            {'train_dataloader.dataset.views': [[dict(type='RandomGrayscale', p=0.2)]] * 2},
+            'views-channels',
+        ),
         ({'model.backbone.in_channels': 3}, 'backbone-channels'),
         ({'train_dataloader.dataset.channels': 5}, 'mixed-images'),
     ],

@@ -19,7 +19,9 @@ def test_base_may_be_a_name(tmp_path):
 
 def test_yaml_config_reads_numbers_and_tuples(tmp_path):
     path = tmp_path / 'mine.yaml'
-    path.write_text(f"_base_: '{NAME}'\noptim_wrapper: {{optimizer: {{lr: 1e-3, betas: !!python/tuple [0.9, 1]}}}}\n")
+    path.write_text(
+        f"_base_: '{NAME}'\noptim_wrapper: {{optimizer: {{lr: 1e-3, betas: !!python/tuple [0.9, 1]}}}}\n"
+    )
     optimizer = load_config(path).optim_wrapper.optimizer
     assert optimizer.lr == 1e-3 and optimizer.betas == (0.9, 1)
     (tmp_path / 'empty.yaml').write_text('')
@@ -28,7 +30,9 @@ def test_yaml_config_reads_numbers_and_tuples(tmp_path):
 
 def test_modules_next_to_a_config_can_be_imported(tmp_path):
     (tmp_path / 'own_module_of_this_test.py').write_text('')
-    (tmp_path / 'mine.py').write_text("custom_imports = dict(imports=['own_module_of_this_test'])\n")
+    (tmp_path / 'mine.py').write_text(
+        "custom_imports = dict(imports=['own_module_of_this_test'])\n"
+    )
     load_config(tmp_path / 'mine.py')
 
 

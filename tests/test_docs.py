@@ -28,8 +28,12 @@ def prose(page: Path) -> str:
 
 def bash_lines(page: Path) -> list[str]:
     """Return the command lines of a page. Commands of other programs have a comment with the reason above the block."""
-    blocks = [body for why, kind, body in FENCE.findall(page.read_text()) if kind == 'bash' and not why]
-    return [line for body in blocks for line in body.replace('\\\n', ' ').splitlines() if line.strip()]
+    blocks = [
+        body for why, kind, body in FENCE.findall(page.read_text()) if kind == 'bash' and not why
+    ]
+    return [
+        line for body in blocks for line in body.replace('\\\n', ' ').splitlines() if line.strip()
+    ]
 
 
 def check_command(line: str) -> None:
@@ -44,12 +48,18 @@ def check_command(line: str) -> None:
     if tool == 'make':
         assert re.search(rf'^{words[0]}\b', (ROOT / 'Makefile').read_text(), re.MULTILINE)
     elif tool.endswith('.sh') or tool == 'sbatch':
-        assert all((ROOT / word).exists() for word in [tool, *words] if word.startswith(('tools/', 'configs/')))
+        assert all(
+            (ROOT / word).exists()
+            for word in [tool, *words]
+            if word.startswith(('tools/', 'configs/'))
+        )
     elif tool == '-m':
         assert importlib.util.find_spec(words[0]), words[0]
     else:
         command, words = (words[0], words[1:]) if tool == 'mmairl' else (command, words)
-        assert command in COMMANDS, f'{tool} is not a command; write <!-- not run: REASON --> above the block'
+        assert command in COMMANDS, (
+            f'{tool} is not a command; write <!-- not run: REASON --> above the block'
+        )
         function, program, rest = find([command, *(word.strip('[]') for word in words)])
         parser_of(function, program).parse_args(['1' if word == 'N' else word for word in rest])
         for word in rest:
@@ -74,14 +84,24 @@ def broken_link(page: Path, target: str) -> str | None:
         return f'{page.name}: {target} does not exist'
     titles = re.findall(r'^#+ (.+)$', prose(file), re.MULTILINE) if anchor else []
     anchors = {re.sub(r'[^\w\- ]', '', title.lower()).strip().replace(' ', '-') for title in titles}
-    return f'{page.name}: {target} has no such heading' if anchor and anchor not in anchors else None
+    return (
+        f'{page.name}: {target} has no such heading' if anchor and anchor not in anchors else None
+    )
 
 
 def test_links_and_paths_exist():
     pages = [*PAGES, *ROOT.glob('results/**/*.md')]
-    links = [(page, link) for page in pages for link in re.findall(r'!?\[[^\]]*\]\(([^)\s]+)\)', prose(page))]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r'!?\[[^\]]*\]\(([^)\s]+)\)', prose(page))
+    ]
     assert not [message for page, link in links if (message := broken_link(page, link))]
-    spans = [(page, span) for page in PAGES for span in re.findall(r'(?<!`)`([^`\n]+)`(?!`)', prose(page))]
+    spans = [
+        (page, span)
+        for page in PAGES
+        for span in re.findall(r'(?<!`)`([^`\n]+)`(?!`)', prose(page))
+    ]
     missing = [
         (page.name, span)
         for page, span in spans
@@ -97,7 +117,9 @@ def test_site_lists_all_pages_and_modules():
     pages = {page.relative_to(ROOT / 'docs').as_posix() for page in ROOT.glob('docs/**/*.md')}
     listed = re.findall(r'^ +- .+: (\S+\.md)$', (ROOT / 'mkdocs.yml').read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(pages)
-    modules = [name for page in PAGES for name in re.findall(r'^::: (\S+)', page.read_text(), re.MULTILINE)]
+    modules = [
+        name for page in PAGES for name in re.findall(r'^::: (\S+)', page.read_text(), re.MULTILINE)
+    ]
     assert modules
     assert not [name for name in modules if importlib.util.find_spec(name) is None]
 
@@ -115,8 +137,14 @@ def test_pythons_of_the_workflow_have_tested_versions():
     lines = (ROOT / 'requirements/constraints.txt').read_text().splitlines()
     pinned = [Requirement(line) for line in lines if line[0] != '#']
     for python in workflow['jobs']['test']['strategy']['matrix']['python']:
-        fits = [one.name for one in pinned if one.marker is None or one.marker.evaluate({'python_version': python})]
-        assert len(fits) == len(set(fits)) and {'torch', 'numpy', 'scipy', 'matplotlib'} <= set(fits), python
+        fits = [
+            one.name
+            for one in pinned
+            if one.marker is None or one.marker.evaluate({'python_version': python})
+        ]
+        assert len(fits) == len(set(fits)) and {'torch', 'numpy', 'scipy', 'matplotlib'} <= set(
+            fits
+        ), python
 
 
 def test_citation_states_the_version():

@@ -103,7 +103,13 @@ def test_listener_notes_the_first_signal_and_spares_children():
 
 def test_stop_gives_processes_time_to_save(tmp_path, monkeypatch):
     monkeypatch.setattr('mmairl.signals.GRACE', 2)
-    saves = start(['bash', '-c', f'trap "sleep .2; touch {tmp_path}/saved; exit 75" TERM; while :; do sleep .1; done'])
+    saves = start(
+        [
+            'bash',
+            '-c',
+            f'trap "sleep .2; touch {tmp_path}/saved; exit 75" TERM; while :; do sleep .1; done',
+        ]
+    )
     hangs = start(['bash', '-c', 'trap "" TERM; while :; do sleep .1; done'])
     time.sleep(0.5)
     stop([saves, hangs])

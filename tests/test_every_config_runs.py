@@ -52,8 +52,12 @@ def test_config_trains_and_its_checkpoint_loads(toy_config, path):
         cfg.pop('strategy', None)  # Tests in engine/sharding cover strategies
         crop = [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]
         views = [crop] * cfg.train_dataloader.dataset.views
-        cfg.train_dataloader.dataset = dict(type='Shapes', split='train', count=32, size=48, views=views)
-        cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        cfg.train_dataloader.dataset = dict(
+            type='Shapes', split='train', count=32, size=48, views=views
+        )
+        cfg.model.data_preprocessor = dict(
+            type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)
+        )
         return cfg
 
     runner = run.train(cfg := on_shapes())
@@ -76,20 +80,28 @@ AT_THE_TOP = [path for path in WITH_VIEWS if path.parent == CONFIGS]
 BELOW = [path for path in WITH_VIEWS if path.parent != CONFIGS]
 
 
-@pytest.mark.parametrize('paths', [AT_THE_TOP, pytest.param(BELOW, marks=pytest.mark.slow)], ids=['top', 'below'])
+@pytest.mark.parametrize(
+    'paths', [AT_THE_TOP, pytest.param(BELOW, marks=pytest.mark.slow)], ids=['top', 'below']
+)
 def test_schedules_end_with_the_run_and_views_build(paths):
     image = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8)
     seen_views = []
     for path in paths:
         cfg = load_config(str(path))
         assert cfg.default_scope == 'mmairl'
-        of_the_paper = path.is_relative_to(CONFIGS) and not {'methods', 'byol_variants'} & {*path.parts}
+        of_the_paper = path.is_relative_to(CONFIGS) and not {'methods', 'byol_variants'} & {
+            *path.parts
+        }
         if of_the_paper and cfg.get('param_scheduler'):
             warm_up = cfg.param_scheduler[0]
             cosine = cfg.param_scheduler[-1]
-            assert warm_up.get('end') == cosine.begin, f'{path}: the cosine does not begin where the warm-up ends'
+            assert warm_up.get('end') == cosine.begin, (
+                f'{path}: the cosine does not begin where the warm-up ends'
+            )
             length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
-            assert cosine.get('end', length) == length, f'{path}: the cosine does not end with the run'
+            assert cosine.get('end', length) == length, (
+                f'{path}: the cosine does not end with the run'
+            )
         dataset = cfg.train_dataloader.dataset
         # The data set with the views may be wrapped, for example in a sample of classes.
         while 'dataset' in dataset:

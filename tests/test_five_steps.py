@@ -60,7 +60,11 @@ class Plain:
         net = nn.ModuleDict({'backbone': narrow_resnet(), 'projector': self.mlp(8 * WIDTH)})
         if self.teacher_predictor if prefix else self.predictor:
             net['predictor'] = self.mlp(16)
-        weights = {k.removeprefix(prefix).replace('.mlp.', '.'): v for k, v in state.items() if k.startswith(prefix)}
+        weights = {
+            k.removeprefix(prefix).replace('.mlp.', '.'): v
+            for k, v in state.items()
+            if k.startswith(prefix)
+        }
         net.load_state_dict({k: v for k, v in weights.items() if k.split('.')[0] in net})
         return net.train()
 
@@ -68,7 +72,9 @@ class Plain:
         if self.linear:
             return nn.Sequential(nn.Linear(width, 16))
         middle = [nn.BatchNorm1d(64)] if self.bn else []
-        return nn.Sequential(nn.Linear(width, 64), *middle, nn.ReLU(), nn.Linear(64, 16, bias=self.bias))
+        return nn.Sequential(
+            nn.Linear(width, 64), *middle, nn.ReLU(), nn.Linear(64, 16, bias=self.bias)
+        )
 
     def embed(self, net: nn.ModuleDict, images: Tensor) -> Tensor:
         """Return normalized outputs. Each part of the batch has its own batch-norm statistics, as if it were on its own GPU."""
@@ -88,7 +94,9 @@ class Plain:
     def direction(self, query: Tensor, key: Tensor) -> Tensor:
         if not self.negatives:
             return ((query - key) ** 2).sum(1).mean()
-        logits = torch.cat([(query * key).sum(1, keepdim=True), query @ torch.stack(self.queue).T], dim=1)
+        logits = torch.cat(
+            [(query * key).sum(1, keepdim=True), query @ torch.stack(self.queue).T], dim=1
+        )
         return F.cross_entropy(logits / self.temperature, torch.zeros(len(query), dtype=torch.long))
 
     def step(self, v1: Tensor, v2: Tensor, k: int, steps: int, peak: float) -> float:
@@ -97,16 +105,22 @@ class Plain:
         if self.symmetric:
             k1 = self.teach(v1)
             k2 = self.teach(v2)
-            loss = self.direction(self.embed(self.student, v1), k2) + self.direction(self.embed(self.student, v2), k1)
+            loss = self.direction(self.embed(self.student, v1), k2) + self.direction(
+                self.embed(self.student, v2), k1
+            )
             fresh = random.Random(f'3:{k}').choice([k1, k2])
         else:
             fresh = self.teach(v2)
             loss = self.direction(self.embed(self.student, v1), fresh)
         names, parameters = zip(*self.student.named_parameters())
-        for name, p, g, v in zip(names, parameters, torch.autograd.grad(loss, parameters), self.speed):
+        for name, p, g, v in zip(
+            names, parameters, torch.autograd.grad(loss, parameters), self.speed
+        ):
             (self.lars_update if self.lars else self.sgd_update)(name, p.data, g, v, lr)
         start = 0.004 if self.release else 0.01
-        momentum = 1 - start * (1 + math.cos(math.pi * count / steps)) / 2 if self.ascending else 0.999
+        momentum = (
+            1 - start * (1 + math.cos(math.pi * count / steps)) / 2 if self.ascending else 0.999
+        )
         for name, t in self.teacher.named_parameters():
             t.data.copy_(momentum * t.data + (1 - momentum) * self.student.get_parameter(name).data)
         for key in fresh if self.negatives else []:
@@ -136,7 +150,9 @@ class Plain:
 
 
 FRAMEWORKS = {
-    'mocov1': dict(predictor=False, symmetric=False, ascending=False, linear=True, parts=2, temperature=0.07),
+    'mocov1': dict(
+        predictor=False, symmetric=False, ascending=False, linear=True, parts=2, temperature=0.07
+    ),
     'mocov2': dict(predictor=False, symmetric=False, ascending=False, bn=False, parts=2),
     'mocov2_syncbn': dict(predictor=False, symmetric=False, ascending=False),
     'mocov2_syncbn_predictor': dict(symmetric=False, ascending=False),
@@ -149,7 +165,10 @@ FRAMEWORKS = {
     'byol_release': dict(lars=True, negatives=False, bias=False, release=True),
 }
 FILES = {'byol_release': 'byol_variants/byol_release_r50_1000e.py'}
-CASES = [(name, 'float64') for name in FRAMEWORKS] + [('mocov2plus', 'float32'), ('byol_lars', 'float32')]
+CASES = [(name, 'float64') for name in FRAMEWORKS] + [
+    ('mocov2plus', 'float32'),
+    ('byol_lars', 'float32'),
+]
 # The tests of these frameworks are marked as slow, because the other cases cover all their parts.
 BETWEEN = ('mocov2_syncbn', 'mocov2_syncbn_predictor')
 # With noise images in batches of 8 and the recipe's learning rate, rounding errors in float32 grow
@@ -166,7 +185,9 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
     steps = 5
     batch = 8
     tolerance = TOLERANCE[dtype]
-    cfg = toy_config(FILES.get(name, f'{name}_r50_200e.py'), steps=steps, batch=batch, dtype=dtype, width=WIDTH)
+    cfg = toy_config(
+        FILES.get(name, f'{name}_r50_200e.py'), steps=steps, batch=batch, dtype=dtype, width=WIDTH
+    )
     # MoCo v1's low temperature makes rounding errors grow faster.
     cfg.optim_wrapper.optimizer.lr *= SLOWER[dtype] * (0.1 if name == 'mocov1' else 1)
     cfg.train_dataloader.dataset.size = 16
@@ -189,7 +210,9 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
                 # With several parts, mmairl's running statistics are averages over the parts. The
                 # plain loop keeps those of the last part.
                 if plain.parts == 1 or ('running' not in key and 'tracked' not in key):
-                    torch.testing.assert_close(ours[key], value, atol=tolerance, rtol=tolerance, msg=f'{prefix}{key}')
+                    torch.testing.assert_close(
+                        ours[key], value, atol=tolerance, rtol=tolerance, msg=f'{prefix}{key}'
+                    )
         assert not torch.equal(trained['backbone.conv1.weight'], start['backbone.conv1.weight'])
     finally:
         torch.set_default_dtype(default)

@@ -59,13 +59,20 @@ def test_no_import_points_upward():
 
 
 def test_package_imports_no_tool_and_no_project():
-    assert not [(name, other) for name, others in imports().items() for other in others if other[:6] != 'mmairl']
+    assert not [
+        (name, other)
+        for name, others in imports().items()
+        for other in others
+        if other[:6] != 'mmairl'
+    ]
 
 
 def test_checkpoint_readers_import_neither_hooks_nor_runner():
     readers = [name for name in imports() if part(name) in ('evaluation', 'analysis', 'transfer')]
     hooks = ('mmairl.engine.hooks', 'mmairl.engine.runner')
-    assert not [(name, other) for name in readers for other in imports()[name] if other.startswith(hooks)]
+    assert not [
+        (name, other) for name in readers for other in imports()[name] if other.startswith(hooks)
+    ]
 
 
 def test_no_import_cycles():

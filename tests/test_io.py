@@ -21,7 +21,9 @@ from mmairl.io import (
 )
 
 
-@pytest.mark.parametrize('number, code', [(errno.ENOSPC, 'disk-full'), (errno.EACCES, 'cannot-write')])
+@pytest.mark.parametrize(
+    'number, code', [(errno.ENOSPC, 'disk-full'), (errno.EACCES, 'cannot-write')]
+)
 def test_failed_write_keeps_the_older_file(tmp_path, number, code):
     path = tmp_path / 'epoch_2.pth'
     path.write_text('older')
@@ -40,7 +42,9 @@ def test_written_file_appears_complete(tmp_path):
         temporary.write_text('{}')
         assert not path.exists()
     write_json(path, dict(a=[1, 'ä', float('inf')]))
-    assert read_json(path) == dict(a=[1, 'ä', float('inf')]) and list(path.parent.iterdir()) == [path]
+    assert read_json(path) == dict(a=[1, 'ä', float('inf')]) and list(path.parent.iterdir()) == [
+        path
+    ]
     assert read_text(write_text(path, 'caf\udce9')) == 'caf\\udce9'
 
 
@@ -63,7 +67,11 @@ class Whole(Declared):
         ('\xff', 'unreadable-file', ''),
         (None, 'unreadable-file', ''),
         ('[]', 'wrong-content', ''),
-        ('{"parts": [{"name": "a"}, {"name": "b", "sizes": "c"}]}', 'wrong-content', 'parts.1..sizes'),
+        (
+            '{"parts": [{"name": "a"}, {"name": "b", "sizes": "c"}]}',
+            'wrong-content',
+            'parts.1..sizes',
+        ),
         ('{"parts": [{"name": "a", "size": []}]}', 'wrong-content', 'size'),
         ('{"parts": [{}]}', 'wrong-content', 'name'),
         ('{"share": 0}', 'wrong-content', 'share'),
@@ -90,7 +98,10 @@ def test_yaml_is_data_with_types(tmp_path):
 def test_output_is_neither_folder_nor_input(tmp_path):
     file = write_text(tmp_path / 'file', 'content')
     (tmp_path / 'link').symlink_to(file)
-    for path, source, code in ((tmp_path, None, 'not-a-file'), (tmp_path / 'link', file, 'output-is-input')):
+    for path, source, code in (
+        (tmp_path, None, 'not-a-file'),
+        (tmp_path / 'link', file, 'output-is-input'),
+    ):
         with raises_code(code):
             output(path, source)
     assert output(file, tmp_path / 'no_such_file') == Path(file)

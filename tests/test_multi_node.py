@@ -36,7 +36,11 @@ def start(log: Path, *command: object, **environment: str) -> subprocess.Popen:
     variables = {**os.environ, 'PYTHON': sys.executable, 'OMP_NUM_THREADS': '1', **environment}
     with log.open('w') as output:
         return subprocess.Popen(
-            list(map(str, command)), cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT
+            list(map(str, command)),
+            cwd=ROOT,
+            env=variables,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
 
 
@@ -54,7 +58,9 @@ def slurm(tmp_path) -> dict[str, str]:
     for name, text in dict(srun=SRUN, scontrol=scontrol).items():
         (tmp_path / 'bin' / name).write_text(text)
         (tmp_path / 'bin' / name).chmod(0o755)
-    path = os.pathsep.join([str(tmp_path / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']])
+    path = os.pathsep.join(
+        [str(tmp_path / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']]
+    )
     return dict(PATH=path, ASKED=str(tmp_path / 'asked'), MASTER_PORT=str(free_port()))
 
 
@@ -62,7 +68,9 @@ def slurm(tmp_path) -> dict[str, str]:
 def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
     """One process runs on each of two machines. Either `srun` starts both processes, or a script runs on each machine."""
     words = ('PARTITION', 'name', CONFIG, tmp_path / 'slurm', '--seed', 0, '--cfg-options', *SMALL)
-    settings = dict(GPUS='2', GPUS_PER_NODE='1', CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive')
+    settings = dict(
+        GPUS='2', GPUS_PER_NODE='1', CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive'
+    )
     logs = [tmp_path / f'{name}.log' for name in ('slurm', 'first', 'second')]
     ended_well(start(logs[0], 'tools/slurm_train.sh', *words, **slurm, **settings), logs[0])
     arguments = Path(slurm['ASKED']).read_text().splitlines()
@@ -77,12 +85,20 @@ def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
     words = (CONFIG, 1, '--work-dir', tmp_path / 'machines', '--seed', 0, '--cfg-options', *SMALL)
     meeting = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port()))
     machines = [
-        start(log, 'tools/dist_train.sh', *words, NODE_RANK=str(rank), **meeting) for rank, log in enumerate(logs[1:])
+        start(log, 'tools/dist_train.sh', *words, NODE_RANK=str(rank), **meeting)
+        for rank, log in enumerate(logs[1:])
     ]
     for process, log in zip(machines, logs[1:]):
         ended_well(process, log)
     for log in logs[:2]:
-        assert 'total batch 16 = 8 images x 2 processes' in log.read_text(), 'the two processes did not form one run'
-    one, two = (load_checkpoint(tmp_path / name / 'epoch_1.pth')['state_dict'] for name in ('slurm', 'machines'))
+        assert 'total batch 16 = 8 images x 2 processes' in log.read_text(), (
+            'the two processes did not form one run'
+        )
+    one, two = (
+        load_checkpoint(tmp_path / name / 'epoch_1.pth')['state_dict']
+        for name in ('slurm', 'machines')
+    )
     for key, value in one.items():
-        torch.testing.assert_close(two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}')
+        torch.testing.assert_close(
+            two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}'
+        )

@@ -14,7 +14,14 @@ def test_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.setenv('PYTHONPATH', str(NOTEBOOK.parents[2]))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     notebook.cells[1].source = 'COUNT, EPOCHS = 96, 1'
-    nbclient.NotebookClient(notebook, timeout=600, resources=dict(metadata=dict(path=tmp_path))).execute()
-    outputs = [output.text for cell in notebook.cells for output in cell.get('outputs', []) if output.name == 'stdout']
+    nbclient.NotebookClient(
+        notebook, timeout=600, resources=dict(metadata=dict(path=tmp_path))
+    ).execute()
+    outputs = [
+        output.text
+        for cell in notebook.cells
+        for output in cell.get('outputs', [])
+        if output.name == 'stdout'
+    ]
     assert sum('k-NN' in text for text in outputs) == 2
     assert '.png' in outputs[-1]

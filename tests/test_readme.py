@@ -24,7 +24,8 @@ LINES = [line for kind, block in BLOCKS if kind == 'bash' for line in block.spli
 DEMO = 'configs/demo/mocov2plus_shapes.py'
 FEW = ' --cfg-options evaluation.train.count=48 evaluation.test.count=24'
 TINY = (
-    FEW + ' train_dataloader.dataset.count=64 total_batch_size=32 model.queue.length=32 train_cfg.max_epochs=1 '
+    FEW
+    + ' train_dataloader.dataset.count=64 total_batch_size=32 model.queue.length=32 train_cfg.max_epochs=1 '
     'default_hooks.checkpoint.interval=1'
 )
 # What stands for the names in README.
@@ -101,7 +102,13 @@ def test_script_runs(line, folder, tmp_path):
     (tmp_path / 'srun').write_text(SRUN)
     (tmp_path / 'srun').chmod(0o755)
     path = f'{tmp_path}:{Path(sys.executable).parent}:{os.environ["PATH"]}'
-    env = {**os.environ, 'PATH': path, 'PYTHON': sys.executable, 'OMP_NUM_THREADS': '1', 'GPUS': '1'}
+    env = {
+        **os.environ,
+        'PATH': path,
+        'PYTHON': sys.executable,
+        'OMP_NUM_THREADS': '1',
+        'GPUS': '1',
+    }
     process = subprocess.run(words_of(line), cwd=folder, env=env, capture_output=True, text=True)
     assert process.returncode == 0 and 'checkpoint ' in process.stdout, process.stderr[-3000:]
 
@@ -111,7 +118,11 @@ def test_python_runs(folder, monkeypatch):
     monkeypatch.chdir(folder)
     blocks = [block for kind, block in BLOCKS if kind == 'python']
     own = next(block for block in blocks if 'pretrain' in block)
-    narrow = {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8, 'model.projector.in_channels': 64}
+    narrow = {
+        'model.backbone.stem_channels': 8,
+        'model.backbone.base_channels': 8,
+        'model.projector.in_channels': 64,
+    }
     exec(own.replace('epochs=100', f'epochs=1, size=32, batch=32, workers=0, options={narrow}'))
     (folder / 'mine.py').write_text(next(block for block in blocks if '_base_' in block))
     assert load_config('mine.py').default_hooks.momentum.base == 0.999

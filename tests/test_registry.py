@@ -11,7 +11,9 @@ from harness.errors import raises_code
 from mmairl import registry
 
 PACKAGE = Path(registry.__file__).parent
-REGISTRIES = {name: value for name, value in vars(registry).items() if isinstance(value, registry.Registry)}
+REGISTRIES = {
+    name: value for name, value in vars(registry).items() if isinstance(value, registry.Registry)
+}
 
 
 def registered() -> set[tuple[str, str]]:
@@ -23,7 +25,10 @@ def registered() -> set[tuple[str, str]]:
     for path in set(PACKAGE.rglob('*.py')) - set(PACKAGE.glob('transfer/*.py')):
         for node in ast.walk(ast.parse(path.read_text())):
             for call in getattr(node, 'decorator_list', []):
-                if isinstance(call, ast.Call) and getattr(call.func, 'attr', '') == 'register_module':
+                if (
+                    isinstance(call, ast.Call)
+                    and getattr(call.func, 'attr', '') == 'register_module'
+                ):
                     found.add((call.func.value.id, call.args[0].value if call.args else node.name))
     return found
 
@@ -41,11 +46,15 @@ def test_scope_is_found_without_importing_mmairl():
         'heavy = {"mmpretrain", "timm", "mmairl.engine", "mmairl.models"} & set(sys.modules)\n'
         'print(heavy, MODELS.get("mmairl.Siamese").__name__)'
     )
-    process = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, check=True
+    )
     assert process.stdout.strip().splitlines()[-1] == 'set() Siamese'
 
 
-@pytest.mark.parametrize('name, hint', [('NNCLRHead', 'custom_imports'), ('ContrastiveHed', "'ContrastiveHead'")])
+@pytest.mark.parametrize(
+    'name, hint', [('NNCLRHead', 'custom_imports'), ('ContrastiveHed', "'ContrastiveHead'")]
+)
 def test_unknown_class_is_one_line_with_advice(name, hint):
     with raises_code('unknown-class', hint):
         registry.MODELS.build(dict(type=name))
@@ -57,4 +66,8 @@ def test_wrong_argument_is_one_line():
 
 
 def test_class_of_mmengine_is_found_without_a_prefix():
-    assert registry.HOOKS.get('IterTimerHook') is registry.HOOKS.get('mmengine.IterTimerHook') is not None
+    assert (
+        registry.HOOKS.get('IterTimerHook')
+        is registry.HOOKS.get('mmengine.IterTimerHook')
+        is not None
+    )

@@ -78,7 +78,9 @@ def test_invariance_is_one_for_an_invisible_change():
 
 def cloud(count: int, width: int, seed: int = 0) -> torch.Tensor:
     """Return random points whose standard deviation decreases from dimension to dimension."""
-    x = torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x = torch.randn(
+        count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     return x * torch.linspace(2, 0.1, width, dtype=torch.float64) + 0.3
 
 

@@ -63,7 +63,10 @@ def vit() -> torch.nn.Module:
 def test_attention_equals_a_plain_softmax(vit):
     images = torch.randn(1, 3, 64, 64)
     inputs = []
-    with vit.layers[-1].attn.register_forward_hook(lambda m, args, out: inputs.append(args[0])), torch.no_grad():
+    with (
+        vit.layers[-1].attn.register_forward_hook(lambda m, args, out: inputs.append(args[0])),
+        torch.no_grad(),
+    ):
         vit(images)
         found = class_attention(vit, images, (4, 4))
         q, k, _ = vit.layers[-1].attn.qkv(inputs[0])[0].view(17, 3, 4, 8).unbind(1)

@@ -87,7 +87,9 @@ def test_all_routes_prepare_images_alike(tmp_path, size, channels):
     for to, name in (('torchvision', 'a.pth'), ('safetensors', 'a.safetensors'), ('hub', 'hub')):
         main(['convert', str(path), str(tmp_path / name), '--to', to])
         file = tmp_path / name / 'model.safetensors' if to == 'hub' else tmp_path / name
-        np.testing.assert_allclose(mmairl.embed(file, labels / 'test')[0], features, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            mmairl.embed(file, labels / 'test')[0], features, rtol=1e-4, atol=1e-5
+        )
     settings = read_json(tmp_path / 'hub/config.json')['pretrained_cfg']
     assert settings['input_size'] == [channels, size, size] and settings['mean'] == [0.4] * channels
 
@@ -108,13 +110,17 @@ def test_table_states_what_a_reader_must_know(tmp_path, labels):
 def test_folder_without_parts_is_split_by_class(tmp_path, labels):
     cfg = labeled_config(checkpoint(tmp_path, 0), labels / 'train')
     assert [cfg.evaluation[part].held for part in ('train', 'test')] == [False, True]
-    details = mmairl.evaluate(checkpoint(tmp_path, 0), labels / 'train', ['knn']).results['knn'].details
+    details = (
+        mmairl.evaluate(checkpoint(tmp_path, 0), labels / 'train', ['knn']).results['knn'].details
+    )
     assert details['test_images'] == 5
 
 
 def test_compare_prepares_images_alike_and_its_page_names_a_command_that_works(tmp_path, labels):
     files = {'a': checkpoint(tmp_path, 0), 'b': checkpoint(tmp_path, 1, size=64)}
-    found = mmairl.compare({name: [path] for name, path in files.items()}, labels, ['knn'], tmp_path / 'out', jobs=1)
+    found = mmairl.compare(
+        {name: [path] for name, path in files.items()}, labels, ['knn'], tmp_path / 'out', jobs=1
+    )
     scores = {row['name']: row['runs'][0]['scores']['knn'] for row in found.record['rows']}
     assert {name: scores[name] for name in files} == {
         name: pytest.approx(knn_by_hand(path, labels)) for name, path in files.items()
@@ -135,7 +141,9 @@ def test_wrong_arguments_are_errors(tmp_path, labels):
     (one_class / 'test' / 'a').mkdir(parents=True)
     for part in ('train', 'test'):
         for number in range(3):
-            Image.new('RGB', (9, 9), (number, 0, 0)).save(one_class / part / 'a' / f'{part}{number}.png')
+            Image.new('RGB', (9, 9), (number, 0, 0)).save(
+                one_class / part / 'a' / f'{part}{number}.png'
+            )
     for data, code in (
         (tmp_path / 'none', 'no-images'),
         (tmp_path / 'empty', 'no-images'),

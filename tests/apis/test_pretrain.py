@@ -27,7 +27,9 @@ from mmairl.registry import MODELS
 def images(tmp_path: Path) -> Path:
     folder = tmp_path / 'images'
     folder.mkdir()
-    for number, pixels in enumerate(np.random.default_rng(1).integers(0, 256, (72, 40, 40, 3), np.uint8)):
+    for number, pixels in enumerate(
+        np.random.default_rng(1).integers(0, 256, (72, 40, 40, 3), np.uint8)
+    ):
         Image.fromarray(pixels).save(folder / f'{number:02}.png')
     return folder
 
@@ -35,7 +37,8 @@ def images(tmp_path: Path) -> Path:
 def test_two_runs_in_one_process_agree_and_resume(images, tmp_path):
     how = dict(size=32, batch=32, workers=1, seed=4)
     first, second = (
-        mmairl.pretrain('mocov2plus', images, tmp_path / name, 1, options=NARROW, **how) for name in ('a', 'b')
+        mmairl.pretrain('mocov2plus', images, tmp_path / name, 1, options=NARROW, **how)
+        for name in ('a', 'b')
     )
     assert (first.name, second.parent) == ('epoch_1.pth', tmp_path / 'b')
     assert not multiprocessing.active_children()
@@ -48,7 +51,9 @@ def test_two_runs_in_one_process_agree_and_resume(images, tmp_path):
     assert {**settings(by_command), views: trained[views]} == trained, (
         'the config in the work dir differs from the trained one, so commands cannot resume the run'
     )
-    last = mmairl.pretrain('mocov2plus', images, tmp_path / 'b', 2, options=NARROW, resume=True, **how)
+    last = mmairl.pretrain(
+        'mocov2plus', images, tmp_path / 'b', 2, options=NARROW, resume=True, **how
+    )
     assert last.name == 'epoch_2.pth' and load_checkpoint(last)['meta']['iter'] == 4
 
 
@@ -78,7 +83,9 @@ def test_labels_guard_a_run_that_continues_weights(images, tmp_path):
     how = dict(size=32, batch=32, workers=0, seed=4)
     start = mmairl.pretrain('mocov2plus', images, tmp_path / 'start', 1, options=NARROW, **how)
     # The images are noise, so nothing can be better than the start by more than chance.
-    kept = mmairl.pretrain('byol', images, tmp_path / 'a', 2, weights=start, labels=tmp_path / 'labels', **how)
+    kept = mmairl.pretrain(
+        'byol', images, tmp_path / 'a', 2, weights=start, labels=tmp_path / 'labels', **how
+    )
     assert kept == tmp_path / 'a/guard/start.pth'
     one, other = read_backbone(start).weights, read_backbone(kept).weights
     assert all(torch.equal(value, other[key]) for key, value in one.items())
@@ -97,7 +104,9 @@ BAD_ARGUMENTS = [
 
 @pytest.mark.parametrize('arguments, code', BAD_ARGUMENTS, ids=lambda value: str(value)[:20])
 def test_bad_argument_is_a_user_error(arguments, code, images, tmp_path):
-    usual = dict(method='byol', data=images, out=tmp_path / 'out', epochs=1, size=32, options=NARROW)
+    usual = dict(
+        method='byol', data=images, out=tmp_path / 'out', epochs=1, size=32, options=NARROW
+    )
     with raises_code(code):
         mmairl.pretrain(**{**usual, **arguments})
 
@@ -113,12 +122,17 @@ def test_error_in_a_data_worker_is_raised(images, tmp_path):
     for number in range(72):
         (images / f'{number:02}.png').write_bytes(b'no image')
     with pytest.raises(UserError):
-        mmairl.pretrain('mocov2plus', images, tmp_path / 'out', 1, size=32, workers=1, options=NARROW)
+        mmairl.pretrain(
+            'mocov2plus', images, tmp_path / 'out', 1, size=32, workers=1, options=NARROW
+        )
 
 
 def test_import_loads_no_engine():
     code = "import sys, mmairl; print([m for m in sys.modules if m.startswith(('mmairl.engine', 'mmairl.evaluation'))])"
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout == '[]\n'
+    assert (
+        subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout
+        == '[]\n'
+    )
     with pytest.raises(AttributeError, match="no attribute 'pretain'"):
         mmairl.pretain  # noqa: B018
 
@@ -133,7 +147,12 @@ class Map(nn.Module):
 
     def forward(self, images: torch.Tensor) -> object:
         features = self.body(images)
-        outputs = dict(map=features, pooled=features.mean((2, 3)), stages=(features, features), dict=dict(x=features))
+        outputs = dict(
+            map=features,
+            pooled=features.mean((2, 3)),
+            stages=(features, features),
+            dict=dict(x=features),
+        )
         return outputs[self.output]
 
 
@@ -148,7 +167,9 @@ def test_copy_of_the_callers_network_is_trained(output, images, tmp_path):
     how = dict(size=32, batch=32, workers=0, seed=4, options=SMALL_HEADS)
     last = mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=network, **how)
     if output == 'map':
-        last = mmairl.pretrain('byol', images, tmp_path / 'a', 2, network=network, resume=True, **how)
+        last = mmairl.pretrain(
+            'byol', images, tmp_path / 'a', 2, network=network, resume=True, **how
+        )
         assert last.name == 'epoch_2.pth'
     state = load_checkpoint(last)['state_dict']
     assert {f'backbone.{key}' for key in before} <= state.keys()
@@ -166,10 +187,18 @@ def test_network_without_features_is_an_error(images, tmp_path):
 def test_positions_and_patches_of_mae_fit_the_size(size, crop, images, tmp_path):
     arch = dict(embed_dims=32, num_layers=1, num_heads=2, feedforward_channels=32, _delete_=True)
     small = {'model.backbone.arch': arch, 'model.neck.embed_dim': 32, 'model.neck.decoder_depth': 1}
-    last = mmairl.pretrain('mae', images, tmp_path / 'a', 1, size=size, batch=32, workers=0, options=small)
+    last = mmairl.pretrain(
+        'mae', images, tmp_path / 'a', 1, size=size, batch=32, workers=0, options=small
+    )
     state = load_checkpoint(last)['state_dict']
-    assert state['backbone.pos_embed'].shape == (1, 65, 32) and state['neck.decoder_pos_embed'].shape[1] == 65
-    assert read_backbone(last).input.size == crop and mmairl.embed(last, images)[0].shape == (72, 32)
+    assert (
+        state['backbone.pos_embed'].shape == (1, 65, 32)
+        and state['neck.decoder_pos_embed'].shape[1] == 65
+    )
+    assert read_backbone(last).input.size == crop and mmairl.embed(last, images)[0].shape == (
+        72,
+        32,
+    )
 
 
 def test_network_of_another_process_is_an_error():

@@ -28,16 +28,26 @@ def suggested(tmp_path, *given, **request):
 
 
 @pytest.mark.parametrize(
-    'images, gpus, method', [(64, 1, 'byol'), (700, 3, 'mocov2plus'), (126_689, 8, 'mocov2'), (10**7, 1, 'byol_lars')]
+    'images, gpus, method',
+    [(64, 1, 'byol'), (700, 3, 'mocov2plus'), (126_689, 8, 'mocov2'), (10**7, 1, 'byol_lars')],
 )
 def test_suggested_numbers_follow_the_rules(tmp_path, images, gpus, method):
-    cfg, full = suggested(tmp_path, method, images, gpus), load_config(f'mmairl::{method}_r50_200e.py')
+    cfg, full = (
+        suggested(tmp_path, method, images, gpus),
+        load_config(f'mmairl::{method}_r50_200e.py'),
+    )
     check_config(cfg)
-    batch, momentum, epochs = cfg.total_batch_size, cfg.default_hooks.momentum.base, cfg.train_cfg.max_epochs
+    batch, momentum, epochs = (
+        cfg.total_batch_size,
+        cfg.default_hooks.momentum.base,
+        cfg.train_cfg.max_epochs,
+    )
     if queue := cfg.model.get('queue'):
         assert batch <= queue.length <= min(images / 4, 65536)
     assert batch % gpus == 0 and batch <= 256 * gpus and images // batch >= min(16, images // 16)
-    assert cfg.optim_wrapper.optimizer.lr / batch == pytest.approx(full.optim_wrapper.optimizer.lr / 1024)
+    assert cfg.optim_wrapper.optimizer.lr / batch == pytest.approx(
+        full.optim_wrapper.optimizer.lr / 1024
+    )
     assert momentum == 0.9 or 1 / (1 - momentum) <= images // batch * epochs / 50 * 1.02
     assert epochs == (200 if images >= 10**6 else 400 if images >= 10**5 else 800)
     assert cfg.param_scheduler[0].end == cfg.param_scheduler[1].begin == 10
@@ -53,28 +63,45 @@ def test_printed_config_equals_the_one_in_python(tmp_path, method, request_):
     text = (tmp_path / 'mine.py').read_text()
     assert len(re.findall(': (?:known|customary)', text)) >= 5 and 'aerial images' in text
     steps = [step['type'] for view in printed.train_dataloader.dataset.views for step in view]
-    assert ('RandomTurn' in steps) == bool(request_) and ('RandomGrayscale' in steps) <= (not request_)
+    assert ('RandomTurn' in steps) == bool(request_) and ('RandomGrayscale' in steps) <= (
+        not request_
+    )
 
 
 def test_prototypes_are_limited_by_the_images():
     for images, dino, swav in ((2000, 64, 64), (50_000, 2048, 2048), (2_000_000, 65_536, 3000)):
         models = [config_for(method, images, 'data/images').model for method in ('dino', 'swav')]
-        counts = [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes]
+        counts = [
+            models[0].projector.prototypes,
+            models[0].head.prototypes,
+            models[1].head.prototypes,
+        ]
         assert counts == [dino, dino, swav]
 
 
 def test_suggestion_at_imagenet_size_is_the_benchmark(tmp_path):
-    cfg, paper = suggested(tmp_path, 'mocov2plus', 1_281_167, 8), load_config('mmairl::mocov2plus_r50_200e.py')
+    cfg, paper = (
+        suggested(tmp_path, 'mocov2plus', 1_281_167, 8),
+        load_config('mmairl::mocov2plus_r50_200e.py'),
+    )
     for side in (cfg, paper):
         for key in ('train_dataloader', 'auto_scale_lr', 'evaluation'):
             side.pop(key)
-        side.model.backbone.pop('depth'), side.model.projector.pop('in_channels'), side.default_hooks.pop('checkpoint')
+        (
+            side.model.backbone.pop('depth'),
+            side.model.projector.pop('in_channels'),
+            side.default_hooks.pop('checkpoint'),
+        )
     assert cfg.to_dict() == paper.to_dict()
 
 
 @pytest.mark.parametrize('kind', ['resnet', 'vit'])
 def test_run_from_weights_has_a_tenth_of_the_rate(tmp_path, kind):
-    network = resnet18() if kind == 'resnet' else timm.create_model('vit_tiny_patch16_224', img_size=32, depth=2)
+    network = (
+        resnet18()
+        if kind == 'resnet'
+        else timm.create_model('vit_tiny_patch16_224', img_size=32, depth=2)
+    )
     torch.save(network.state_dict(), tmp_path / 'a.pth')
     cfg = suggested(tmp_path, 'byol', 5000, weights=tmp_path / 'a.pth')
     assert cfg.model.backbone.init_cfg.checkpoint == str(tmp_path / 'a.pth')
@@ -88,10 +115,21 @@ def test_run_from_weights_has_a_tenth_of_the_rate(tmp_path, kind):
 @pytest.fixture
 def released(tmp_path, monkeypatch):
     """Make a tiny ViT of timm with patches of 7 pixels available as a released model, and return its name."""
-    network = timm.create_model('vit_tiny_patch16_224', img_size=28, patch_size=7, embed_dim=16, depth=1, num_heads=2)
-    timm_arguments = dict(img_size=28, patch_size=7, embed_dim=16, depth=1, num_heads=2, dynamic_img_size=True)
-    origin = dict(timm=dict(name='vit_tiny_patch16_224', **timm_arguments), mean=(0.1,) * 3, std=(0.2,) * 3, size=28)
-    weights = {key: value for key, value in network.state_dict().items() if not key.startswith('head.')}
+    network = timm.create_model(
+        'vit_tiny_patch16_224', img_size=28, patch_size=7, embed_dim=16, depth=1, num_heads=2
+    )
+    timm_arguments = dict(
+        img_size=28, patch_size=7, embed_dim=16, depth=1, num_heads=2, dynamic_img_size=True
+    )
+    origin = dict(
+        timm=dict(name='vit_tiny_patch16_224', **timm_arguments),
+        mean=(0.1,) * 3,
+        std=(0.2,) * 3,
+        size=28,
+    )
+    weights = {
+        key: value for key, value in network.state_dict().items() if not key.startswith('head.')
+    }
     monkeypatch.setattr('mmairl.checkpoints.read.released_model', lambda name: (weights, origin))
     return 'timm:tiny'
 
@@ -99,7 +137,10 @@ def released(tmp_path, monkeypatch):
 def test_method_continues_a_released_vit(tmp_path, released):
     """DINOv2 gets the tokens, crops of whole patches, the images' statistics, and frozen prototypes at first."""
     cfg = suggested(tmp_path, 'dinov2', 700, weights=released, size=32, epochs=20)
-    assert cfg.model.backbone.tokens and cfg.model.projector.in_channels == cfg.model.patch_projector.in_channels == 16
+    assert (
+        cfg.model.backbone.tokens
+        and cfg.model.projector.in_channels == cfg.model.patch_projector.in_channels == 16
+    )
     assert cfg.model.data_preprocessor.mean == [0.1] * 3
     sizes = [view[0]['size'] for view in cfg.train_dataloader.dataset.views]
     assert sizes[:2] == [35, 35] and all(size % 7 == 0 for size in sizes)
@@ -107,7 +148,10 @@ def test_method_continues_a_released_vit(tmp_path, released):
     frozen = {key: schedule['until'] for key, schedule in values.items() if key.endswith('.frozen')}
     assert frozen == {'projector.frozen': 0.1, 'patch_projector.frozen': 0.1}
     full = config_for('dinov2', 700, 'images').optim_wrapper.optimizer.lr
-    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(full / 10) and cfg.param_scheduler[0]['end'] == 2
+    assert (
+        cfg.optim_wrapper.optimizer.lr == pytest.approx(full / 10)
+        and cfg.param_scheduler[0]['end'] == 2
+    )
     text = (tmp_path / 'mine.py').read_text()
     assert 'custom_hooks: customary' in text and 'optim_wrapper.optimizer: known' in text
     cfg = config_for('mocov2plus', 700, 'images', weights=released, size=32)
@@ -124,7 +168,10 @@ def test_method_distills_a_released_vit(tmp_path, released):
     views = [torch.randn(2, 3, 32, 32) for _ in range(2)]
     assert model(views, mode='loss')['loss'].isfinite()
     expected = read_backbone(released).weights
-    assert all(torch.equal(value, expected[key]) for key, value in model.teacher.hidden[0].state_dict().items())
+    assert all(
+        torch.equal(value, expected[key])
+        for key, value in model.teacher.hidden[0].state_dict().items()
+    )
 
 
 def test_suggestion_for_a_folder_trains_and_states_hours(tmp_path):
@@ -136,7 +183,8 @@ def test_suggestion_for_a_folder_trains_and_states_hours(tmp_path):
     assert re.match(r'# Estimated from a few steps on this machine: [\d.e-]+ hours', text)
     (tmp_path / 'mine.py').write_text(text)
     cfg = load_config(
-        tmp_path / 'mine.py', {**toy.NARROW, 'train_cfg.max_epochs': 1, 'train_dataloader.num_workers': 0}
+        tmp_path / 'mine.py',
+        {**toy.NARROW, 'train_cfg.max_epochs': 1, 'train_dataloader.num_workers': 0},
     )
     cfg.work_dir = str(tmp_path / 'run')
     runner = run.train(cfg)
@@ -161,4 +209,6 @@ def test_config_with_the_field_is_a_method(tmp_path, monkeypatch):
     (tmp_path / 'configs').mkdir()
     (tmp_path / 'configs/any_name.py').write_text("__method__ = 'mine'\nvalue = 1\n")
     monkeypatch.setattr(module, 'home', lambda: tmp_path)
-    assert full_size('mine') == 'mmairl::any_name.py' and Path('any_name.py') not in methods().values()
+    assert (
+        full_size('mine') == 'mmairl::any_name.py' and Path('any_name.py') not in methods().values()
+    )

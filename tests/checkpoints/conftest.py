@@ -8,7 +8,9 @@ from harness.backbones import State
 def stored(monkeypatch: pytest.MonkeyPatch) -> State:
     """Return a dict. Every file appears to contain the tensors that a test stores in the dict."""
     state: State = {}
-    monkeypatch.setattr('mmairl.checkpoints.read.load_checkpoint', lambda path: dict(state_dict=dict(state)))
+    monkeypatch.setattr(
+        'mmairl.checkpoints.read.load_checkpoint', lambda path: dict(state_dict=dict(state))
+    )
     return state
 
 

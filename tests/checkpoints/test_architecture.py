@@ -17,7 +17,9 @@ def test_depth_follows_from_the_weights(depth):
     assert resnet_of(network.state_dict())['depth'] == depth
 
 
-@pytest.mark.parametrize('width, heads, prefix', [(384, 12, 'module.base_encoder.'), (384, 6, ''), (96, 1, '')])
+@pytest.mark.parametrize(
+    'width, heads, prefix', [(384, 12, 'module.base_encoder.'), (384, 6, ''), (96, 1, '')]
+)
 def test_heads_follow_from_project_or_width(width, heads, prefix, tmp_path, warnings):
     network = vit(embed_dim=width, depth=1, num_heads=heads)
     torch.save(with_prefix(prefix, network.state_dict()), tmp_path / 'a.pth')
@@ -28,7 +30,9 @@ def test_heads_follow_from_project_or_width(width, heads, prefix, tmp_path, warn
     assert bool(warnings) == (width == 96)
 
 
-@pytest.mark.parametrize('settings, heads', [({'arch': 'deit-small'}, 6), ({'arch.num_heads': '8'}, 8), ({}, 6)])
+@pytest.mark.parametrize(
+    'settings, heads', [({'arch': 'deit-small'}, 6), ({'arch.num_heads': '8'}, 8), ({}, 6)]
+)
 def test_heads_follow_from_the_training_run(settings, heads, tmp_path):
     meta = dict(settings={f'model.backbone.{key}': text for key, text in settings.items()})
     state = with_prefix('backbone.', vit(embed_dim=384, depth=1).state_dict())

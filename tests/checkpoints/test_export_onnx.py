@@ -11,9 +11,12 @@ from mmairl.checkpoints.read import read_backbone
 
 
 def test_onnx_features_equal_torch(tmp_path, monkeypatch):
-    pytest.importorskip('onnxscript', reason='onnxscript is not installed (pip install onnx onnxscript onnxruntime)')
+    pytest.importorskip(
+        'onnxscript', reason='onnxscript is not installed (pip install onnx onnxscript onnxruntime)'
+    )
     runtime = pytest.importorskip(
-        'onnxruntime', reason='onnxruntime is not installed (pip install onnx onnxscript onnxruntime)'
+        'onnxruntime',
+        reason='onnxruntime is not installed (pip install onnx onnxscript onnxruntime)',
     )
     network = resnet()
     torch.save(network.state_dict(), tmp_path / 'a.pth')
@@ -21,7 +24,9 @@ def test_onnx_features_equal_torch(tmp_path, monkeypatch):
     session = runtime.InferenceSession(tmp_path / 'a.onnx')
     images = torch.randn(5, 3, SIDE, SIDE)
     (ours,) = session.run(['features'], {'images': images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(ours), features(network, images), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.from_numpy(ours), features(network, images), atol=1e-4, rtol=1e-4
+    )
     monkeypatch.setattr(export_onnx, 'TOLERANCE', 0)
     with raises_code('other-features'):
         write_onnx(read_backbone(tmp_path / 'a.pth'), tmp_path / 'b.onnx', size=SIDE)

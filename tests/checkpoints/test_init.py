@@ -36,7 +36,9 @@ def weights():
     backbone.layer4 = Part(stem=False)
     state = {'projector.w': torch.ones(3)}
     for prefix in ('backbone.', 'teacher.backbone.'):
-        state |= with_prefix(prefix, {k: 0.1 * torch.randn_like(v.float()) for k, v in backbone.state_dict().items()})
+        state |= with_prefix(
+            prefix, {k: 0.1 * torch.randn_like(v.float()) for k, v in backbone.state_dict().items()}
+        )
     return state
 
 
@@ -49,7 +51,9 @@ def saved(tmp_path):
     return save
 
 
-@pytest.mark.parametrize('part, prefix', [('student', 'backbone.'), ('teacher', 'teacher.backbone.')])
+@pytest.mark.parametrize(
+    'part, prefix', [('student', 'backbone.'), ('teacher', 'teacher.backbone.')]
+)
 def test_each_part_has_the_weights_of_its_stages(part, prefix, weights, saved):
     model = Detector(checkpoint=saved(weights), part=part)
     model.init_weights()

@@ -28,7 +28,12 @@ def test_content_of_real_checkpoints_is_read(tmp_path):
     weights = OrderedDict(w=torch.eye(2))
     weights._metadata = dict(version=2)
     content = dict(
-        state_dict=weights, arrays=arrays, best=np.float64(0.5), log=buffer, args=argparse.Namespace(lr=1), epoch=3
+        state_dict=weights,
+        arrays=arrays,
+        best=np.float64(0.5),
+        log=buffer,
+        args=argparse.Namespace(lr=1),
+        epoch=3,
     )
     for zipped in (True, False):
         torch.save(content, tmp_path / 'a.pth', _use_new_zipfile_serialization=zipped)
@@ -41,7 +46,11 @@ def test_content_of_real_checkpoints_is_read(tmp_path):
 @pytest.mark.parametrize('zipped', [True, False])
 def test_code_in_a_file_never_runs(tmp_path, monkeypatch, zipped):
     monkeypatch.chdir(tmp_path)
-    for content in (dict(a=RunsCode()), {'a': RunsCode(), 'pytorch-lightning_version': '2'}, dict(a=Settings())):
+    for content in (
+        dict(a=RunsCode()),
+        {'a': RunsCode(), 'pytorch-lightning_version': '2'},
+        dict(a=Settings()),
+    ):
         torch.save(content, 'a.pth', _use_new_zipfile_serialization=zipped)
         try:
             assert load_checkpoint('a.pth')['a'] is None
@@ -51,9 +60,14 @@ def test_code_in_a_file_never_runs(tmp_path, monkeypatch, zipped):
 
 
 def test_settings_of_lightning_are_left_out(tmp_path, warnings):
-    content = {'pytorch-lightning_version': '2.6', 'hyper_parameters': dict(of=Settings(), make=Settings, tau=0.9)}
+    content = {
+        'pytorch-lightning_version': '2.6',
+        'hyper_parameters': dict(of=Settings(), make=Settings, tau=0.9),
+    }
     torch.save({**content, 'state_dict': dict(w=torch.ones(1))}, tmp_path / 'a.ckpt')
-    assert load_checkpoint(tmp_path / 'a.ckpt')['hyper_parameters'] == dict(of=None, make=None, tau=0.9)
+    assert load_checkpoint(tmp_path / 'a.ckpt')['hyper_parameters'] == dict(
+        of=None, make=None, tau=0.9
+    )
     assert len(warnings) == 1 and 'Settings' in warnings[0]
 
 
@@ -68,13 +82,19 @@ def truncated(path):
 
 WRONG = {
     'unsafe-checkpoint': [lambda path: torch.save(dict(a=Settings()), path), objects],
-    'damaged-checkpoint': [truncated, lambda path: path.write_text('text'), lambda path: path.write_bytes(b'')],
+    'damaged-checkpoint': [
+        truncated,
+        lambda path: path.write_text('text'),
+        lambda path: path.write_bytes(b''),
+    ],
     'no-dictionary': [lambda path: torch.save([1, 2], path)],
     'no-checkpoint': [lambda path: None],
 }
 
 
-@pytest.mark.parametrize('code, write', [(code, write) for code, writes in WRONG.items() for write in writes])
+@pytest.mark.parametrize(
+    'code, write', [(code, write) for code, writes in WRONG.items() for write in writes]
+)
 def test_wrong_files_are_one_error(tmp_path, code, write):
     write(tmp_path / 'a.pth')
     with raises_code(code):

@@ -18,7 +18,9 @@ def weights(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
     """Return the tensors of a narrow ResNet-18. All floating-point tensors are random, including biases and statistics."""
     generator = torch.Generator().manual_seed(seed)
     return {
-        key: scale * torch.rand(value.shape, generator=generator).sub(0.3) if value.ndim else value + seed
+        key: scale * torch.rand(value.shape, generator=generator).sub(0.3)
+        if value.ndim
+        else value + seed
         for key, value in narrow_resnet().state_dict().items()
     }
 
@@ -38,7 +40,9 @@ def save(path, source):
     state = with_prefix('backbone.', source)
     state |= with_prefix('teacher.backbone.', {key: value * 2 for key, value in source.items()})
     state |= {'queue.keys': torch.randn(8, 4)}
-    torch.save(dict(meta=dict(epoch=3), state_dict=state, optimizer=dict(state={0: torch.ones(2)})), path)
+    torch.save(
+        dict(meta=dict(epoch=3), state_dict=state, optimizer=dict(state={0: torch.ones(2)})), path
+    )
     return str(path)
 
 
@@ -50,11 +54,18 @@ def test_norms_match_the_anchor_and_directions_stay():
 
 
 def test_skipped_tensors_are_named_with_a_reason():
-    source = dict(a=torch.ones(3), b=torch.ones(2), c=torch.zeros(2), d=torch.ones(2), e=torch.ones(2))
+    source = dict(
+        a=torch.ones(3), b=torch.ones(2), c=torch.zeros(2), d=torch.ones(2), e=torch.ones(2)
+    )
     source |= dict(f=torch.tensor([torch.nan]), g=torch.tensor([168, 2]))
-    anchor = dict(b=torch.ones(3), c=torch.ones(2), d=torch.zeros(2), e=torch.full((2,), 2.0), f=torch.ones(1))
+    anchor = dict(
+        b=torch.ones(3), c=torch.ones(2), d=torch.zeros(2), e=torch.full((2,), 2.0), f=torch.ones(1)
+    )
     new, rows = normrescale(source, anchor)
-    assert all(torch.equal(new[key], source[key]) for key in 'abcdg') and new['e'].tolist() == [2, 2]
+    assert all(torch.equal(new[key], source[key]) for key in 'abcdg') and new['e'].tolist() == [
+        2,
+        2,
+    ]
     assert [row.name for row in rows if row.why] == list('abcdf')
     assert left_alone(rows).startswith('5 of 6') and 'a: not in the anchor' in left_alone(rows)
     assert torch.equal(normrescale(source, constant=0.1)[0]['g'], source['g'])
@@ -75,16 +86,22 @@ def test_teacher_is_multiplied_by_a_constant(tmp_path):
     source = weights(1)
     lars = save(tmp_path / 'lars.pth', source)
     rescale_checkpoint(lars, tmp_path / 'out.pth', constant=0.1, part='teacher')
-    assert torch.load(tmp_path / 'out.pth')['state_dict'].keys() == {f'backbone.{key}' for key in source}
+    assert torch.load(tmp_path / 'out.pth')['state_dict'].keys() == {
+        f'backbone.{key}' for key in source
+    }
     for key, value in read_backbone(tmp_path / 'out.pth').weights.items():
         teacher = source[key] * 2
-        assert torch.equal(value, teacher if is_statistic(key) else (teacher.double() * 0.1).float()), key
+        assert torch.equal(
+            value, teacher if is_statistic(key) else (teacher.double() * 0.1).float()
+        ), key
     with raises_code('output-is-input'):
         rescale_checkpoint(lars, lars, constant=0.1)
 
 
 def test_weights_of_zero_are_an_error(tmp_path):
-    torch.save({key: torch.zeros_like(value) for key, value in weights(1).items()}, tmp_path / 'zero.pth')
+    torch.save(
+        {key: torch.zeros_like(value) for key, value in weights(1).items()}, tmp_path / 'zero.pth'
+    )
     with raises_code('nothing-rescaled'):
         rescale_checkpoint(str(tmp_path / 'zero.pth'), tmp_path / 'out.pth', constant=0.1)
 
@@ -111,7 +128,9 @@ def test_networks_without_a_known_layout_are_rescaled(tmp_path):
     backbone = MODELS.build(dict(**network, init_cfg=init))
     backbone.init_weights()
     key = 'patch_embed.projection.weight'
-    torch.testing.assert_close(backbone.state_dict()[key].norm(), torch.load(files['anchor'])[key].norm())
+    torch.testing.assert_close(
+        backbone.state_dict()[key].norm(), torch.load(files['anchor'])[key].norm()
+    )
 
 
 @pytest.mark.parametrize('options', [{}, dict(anchor={}, constant=0.1)])

@@ -30,7 +30,10 @@ def test_values_become_plain(caplog):
         parameter=torch.nn.Parameter(torch.ones(1)),
     )
     copy = portable(value)
-    assert torch.equal(copy.pop('array'), torch.arange(3)) and type(copy.pop('parameter')) is torch.Tensor
+    assert (
+        torch.equal(copy.pop('array'), torch.arange(3))
+        and type(copy.pop('parameter')) is torch.Tensor
+    )
     expected = dict(number=0.5, words=['a', 'b'], pair=(1, None), color='red', colors=[1, 'red'])
     assert copy == {**expected, 'other': dict(hook=None, kept=1)} and type(copy['color']) is str
 
@@ -42,7 +45,10 @@ def test_version_numbers_of_modules_are_kept():
 
 
 def test_logged_values_return_after_loading(tmp_path):
-    hub = dict(log_scalars=dict(loss=HistoryBuffer([1.0, 3.0], [1, 1])), resumed_keys=dict(loss=True, epoch=True))
+    hub = dict(
+        log_scalars=dict(loss=HistoryBuffer([1.0, 3.0], [1, 1])),
+        resumed_keys=dict(loss=True, epoch=True),
+    )
     path = tmp_path / 'a.pth'
     write_checkpoint(dict(message_hub=hub, state_dict=dict(w=torch.ones(2))), path)
     code = (

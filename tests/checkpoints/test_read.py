@@ -58,11 +58,15 @@ def test_student_and_teacher_of_every_project(name, states, tmp_path):
     for index, part in enumerate(('student', 'teacher')):
         backbone = read_backbone(tmp_path / 'a.pth', part)
         assert_equal(backbone.weights, states[index])
-        assert set(backbone.dropped) == {key.removeprefix('module.') for key in {**both[1 - index], **heads}}
+        assert set(backbone.dropped) == {
+            key.removeprefix('module.') for key in {**both[1 - index], **heads}
+        }
 
 
 def vissl(state: State) -> dict:
-    trunk = dict(trunk=with_prefix('_feature_blocks.', state), heads={'0.clf.weight': state['bn1.bias']})
+    trunk = dict(
+        trunk=with_prefix('_feature_blocks.', state), heads={'0.clf.weight': state['bn1.bias']}
+    )
     return dict(classy_state_dict=dict(base_model=dict(model=trunk)))
 
 
@@ -96,7 +100,11 @@ def test_prefix_chooses_between_two_backbones(states, stored):
 
 
 def sequential(state: State) -> State:
-    return {next(iter(names)): value for key, value in state.items() if (names := {rename(key, 'sequential')})}
+    return {
+        next(iter(names)): value
+        for key, value in state.items()
+        if (names := {rename(key, 'sequential')})
+    }
 
 
 LAYOUTS = {
@@ -162,7 +170,9 @@ WRONG = {
 
 @pytest.mark.parametrize('code', WRONG)
 def test_wrong_requests_are_one_error(code, states, stored):
-    stored.update(dict(w=torch.ones(2)) if code == 'no-backbone' else with_prefix('backbone.', states[0]))
+    stored.update(
+        dict(w=torch.ones(2)) if code == 'no-backbone' else with_prefix('backbone.', states[0])
+    )
     with raises_code(code):
         read_backbone('a.pth', **WRONG[code])
 

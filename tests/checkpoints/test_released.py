@@ -43,7 +43,9 @@ RELEASED = {
 def test_timm_builds_its_network_and_describes_its_images(name, networks):
     backbone = read_backbone(f'timm:{name}')
     assert (backbone.input.size, backbone.input.interpolation) == RELEASED[name]
-    assert backbone.input.mean == (0.485, 0.456, 0.406) and backbone.network['type'] == 'TimmBackbone'
+    assert (
+        backbone.input.mean == (0.485, 0.456, 0.406) and backbone.network['type'] == 'TimmBackbone'
+    )
     images = torch.randn(1, 3, RELEASED[name][0], RELEASED[name][0])
     torch.testing.assert_close(features(build(backbone), images), features(networks[0], images))
 
@@ -59,11 +61,19 @@ def test_timm_model_fills_the_network_of_a_config(networks):
 def test_torchvision_states_its_images(monkeypatch):
     state = torchvision.models.resnet18().state_dict()
     asked = {}
-    monkeypatch.setattr(torch.hub, 'load_state_dict_from_url', lambda url, **how: asked.update(how, url=url) or state)
+    monkeypatch.setattr(
+        torch.hub,
+        'load_state_dict_from_url',
+        lambda url, **how: asked.update(how, url=url) or state,
+    )
     backbone = read_backbone('torchvision:resnet18')
     assert backbone.network['depth'] == 18 and backbone.dropped == ['fc.weight', 'fc.bias']
     assert backbone.input.size == 224 and backbone.record['file'] == 'torchvision:resnet18'
-    assert asked['weights_only'] and asked['check_hash'] and asked['url'].endswith('resnet18-f37072fd.pth')
+    assert (
+        asked['weights_only']
+        and asked['check_hash']
+        and asked['url'].endswith('resnet18-f37072fd.pth')
+    )
 
 
 @pytest.mark.parametrize('name', ['torchvision:resnet5', 'timm:resnet5', 'timm:a/b'])

@@ -7,7 +7,16 @@ import pytest
 import timm
 import torch
 import torchvision
-from harness.backbones import SIDE, features, narrow_resnet, randomized, resnet, torchvision_vit, vit, with_prefix
+from harness.backbones import (
+    SIDE,
+    features,
+    narrow_resnet,
+    randomized,
+    resnet,
+    torchvision_vit,
+    vit,
+    with_prefix,
+)
 from harness.errors import raises_code
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -21,7 +30,9 @@ from mmairl.registry import MODELS
 def dinov3() -> torch.nn.Module:
     torch.manual_seed(0)
     name = 'vit_small_patch16_dinov3'
-    return randomized(MODELS.build(dict(type='TimmBackbone', name=name, depth=2, embed_dim=64, num_heads=1)))
+    return randomized(
+        MODELS.build(dict(type='TimmBackbone', name=name, depth=2, embed_dim=64, num_heads=1))
+    )
 
 
 @pytest.mark.parametrize('to', [to for to in WRITERS if to != 'detectron2'])
@@ -50,7 +61,9 @@ def test_detectron2_gets_arrays_under_its_names(tmp_path):
     }
     for theirs, ours in names.items():
         assert np.array_equal(content['model'][theirs], state[ours].numpy())
-    assert content['matching_heuristics'] and len(content['model']) == sum('num_batches' not in key for key in state)
+    assert content['matching_heuristics'] and len(content['model']) == sum(
+        'num_batches' not in key for key in state
+    )
 
 
 def timm_vit(**how: object) -> torch.nn.Module:
@@ -100,22 +113,32 @@ def test_timm_loads_the_hub_folder_with_equal_features(name, tmp_path):
     ours = randomized(MODELS.build(NETWORKS[name]))
     torch.save(dict(state_dict=with_prefix('backbone.', ours.state_dict())), tmp_path / 'a.pth')
     write_hub(read_backbone(tmp_path / 'a.pth'), tmp_path / 'hub', license='mit')
-    network = timm.create_model(f'local-dir:{tmp_path / "hub"}', pretrained=True, num_classes=0).eval()
+    network = timm.create_model(
+        f'local-dir:{tmp_path / "hub"}', pretrained=True, num_classes=0
+    ).eval()
     images = torch.randn(2, NETWORKS[name].get('in_channels', 3), SIDE, SIDE)
     expected = features(ours, images)
     assert (features(network, images) - expected).abs().max() <= 1e-5 * expected.abs().max()
     assert network.pretrained_cfg['license'] == 'mit'
     again = read_backbone(tmp_path / 'hub')
     assert again.network['type'] == 'TimmBackbone'
-    assert read_backbone(tmp_path / 'hub', network=ours.state_dict()).weights.keys() == ours.state_dict().keys()
+    assert (
+        read_backbone(tmp_path / 'hub', network=ours.state_dict()).weights.keys()
+        == ours.state_dict().keys()
+    )
 
 
 @pytest.mark.parametrize('to', ['mmairl', 'safetensors', 'timm'])
 def test_network_of_timm_stays_with_converted_files(to, tmp_path):
     network = dinov3()
-    settings = dict(type='TimmBackbone', name='vit_small_patch16_dinov3', depth=2, embed_dim=64, num_heads=1)
+    settings = dict(
+        type='TimmBackbone', name='vit_small_patch16_dinov3', depth=2, embed_dim=64, num_heads=1
+    )
     meta = dict(settings={f'model.backbone.{key}': str(value) for key, value in settings.items()})
-    torch.save(dict(meta=meta, state_dict=with_prefix('backbone.', network.state_dict())), tmp_path / 'a.pth')
+    torch.save(
+        dict(meta=meta, state_dict=with_prefix('backbone.', network.state_dict())),
+        tmp_path / 'a.pth',
+    )
     out = tmp_path / ('b.safetensors' if to == 'safetensors' else 'b.pth')
     write_backbone(read_backbone(tmp_path / 'a.pth'), out, to)
     write_hub(read_backbone(out), tmp_path / 'hub')
@@ -130,7 +153,9 @@ def test_shared_memory_and_records_are_stored(tmp_path):
     state = narrow_resnet().state_dict()
     state['bn1.bias'] = state['bn1.weight']
     torch.save(state, tmp_path / 'a.pth')
-    write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'a.safetensors', 'safetensors', note='x')
+    write_backbone(
+        read_backbone(tmp_path / 'a.pth'), tmp_path / 'a.safetensors', 'safetensors', note='x'
+    )
     assert torch.equal(load_file(tmp_path / 'a.safetensors')['bn1.bias'], state['bn1.weight'])
     with safe_open(tmp_path / 'a.safetensors', framework='pt') as file:
         assert file.metadata()['format'] == 'pt' and file.metadata()['note'] == 'x'

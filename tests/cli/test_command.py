@@ -44,14 +44,31 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 def test_signature_gives_arguments_and_defaults():
-    args = parsed('a', 'b', '--kind', 'b', '--number', '2', '--names', 'x', 'y', '--fast', '--options', 'a.b=1e-3')
+    args = parsed(
+        'a',
+        'b',
+        '--kind',
+        'b',
+        '--number',
+        '2',
+        '--names',
+        'x',
+        'y',
+        '--fast',
+        '--options',
+        'a.b=1e-3',
+    )
     assert vars(args) == dict(
         source='a', out=Path('b'), kind='b', number=2, count=3, seed=0, rate=0.1, names=['x', 'y'], fast=True,
         options={'a.b': 1e-3},
     )  # fmt: skip
     assert parsed('a').out is None and parsed('a').names == ()
     text = parser_of(example, 'example').format_help()
-    assert text.count('(default: 3)') == 1 and 'read this file' in text and text.startswith('usage: example')
+    assert (
+        text.count('(default: 3)') == 1
+        and 'read this file' in text
+        and text.startswith('usage: example')
+    )
 
 
 @pytest.mark.parametrize(

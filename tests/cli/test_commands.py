@@ -40,7 +40,9 @@ def folder(tmp_path_factory) -> Path:
             path = folder / 'images' / part / 'ab'[number % 2] / f'{number:02}.png'
             path.parent.mkdir(parents=True, exist_ok=True)
             level = 60 + 120 * (number % 2)
-            Image.fromarray(random.integers(level - 50, level + 50, (48, 48, 3), np.uint8)).save(path)
+            Image.fromarray(random.integers(level - 50, level + 50, (48, 48, 3), np.uint8)).save(
+                path
+            )
     return folder
 
 
@@ -48,7 +50,18 @@ def folder(tmp_path_factory) -> Path:
 def trained(folder) -> list[str]:
     """Train, and return the lines that the command prints."""
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        main(['train', DEMO, '--work-dir', str(folder / 'run'), '--seed', '0', '--cfg-options', *SMALL])
+        main(
+            [
+                'train',
+                DEMO,
+                '--work-dir',
+                str(folder / 'run'),
+                '--seed',
+                '0',
+                '--cfg-options',
+                *SMALL,
+            ]
+        )
     return output.getvalue().splitlines()
 
 
@@ -68,7 +81,9 @@ def test_next_commands_of_training_run_as_printed(run, trained, folder):
     commands = [line.removeprefix('next: mmairl ') for line in trained if line.startswith('next: ')]
     assert [command.split()[0] for command in commands] == ['evaluate', 'report']
     scores = run(f'{commands[0]} --k 5 --cfg-options {" ".join(EVALUATION)}')
-    assert 'k-NN' in scores and (folder / 'run/epoch_2_student_knn_mocov2plus_shapes.json').is_file()
+    assert (
+        'k-NN' in scores and (folder / 'run/epoch_2_student_knn_mocov2plus_shapes.json').is_file()
+    )
     assert Path(run(commands[1]).strip()).is_file()
 
 

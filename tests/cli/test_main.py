@@ -40,7 +40,9 @@ print(before == after, sorted({set(HEAVY.split())} & set(sys.modules)))
 
 def python(*words: str) -> str:
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    process = subprocess.run([sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
     return process.stdout.strip().splitlines()[-1]
 
 
@@ -73,7 +75,11 @@ def test_every_argument_has_help_and_a_default(words):
 @pytest.mark.parametrize('name', COMMANDS[:-1])
 def test_every_command_has_a_tool(name):
     tool = ROOT / f'tools/{name}.py'
-    assert os.access(tool, os.X_OK) and tool.read_text().startswith('#!') and f"['{name}', " in tool.read_text()
+    assert (
+        os.access(tool, os.X_OK)
+        and tool.read_text().startswith('#!')
+        and f"['{name}', " in tool.read_text()
+    )
 
 
 def test_completion_names_commands_and_flags(capsys):

@@ -54,7 +54,9 @@ def free_ports(count: int) -> list[int]:
 def output(*command: object) -> str:
     """Run a command of Slurm, and return its output with its errors."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+    )
     return done.stdout
 
 
@@ -100,6 +102,8 @@ def started(folder: Path) -> Iterator[None]:
         daemon('slurmctld', '-D', '-i')
         daemon('slurmd', '-D', '-N', 'node1')
         wait_for(lambda: 'idle' in output('sinfo', '-h', '-o', '%T'), what='for the node')
-        stack.callback(wait_for, lambda: not output('squeue', '-h').strip(), what='for the end of the jobs')
+        stack.callback(
+            wait_for, lambda: not output('squeue', '-h').strip(), what='for the end of the jobs'
+        )
         stack.callback(output, 'scancel', '--user', os.getuid())
         yield

@@ -12,7 +12,9 @@ from study.small_studies import ROOT, written
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(real_slurm.MISSING), reason=f'Slurm is not installed: {real_slurm.MISSING}'),
+    pytest.mark.skipif(
+        bool(real_slurm.MISSING), reason=f'Slurm is not installed: {real_slurm.MISSING}'
+    ),
 ]
 STUDY = dict(
     title='A toy',

@@ -16,7 +16,12 @@ def run_script(tmp_path: Path, code: int, script: str, *arguments: str) -> tuple
         program = tmp_path / name
         program.write_text(f'#!/bin/bash\necho {name} "$@" >> {tmp_path}/calls\n{line}\n')
         program.chmod(0o755)
-    environment = {**os.environ, 'PATH': f'{tmp_path}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '7', 'GPUS': '2'}
+    environment = {
+        **os.environ,
+        'PATH': f'{tmp_path}:{os.environ["PATH"]}',
+        'SLURM_JOB_ID': '7',
+        'GPUS': '2',
+    }
     process = subprocess.run(
         [f'tools/{script}', *arguments], cwd=ROOT, env=environment, capture_output=True, timeout=60
     )
@@ -32,7 +37,9 @@ def test_job_is_requeued_only_if_its_run_has_saved(tmp_path, code):
 
 
 def test_interactive_script_passes_options_and_exit_code(tmp_path):
-    exit_code, calls = run_script(tmp_path, 3, 'slurm_train.sh', 'part', 'job', 'CONFIG', 'DIR', '--amp')
+    exit_code, calls = run_script(
+        tmp_path, 3, 'slurm_train.sh', 'part', 'job', 'CONFIG', 'DIR', '--amp'
+    )
     assert exit_code == 3
     assert '-p part --job-name=job --gres=gpu:2 --ntasks=2 --ntasks-per-node=2' in calls
     assert 'train.py CONFIG --work-dir DIR --launcher slurm --amp' in calls

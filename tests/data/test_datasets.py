@@ -15,7 +15,16 @@ from mmairl.data.datasets import ImageFolder, UnlabelledFolder, ViewDataset
 from mmairl.data.decode import UnreadableImage
 from mmairl.data.statistics import channel_statistics
 
-NAMES = ['b/1.png', 'b/0.PNG', 'a/deep/2.jpg', 'a/3.png', 'top.png', 'b/.hidden.png', '.git/x.png', 'c/note.txt']
+NAMES = [
+    'b/1.png',
+    'b/0.PNG',
+    'a/deep/2.jpg',
+    'a/3.png',
+    'top.png',
+    'b/.hidden.png',
+    '.git/x.png',
+    'c/note.txt',
+]
 
 
 @pytest.fixture
@@ -31,7 +40,12 @@ def root(tmp_path: Path) -> Path:
 def test_folders_are_classes_in_sorted_order(root):
     data = ImageFolder(root)
     assert data.classes == ['a', 'b', 'c'] and data.labels.tolist() == [0, 0, 1, 1]
-    assert [data.member(index) for index in range(4)] == ['a/3.png', 'a/deep/2.jpg', 'b/0.PNG', 'b/1.png']
+    assert [data.member(index) for index in range(4)] == [
+        'a/3.png',
+        'a/deep/2.jpg',
+        'b/0.PNG',
+        'b/1.png',
+    ]
     assert data.raw(1)[0, 0, 0] == 2 and data.name(0) == str(root / 'a/3.png')
     assert UnlabelledFolder(root).member(0) == 'top.png' and len(UnlabelledFolder(root)) == 5
 

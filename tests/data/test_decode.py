@@ -75,7 +75,9 @@ def test_orientation_is_applied(orientation):
     turned = COLORS.swapaxes(0, 1) if orientation > 4 else COLORS
     rows = slice(None, None, -1 if orientation in (3, 4, 7, 8) else 1)
     columns = slice(None, None, -1 if orientation in (2, 3, 6, 7) else 1)
-    assert np.array_equal(pixels(data), turned[rows, columns]) and np.array_equal(stored(data), COLORS)
+    assert np.array_equal(pixels(data), turned[rows, columns]) and np.array_equal(
+        stored(data), COLORS
+    )
 
 
 @pytest.mark.parametrize('mode', ['RGB', 'L', 'CMYK'])
@@ -119,7 +121,11 @@ FAULTS = {
     'empty': (decode_bytes, b'', 'is empty'),
     'text': (decode_bytes, b'no image', 'not recognized'),
     'cut': (decode_bytes, encoded(np.tile(COLORS, (20, 20, 1)), 'JPEG')[:900], 'truncated'),
-    'PostScript': (decode_bytes, b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n', 'not recognized'),
+    'PostScript': (
+        decode_bytes,
+        b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n',
+        'not recognized',
+    ),
     'float TIFF': (decode_bytes, encoded(np.float32([[0, 0.5]]), 'TIFF'), 'set channels'),
     'NaN': (decode_stored, npy(np.full((4, 4), np.nan)), 'NaN'),
     'int64': (decode_stored, npy(np.zeros((4, 4), np.int64)), 'uint8, uint16 or float'),

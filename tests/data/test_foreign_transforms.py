@@ -15,7 +15,9 @@ from mmairl.data.foreign_transforms import ForeignTransform, as_configs
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.training_images import TrainingImages
 
-ROTATION = dict(type='ForeignTransform', transform='torchvision.transforms.v2.RandomRotation', degrees=30)
+ROTATION = dict(
+    type='ForeignTransform', transform='torchvision.transforms.v2.RandomRotation', degrees=30
+)
 IMAGE = torch.randint(0, 256, (3, 20, 30), dtype=torch.uint8)
 
 
@@ -44,7 +46,8 @@ def epoch(step: object, workers: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    'step', [ROTATION, v2.RandomResizedCrop(20), dict(type='ForeignTransform', transform=shift, most=3)]
+    'step',
+    [ROTATION, v2.RandomResizedCrop(20), dict(type='ForeignTransform', transform=shift, most=3)],
 )
 def test_seed_repeats_a_foreign_step_in_any_worker(step):
     views = epoch(step, workers=0)
@@ -53,10 +56,14 @@ def test_seed_repeats_a_foreign_step_in_any_worker(step):
 
 def test_albumentations_repeats_by_seed():
     albumentations = pytest.importorskip('albumentations', reason='albumentations is not installed')
-    chain = albumentations.Compose([albumentations.HorizontalFlip(p=1), albumentations.RandomBrightnessContrast(p=1)])
+    chain = albumentations.Compose(
+        [albumentations.HorizontalFlip(p=1), albumentations.RandomBrightnessContrast(p=1)]
+    )
     views = epoch(chain, workers=0)
     assert torch.equal(views, epoch(chain, workers=2)) and len(views.flatten(1).unique(dim=0)) > 4
-    ((step,),) = build_views([[dict(type='ForeignTransform', transform='albumentations.HorizontalFlip', p=1)]])
+    ((step,),) = build_views(
+        [[dict(type='ForeignTransform', transform='albumentations.HorizontalFlip', p=1)]]
+    )
     for image in (IMAGE, IMAGE / 255, IMAGE[:1]):
         assert torch.equal(step(image), image.flip(-1))
 
@@ -64,13 +71,17 @@ def test_albumentations_repeats_by_seed():
 def test_objects_are_named_in_configs():
     first, second = v2.RandomRotation(5), v2.RandomRotation(5)
     configs = as_configs([first, second, shift, ROTATION])
-    assert configs[2] == dict(type='ForeignTransform', transform=f'{__name__}.shift') and configs[3] is ROTATION
+    assert (
+        configs[2] == dict(type='ForeignTransform', transform=f'{__name__}.shift')
+        and configs[3] is ROTATION
+    )
     (steps,) = build_views([eval(repr(configs))])
     assert [step.transform for step in steps[:3]] == [first, second, shift]
 
 
 @pytest.mark.parametrize(
-    'function', [lambda image: image[None], lambda image: image[:1], lambda image: None, v2.FiveCrop(8)]
+    'function',
+    [lambda image: image[None], lambda image: image[:1], lambda image: None, v2.FiveCrop(8)],
 )
 def test_result_that_is_not_one_image_is_an_error(function):
     with raises_code('not-one-image'):

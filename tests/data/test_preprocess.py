@@ -46,7 +46,9 @@ def test_each_view_continues_with_its_own_pipeline():
 
 def test_seed_repeats_views_and_evaluation_has_none():
     make = ViewPreprocessor((0.5, 0.4, 0.3), (0.2,) * 3, views=[RECIPE, RECIPE])
-    data = dict(inputs=[batch(8, 3, 40, 40)], data_samples=dict(label=torch.ones(8), index=torch.arange(8)))
+    data = dict(
+        inputs=[batch(8, 3, 40, 40)], data_samples=dict(label=torch.ones(8), index=torch.arange(8))
+    )
     made = []
     for autocast in (False, True):
         torch.manual_seed(1)
@@ -56,7 +58,9 @@ def test_seed_repeats_views_and_evaluation_has_none():
     assert first.shape == (8, 3, 24, 24) and not torch.equal(first, second)
     assert all(map(torch.equal, made[0]['inputs'], made[1]['inputs'])), 'autocast changes the views'
     (still,) = make(data, training=False)['inputs']
-    torch.testing.assert_close(still, (data['inputs'][0] / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2)
+    torch.testing.assert_close(
+        still, (data['inputs'][0] / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2
+    )
     assert not make.state_dict() and list(made[0]['data_samples']) == ['label']
 
 
@@ -97,7 +101,10 @@ CROPS = [[dict(type='RandomResizedCrop', size=64)]] * 2
     ('cfg', 'expected'),
     [
         ({}, dict(resize=256, size=224, channels=None)),
-        (dict(train_dataloader=dict(dataset=dict(views=CROPS, channels=5))), dict(resize=73, size=64, channels=5)),
+        (
+            dict(train_dataloader=dict(dataset=dict(views=CROPS, channels=5))),
+            dict(resize=73, size=64, channels=5),
+        ),
         (
             dict(
                 train_dataloader=dict(dataset=dict(dataset=dict(channels=1))),
@@ -105,14 +112,19 @@ CROPS = [[dict(type='RandomResizedCrop', size=64)]] * 2
             ),
             dict(resize=73, size=64, channels=1, mean=[0.5], std=[0.2]),
         ),
-        (dict(preprocessing=dict(size=32, interpolation='bicubic')), dict(resize=36, size=32, interpolation='bicubic')),
+        (
+            dict(preprocessing=dict(size=32, interpolation='bicubic')),
+            dict(resize=36, size=32, interpolation='bicubic'),
+        ),
         (dict(preprocessing=dict(size=48, resize=48)), dict(resize=48, size=48)),
     ],
 )
 def test_preprocessing_follows_from_the_config(cfg, expected):
     found = preprocessing_of(Config(cfg))
     assert {key: found[key] for key in expected} == expected
-    assert preprocessing_of(Config(dict(preprocessing=found))) == found, 'a stored preprocessing is the same'
+    assert preprocessing_of(Config(dict(preprocessing=found))) == found, (
+        'a stored preprocessing is the same'
+    )
 
 
 def test_unknown_key_of_preprocessing_is_an_error():

@@ -32,7 +32,9 @@ def test_list_of_files_and_labels_is_read(tmp_path):
     for number in range(3):
         image(tmp_path / 'photos' / f'a {number}.jpg', number)
     (tmp_path / 'train.txt').write_text('a 2.jpg 1\na 0.jpg 0\n')
-    source = dict(type='CustomDataset', data_root=str(tmp_path), data_prefix='photos', ann_file='train.txt')
+    source = dict(
+        type='CustomDataset', data_root=str(tmp_path), data_prefix='photos', ann_file='train.txt'
+    )
     data = PublicImages(source, metric='mean per class')
     assert data.labels.tolist() == [1, 0] and data.member(0) == 'photos/a 2.jpg'
     assert data.raw(0)[0, 0, 0] == 2 and data.metric == 'mean per class'
@@ -61,7 +63,12 @@ def test_arrays_of_torchvision_are_read(tmp_path, monkeypatch):
         (folder / name).write_bytes(pickle.dumps(dict(data=pixels, labels=[3, 9])))
     (folder / 'batches.meta').write_bytes(pickle.dumps(dict(label_names=list('abcdefghij'))))
     train, test = (TorchvisionArrays('CIFAR10', tmp_path, split) for split in ('train', 'test'))
-    assert len(train) == 10 and len(test) == 2 and test.classes[3] == 'd' and test.labels.tolist() == [3, 9]
+    assert (
+        len(train) == 10
+        and len(test) == 2
+        and test.classes[3] == 'd'
+        and test.labels.tolist() == [3, 9]
+    )
     assert torch.equal(test.raw(1), torch.from_numpy(pixels[1].reshape(3, 32, 32)))
 
 

@@ -38,7 +38,9 @@ def labeled_images(root: Path, channels: int | None) -> Path:
 def run_config(size: int, channels: int | None) -> Config:
     """Return the config of a run on crops of this size, as `pretrain` makes it."""
     number = channels or 3
-    network = dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8, in_channels=number)
+    network = dict(
+        type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8, in_channels=number
+    )
     normal = dict(type='ViewPreprocessor', mean=[0.4] * number, std=[0.2] * number)
     view = [dict(type='RandomResizedCrop', size=size)]
     images = dict(type='UnlabelledFolder', root='unused', views=[view, view], channels=channels)

@@ -43,5 +43,8 @@ def test_processes_share_the_batches_and_seeds(monkeypatch):
         assert joined[: 7 - processes] == plan[processes:]
         # The images that fill the last batch have seeds of their own.
         indices, seeds = zip(*joined)
-        assert indices[7 - processes :] == tuple(index for index, _ in plan)[: len(joined) - 7 + processes]
+        assert (
+            indices[7 - processes :]
+            == tuple(index for index, _ in plan)[: len(joined) - 7 + processes]
+        )
         assert len(set(seeds)) == len(seeds)

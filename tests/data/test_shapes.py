@@ -14,7 +14,9 @@ def own_cache(tmp_path, monkeypatch) -> None:
 
 def test_image_depends_only_on_seed_split_and_index():
     few, many = Shapes(count=14), Shapes(count=26)
-    assert np.array_equal(few.images, many.images[:14]) and many.labels.tolist() == [i % 12 for i in range(26)]
+    assert np.array_equal(few.images, many.images[:14]) and many.labels.tolist() == [
+        i % 12 for i in range(26)
+    ]
     assert (Shapes('val', count=14).images != few.images).any() and (
         Shapes(count=14, seed=1).images != few.images
     ).any()
@@ -30,8 +32,13 @@ def test_kinds_cover_the_area_of_their_shapes():
 
     areas = {name: area(points) for name, points in KINDS.items()}
     assert abs(areas['disc'] - np.pi * 0.81) < 0.03 and abs(areas['square'] - 1.56**2) < 1e-9
-    assert abs(areas['ring'] - np.pi * (0.96**2 - 0.52**2)) < 0.03 and abs(areas['frame'] - (1.68**2 - 0.88**2)) < 1e-9
-    assert abs(areas['plus'] - (2 * 1.96 * 0.56 - 0.56**2)) < 1e-9 and abs(areas['bar'] - 1.2) < 1e-9
+    assert (
+        abs(areas['ring'] - np.pi * (0.96**2 - 0.52**2)) < 0.03
+        and abs(areas['frame'] - (1.68**2 - 0.88**2)) < 1e-9
+    )
+    assert (
+        abs(areas['plus'] - (2 * 1.96 * 0.56 - 0.56**2)) < 1e-9 and abs(areas['bar'] - 1.2) < 1e-9
+    )
     assert all(np.abs(points).max() <= 1.2 for points in KINDS.values())
 
 

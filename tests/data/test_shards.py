@@ -54,7 +54,9 @@ def test_packed_folder_is_the_same_data_set(folder, tmp_path):
     ):
         assert_same(Shards(root), folder)
     data = Shards(tmp_path / 'out')
-    assert data.member(0) == 'class 0/0_v1' and data.name(0).endswith('part-000000.tar/class 0/0_v1')
+    assert data.member(0) == 'class 0/0_v1' and data.name(0).endswith(
+        'part-000000.tar/class 0/0_v1'
+    )
     loaded = torch.cat([batch['inputs'][0] for batch in DataLoader(data, 4, num_workers=2)])
     assert torch.equal(loaded, torch.stack([folder.raw(index) for index in range(12)]))
     assert data.fingerprint() == Shards(tmp_path / 'all.tar').fingerprint()
@@ -114,11 +116,14 @@ def png(gray: int) -> bytes:
 def test_labels_are_numbers_names_or_json(tmp_path):
     label = json.dumps(dict(label='dog')).encode()
     named = tar(
-        tmp_path / 'a.tar', {'x.cls': b'cat', 'x.png': png(1), 'y.png': png(2), 'y.json': label, 'z.png': png(3)}
+        tmp_path / 'a.tar',
+        {'x.cls': b'cat', 'x.png': png(1), 'y.png': png(2), 'y.json': label, 'z.png': png(3)},
     )
     data = Shards(named)
     assert data.classes == ['cat', 'dog'] and data.labels.tolist() == [0, 1, -1]
-    numbered = tar(tmp_path / 'b.tar', {'d/x.png': png(5), 'd/x.cls': b'2', 'd/y.PNG': png(6), 'd/y.cls': b'0'})
+    numbered = tar(
+        tmp_path / 'b.tar', {'d/x.png': png(5), 'd/x.cls': b'2', 'd/y.PNG': png(6), 'd/y.cls': b'0'}
+    )
     data = Shards(numbered)
     assert data.classes == ['0', '1', '2'] and data.labels.tolist() == [2, 0]
     assert [int(data.raw(index)[0, 0, 0]) for index in range(2)] == [5, 6]
@@ -172,13 +177,17 @@ def test_hub_images_equal_the_folder(folder, tmp_path):
         fine=[folder.classes[label] for label in folder.labels],
     )
     features = datasets.Features(
-        image=datasets.Image(), label=datasets.ClassLabel(names=folder.classes), fine=datasets.Value('string')
+        image=datasets.Image(),
+        label=datasets.ClassLabel(names=folder.classes),
+        fine=datasets.Value('string'),
     )
     table = datasets.Dataset.from_dict(rows, features=features)
     table.save_to_disk(tmp_path / 'saved')
     assert_same(HubImages(str(tmp_path / 'saved')), folder)
     table.to_parquet(tmp_path / 'a.parquet')
-    parquet = dict(data=dict(data_files=str(tmp_path / 'a.parquet'), cache_dir=str(tmp_path / 'hf')))
+    parquet = dict(
+        data=dict(data_files=str(tmp_path / 'a.parquet'), cache_dir=str(tmp_path / 'hf'))
+    )
     assert_same(HubImages('parquet', **parquet), folder)
     assert_same(HubImages('parquet', label='fine', **parquet), folder)
     unlabeled = HubImages('parquet', label='none', **parquet)

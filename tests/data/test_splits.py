@@ -24,7 +24,9 @@ class Numbered(ViewDataset):
     def __init__(self, counts: list[int], views: list | None = None) -> None:
         super().__init__(views)
         labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        self.labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(7))]
+        self.labels = labels[
+            torch.randperm(len(labels), generator=torch.Generator().manual_seed(7))
+        ]
         self.classes = [f'c{label}' for label in range(len(counts))]
 
     def raw(self, index: int) -> torch.Tensor:
@@ -48,7 +50,9 @@ def assert_consistent(data) -> None:
 def test_both_parts_make_up_the_set():
     fit, held = (Part(numbered(10, 20, 2), held) for held in (False, True))
     assert_consistent(held)
-    assert torch.bincount(held.labels).tolist() == [2, 3, 1] and torch.bincount(fit.labels).tolist() == [8, 17, 1]
+    assert torch.bincount(held.labels).tolist() == [2, 3, 1] and torch.bincount(
+        fit.labels
+    ).tolist() == [8, 17, 1]
     assert sorted([*fit.indices.tolist(), *held.indices.tolist()]) == list(range(32))
     again, other = Part(numbered(10, 20, 2), True), Part(numbered(10, 20, 2), True, seed=1)
     assert torch.equal(again.indices, held.indices) and not torch.equal(other.indices, held.indices)
@@ -84,7 +88,10 @@ def test_groups_stay_on_one_side():
 def test_groups_come_from_a_pattern_or_a_table(tmp_path):
     names = ['p07/a.png', 'p08/b.png']
     (tmp_path / 'groups.csv').write_text('file,sex,patient\np08/b.png,f,8\np07/a.png,m,7\n')
-    assert groups_of(names, r'p\d+') == ['p07', 'p08'] and groups_of(names, r'p0(\d)/') == ['7', '8']
+    assert groups_of(names, r'p\d+') == ['p07', 'p08'] and groups_of(names, r'p0(\d)/') == [
+        '7',
+        '8',
+    ]
     assert groups_of(names, dict(csv=str(tmp_path / 'groups.csv'), column='patient')) == ['7', '8']
     assert groups_of(names, dict(csv=str(tmp_path / 'groups.csv'))) == ['m', 'f']
 
@@ -96,12 +103,22 @@ def test_random_classes_are_nested():
     for data in subsets:
         assert_consistent(data)
         assert torch.bincount(data.labels).tolist() == [int(name[1]) + 2 for name in data.classes]
-    assert len({tuple(Subset(numbered(2, 3, 4, 5, 6), classes=0.4, seed=seed).classes) for seed in range(8)}) > 1
+    assert (
+        len(
+            {
+                tuple(Subset(numbered(2, 3, 4, 5, 6), classes=0.4, seed=seed).classes)
+                for seed in range(8)
+            }
+        )
+        > 1
+    )
 
 
 def test_random_images_are_nested_and_of_all_classes():
     few, many = (Subset(numbered(20, 40), fraction=share) for share in (0.1, 0.5))
-    assert torch.bincount(few.labels).tolist() == [2, 4] and set(few.indices.tolist()) < set(many.indices.tolist())
+    assert torch.bincount(few.labels).tolist() == [2, 4] and set(few.indices.tolist()) < set(
+        many.indices.tolist()
+    )
     assert_consistent(few)
 
 

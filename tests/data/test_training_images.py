@@ -23,12 +23,16 @@ class Draws(Dataset):
         return 16
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor([torch.rand(()).item(), np.random.rand(), random.random()], dtype=torch.float64)
+        return torch.tensor(
+            [torch.rand(()).item(), np.random.rand(), random.random()], dtype=torch.float64
+        )
 
 
 def drawn(workers: int, **options) -> torch.Tensor:
     """Return the three random numbers of each image in each batch, as a tensor of shape (4, 4, 3)."""
-    return torch.stack(list(DataLoader(TrainingImages(Draws()), batch_size=4, num_workers=workers, **options)))
+    return torch.stack(
+        list(DataLoader(TrainingImages(Draws()), batch_size=4, num_workers=workers, **options))
+    )
 
 
 def test_seeded_views_do_not_depend_on_the_process():
@@ -40,13 +44,17 @@ def test_seeded_views_do_not_depend_on_the_process():
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
     assert torch.equal(drawn(2, sampler=sampler), one) and len(one.unique()) == one.numel()
-    assert torch.equal(torch.stack(TrainingImages(Draws()).__getitems__(order[8:12])), one[2]), 'after a resume'
+    assert torch.equal(torch.stack(TrainingImages(Draws()).__getitems__(order[8:12])), one[2]), (
+        'after a resume'
+    )
 
 
 def test_seeds_do_not_depend_on_the_size_of_the_epoch():
     few = ResumableSampler(TrainingImages(range(10), workers=False), seed=2**31 + 7)
     many = ResumableSampler(TrainingImages(range(1000), workers=False), seed=2**31 + 7)
-    assert np.array_equal(few.seeds(), many.seeds()[:10]) and len(set(many.seeds().tolist())) == 1000
+    assert (
+        np.array_equal(few.seeds(), many.seeds()[:10]) and len(set(many.seeds().tolist())) == 1000
+    )
     few.set_epoch(1)
     assert not set(few.seeds().tolist()) & set(many.seeds().tolist())
 

@@ -37,18 +37,27 @@ def jittered(image: Tensor, params: dict, i: int) -> Tensor:
 
 # torchvision's equivalent for one image with the i-th parameters, and the tolerance.
 THEIRS = {
-    'RandomResizedCrop': (lambda x, params, i: F.resized_crop(x, *box(params, i), [24, 24], antialias=True), 2e-3),
+    'RandomResizedCrop': (
+        lambda x, params, i: F.resized_crop(x, *box(params, i), [24, 24], antialias=True),
+        2e-3,
+    ),
     'RandomFlip': (lambda x, *_: F.horizontal_flip(x), 0),
     'ColorJitter': (jittered, 1e-4),
     'RandomGrayscale': (lambda x, *_: F.rgb_to_grayscale(x, 3), 1e-5),
-    'GaussianBlur': (lambda x, params, i: F.gaussian_blur(x, [5, 5], [params['sigma'][i].item()] * 2), 1e-5),
+    'GaussianBlur': (
+        lambda x, params, i: F.gaussian_blur(x, [5, 5], [params['sigma'][i].item()] * 2),
+        1e-5,
+    ),
     'Solarize': (lambda x, *_: F.solarize(x, 127.5 / 255), 1e-5),
 }
 
 
 @pytest.mark.parametrize('size', [24, 60])
 def test_bicubic_crop_equals_torchvision_in_both_forms(size):
-    crop, batch = build('RandomResizedCrop', size=size, interpolation='bicubic'), torch.rand(COUNT, 3, 40, 40)
+    crop, batch = (
+        build('RandomResizedCrop', size=size, interpolation='bicubic'),
+        torch.rand(COUNT, 3, 40, 40),
+    )
     params, bicubic = crop.draw(COUNT, 40, 40), F.InterpolationMode.BICUBIC
     for i, out in enumerate(crop.apply(batch, params)):
         expected = F.resized_crop(batch[i], *box(params, i), [size, size], bicubic, antialias=True)
@@ -73,7 +82,9 @@ def picture(height: int, width: int) -> Tensor:
     return image
 
 
-@pytest.mark.parametrize(('kind', 'height'), [*((kind, 40) for kind in STEPS), ('GaussianBlur', 230)])
+@pytest.mark.parametrize(
+    ('kind', 'height'), [*((kind, 40) for kind in STEPS), ('GaussianBlur', 230)]
+)
 def test_worker_form_is_the_rounded_device_form(kind, height):
     operation, image = build(kind), picture(height, height + 10)
     for _ in range(20):
@@ -119,13 +130,18 @@ def test_turns_are_the_eight_symmetries():
     turn = build('RandomTurn')
     single = {tuple(turn(image).flatten().tolist()) for _ in range(200)}
     batch = turn.batch((image / 255).expand(200, -1, -1, -1))
-    assert single == {tuple(one.flatten().mul(255).round().int().tolist()) for one in batch} and len(single) == 8
+    assert (
+        single == {tuple(one.flatten().mul(255).round().int().tolist()) for one in batch}
+        and len(single) == 8
+    )
 
 
 @pytest.mark.parametrize('depth', [torch.uint8, torch.uint16, torch.float32])
 def test_five_channels_are_changed_alike(depth):
     image = (torch.rand(5, 40, 40) * (1 if depth.is_floating_point else 255)).to(depth)
-    image = image.float() / (1 if depth.is_floating_point else 255) if depth is torch.uint16 else image
+    image = (
+        image.float() / (1 if depth.is_floating_point else 255) if depth is torch.uint16 else image
+    )
     for kind in ('RandomResizedCrop', 'RandomFlip', 'GaussianBlur', 'Solarize'):
         assert build(kind)(image).shape[0] == 5
     jitter = build('ColorJitter', p=1.0, saturation=0, hue=0)

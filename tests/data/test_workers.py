@@ -51,7 +51,9 @@ def test_error_of_a_data_set_passes_unchanged(workers):
 FULL = RuntimeError('unable to write to file </torch_12_34_5>: No space left on device (28)')
 
 
-@pytest.mark.parametrize(('owner', 'name'), [(torch.Tensor, 'share_memory_'), (torch.UntypedStorage, '_new_shared')])
+@pytest.mark.parametrize(
+    ('owner', 'name'), [(torch.Tensor, 'share_memory_'), (torch.UntypedStorage, '_new_shared')]
+)
 def test_full_shared_memory_is_an_error(owner, name, monkeypatch):
     """In a worker, torch's collate function allocates shared memory itself."""
     images = [torch.zeros(3, 4, 4)] * 4

@@ -67,12 +67,16 @@ def outcome(cfg: Config) -> dict:
     """Train, and return parts of the last checkpoint, the losses, and this process's share of the weights."""
     runner = run.train(cfg, 'pytorch')
     weights = list(runner.model.parameters())
-    share = sum(part.numel() for part in own_parts(weights)) / sum(weight.numel() for weight in weights)
+    share = sum(part.numel() for part in own_parts(weights)) / sum(
+        weight.numel() for weight in weights
+    )
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0])
     if get_rank():
         return {}
     saved = load_checkpoint(Path(runner.work_dir, 'last_checkpoint').read_text())
-    return dict(losses=losses, share=share, state_dict=saved['state_dict'], optimizer=saved['optimizer'])
+    return dict(
+        losses=losses, share=share, state_dict=saved['state_dict'], optimizer=saved['optimizer']
+    )
 
 
 def interrupted(case: str, strategy: str, work_dir: str) -> dict:

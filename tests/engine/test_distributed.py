@@ -15,7 +15,13 @@ from mmairl.engine.speed import lay_out
 
 VARIABLES = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
-    'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_STEP_ID', 'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST'),
+    'slurm': (
+        'SLURM_PROCID',
+        'SLURM_LOCALID',
+        'SLURM_STEP_ID',
+        'SLURM_STEP_NUM_TASKS',
+        'SLURM_STEP_NODELIST',
+    ),
 }
 
 
@@ -29,7 +35,9 @@ def launched(monkeypatch) -> Callable[..., None]:
             monkeypatch.setenv(name, '')
             monkeypatch.delenv(name)
         names = VARIABLES[launcher]
-        for name, value in (dict(zip(names, values if len(values) > 1 else values * len(names))) | others).items():
+        for name, value in (
+            dict(zip(names, values if len(values) > 1 else values * len(names))) | others
+        ).items():
             monkeypatch.setenv(name, value)
 
     return launched
@@ -42,7 +50,11 @@ def joined(monkeypatch) -> dict:
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     monkeypatch.setattr(torch.cuda, 'set_device', lambda device: arguments.update(device=device))
-    monkeypatch.setattr(dist, 'init_process_group', lambda backend, **more: arguments.update(backend=backend, **more))
+    monkeypatch.setattr(
+        dist,
+        'init_process_group',
+        lambda backend, **more: arguments.update(backend=backend, **more),
+    )
     return arguments
 
 

@@ -47,7 +47,9 @@ def test_resume_after_a_signal_is_exact(tmp_path):
     cfg.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGTERM))
     with pytest.raises(Stopped, match=f'iter_2.pth; {Stopped.advice}'):
         run.train(cfg)
-    resumed = script.run(script.config('workers', str(tmp_path / 'stopped'), resume=True, **script.SHORT))
+    resumed = script.run(
+        script.config('workers', str(tmp_path / 'stopped'), resume=True, **script.SHORT)
+    )
     assert different_runs(whole, resumed) == []
 
 
@@ -79,7 +81,9 @@ def test_resume_after_a_full_disk_is_exact(tmp_path):
         toy.end_workers()
     names = {path.name for path in (tmp_path / 'full').glob('*.pth')}
     assert names == {'iter_3.pth'}
-    resumed = script.run(script.config('no_queue', str(tmp_path / 'full'), resume=True, **script.SHORT))
+    resumed = script.run(
+        script.config('no_queue', str(tmp_path / 'full'), resume=True, **script.SHORT)
+    )
     assert different_runs(whole, resumed) == []
 
 
@@ -91,10 +95,18 @@ def test_resume_after_kills_is_exact(tmp_path):
     cfg.resume = False
     (tmp_path / 'config.yaml').write_text(config_text(cfg))
     program = 'import harness.resume, runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name="__main__")'
-    words = ['tools/train.py', str(tmp_path / 'config.yaml'), '--work-dir', str(tmp_path / 'killed'), '--resume']
+    words = [
+        'tools/train.py',
+        str(tmp_path / 'config.yaml'),
+        '--work-dir',
+        str(tmp_path / 'killed'),
+        '--resume',
+    ]
     environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
     for seconds in (14, 17, 20, None):
-        process = subprocess.Popen([sys.executable, '-c', program, *words], env=environment, cwd=ROOT)
+        process = subprocess.Popen(
+            [sys.executable, '-c', program, *words], env=environment, cwd=ROOT
+        )
         try:
             assert process.wait(seconds) == 0
         except subprocess.TimeoutExpired:
@@ -122,7 +134,9 @@ ADAPTIVE = {
 
 def adaptive(toy_config, kind: str, folder: Path, *hooks: dict, **options):
     pytest.importorskip(kind.partition('.')[0])
-    cfg = toy_config(width=8, steps=4, work_dir=str(folder), **{'default_hooks.checkpoint.interval': 2})
+    cfg = toy_config(
+        width=8, steps=4, work_dir=str(folder), **{'default_hooks.checkpoint.interval': 2}
+    )
     optimizer = dict(type=kind, weight_decay=1e-4, **ADAPTIVE[kind])
     cfg.optim_wrapper = dict(type='AutocastOptimWrapper', optimizer=optimizer)
     cfg.custom_hooks = [dict(type='TrainMode'), *hooks]
@@ -138,7 +152,9 @@ def test_resume_keeps_state_in_the_groups_of_an_optimizer(toy_config, tmp_path, 
     assert different_runs(whole, resumed) == []
     start = dict(resume=True, load_from=str(tmp_path / 'whole' / 'iter_2.pth'))
     changed = {'optim_wrapper.optimizer.weight_decay': 0.5, 'optim_wrapper.optimizer.lr': 0.02}
-    group = run.train(adaptive(toy_config, kind, tmp_path / 'b', **start, **changed)).optim_wrapper.param_groups[0]
+    group = run.train(
+        adaptive(toy_config, kind, tmp_path / 'b', **start, **changed)
+    ).optim_wrapper.param_groups[0]
     stored = torch.load(resumed, weights_only=True)['optimizer']['param_groups'][0]
     assert (group['weight_decay'], group['initial_lr'], stored['weight_decay']) == (0.5, 0.02, 1e-4)
     assert [group[key] for key in ('k', 'step') if key in group] == [4]
@@ -149,7 +165,9 @@ def test_one_cycle_resumes_exactly_and_without_a_warning(toy_config, tmp_path):
     options = {'default_hooks.checkpoint.interval': 2, 'param_scheduler': schedule}
     whole = script.run(toy_config(width=8, steps=4, work_dir=str(tmp_path / 'whole'), **options))
     options['work_dir'] = str(tmp_path / 'left')
-    script.run(toy_config(width=8, steps=4, **options, custom_hooks=[dict(type='LeaveAt', iteration=3)]))
+    script.run(
+        toy_config(width=8, steps=4, **options, custom_hooks=[dict(type='LeaveAt', iteration=3)])
+    )
     resumed = script.run(toy_config(width=8, steps=4, **options, resume=True))
     assert different_runs(whole, resumed) == []
     assert not any('WARNING' in log.read_text() for log in (tmp_path / 'whole').glob('*/*.log'))
@@ -157,7 +175,9 @@ def test_one_cycle_resumes_exactly_and_without_a_warning(toy_config, tmp_path):
 
 def test_other_optimizer_or_batch_raises(toy_config, tmp_path):
     run.train(toy_config(width=8, steps=2, work_dir=str(tmp_path / 'a')))
-    start = dict(resume=True, load_from=str(tmp_path / 'a' / 'iter_1.pth'), work_dir=str(tmp_path / 'b'))
+    start = dict(
+        resume=True, load_from=str(tmp_path / 'a' / 'iter_1.pth'), work_dir=str(tmp_path / 'b')
+    )
     adam = {'optim_wrapper.optimizer': dict(type='AdamW', lr=0.01, _delete_=True)}
     with raises_code('other-optimizer'):
         run.train(toy_config(width=8, steps=2, **start, **adam))
@@ -168,7 +188,9 @@ def test_other_optimizer_or_batch_raises(toy_config, tmp_path):
 def test_resume_with_another_rate_uses_its_whole_schedule(toy_config, tmp_path):
     """`--resume CKPT --work-dir NEW --cfg-options ...` continues in another folder, and the log lists the change."""
     run.train(toy_config(width=8, steps=4, work_dir=str(tmp_path / 'a')))
-    start = dict(resume=True, load_from=str(tmp_path / 'a' / 'iter_2.pth'), work_dir=str(tmp_path / 'b'))
+    start = dict(
+        resume=True, load_from=str(tmp_path / 'a' / 'iter_2.pth'), work_dir=str(tmp_path / 'b')
+    )
     cfg = toy_config(width=8, steps=4, **start, **{'optim_wrapper.optimizer.lr': 1.0})
     runner = run.train(cfg)
     rates = runner.message_hub.get_scalar('train/lr').data[0]
@@ -179,7 +201,9 @@ def test_resume_with_another_rate_uses_its_whole_schedule(toy_config, tmp_path):
 
 
 def test_foreign_sampler_warns_that_a_resume_differs(toy_config):
-    cfg = toy_config(width=8, steps=2, **{'train_dataloader.sampler': dict(type='mmengine.DefaultSampler')})
+    cfg = toy_config(
+        width=8, steps=2, **{'train_dataloader.sampler': dict(type='mmengine.DefaultSampler')}
+    )
     cfg.train_dataloader.sampler = dict(type='mmengine.DefaultSampler', shuffle=True)
     run.train(cfg)
     again = cfg.copy()
@@ -194,7 +218,9 @@ class Scores(Hook):
     """Replace the validation by scores that fall after the second one."""
 
     def before_train(self, runner) -> None:
-        runner.val_loop.run = lambda: runner.call_hook('after_val_epoch', metrics={'score': self.score(runner)})
+        runner.val_loop.run = lambda: runner.call_hook(
+            'after_val_epoch', metrics={'score': self.score(runner)}
+        )
         self.seen = []
 
     def score(self, runner) -> float:
@@ -207,7 +233,9 @@ def validated(toy_config, **options):
     cfg.default_hooks.checkpoint.update(rule='greater', max_keep_ckpts=2)
     cfg.train_cfg.val_interval = 1
     cfg.evaluation = toy.KNN
-    cfg.merge_from_dict(dict(val_cfg=dict(type='KNNValLoop'), val_dataloader=dict(), val_evaluator=[], **options))
+    cfg.merge_from_dict(
+        dict(val_cfg=dict(type='KNNValLoop'), val_dataloader=dict(), val_evaluator=[], **options)
+    )
     stop = dict(type='EarlyStoppingHook', monitor='score', patience=2, rule='greater')
     cfg.custom_hooks = [dict(type='Scores'), stop, *cfg.get('custom_hooks', [])]
     return cfg
@@ -229,12 +257,18 @@ def test_two_processes_resume_exactly(tmp_path, run_processes):
     """A run of two processes, also after a signal to one of them, and a run of one that two continue."""
     script.run(script.config('no_queue', str(tmp_path / 'of_one'), leave_at=4, **script.SHORT))
     output = run_processes(2, script.__file__, tmp_path)
-    last = {name: Path((tmp_path / name / 'last_checkpoint').read_text()) for name in ('whole', 'left', 'stopped')}
+    last = {
+        name: Path((tmp_path / name / 'last_checkpoint').read_text())
+        for name in ('whole', 'left', 'stopped')
+    }
     assert different_runs(last['whole'], last['left']) == []
     assert different_runs(last['whole'], last['stopped']) == []
     assert output.count('stopped by SIGUSR1') == 2
     assert (
-        torch.load(Path((tmp_path / 'of_one' / 'last_checkpoint').read_text()), weights_only=True)['meta']['iter'] == 8
+        torch.load(Path((tmp_path / 'of_one' / 'last_checkpoint').read_text()), weights_only=True)[
+            'meta'
+        ]['iter']
+        == 8
     )
 
 
@@ -244,7 +278,13 @@ def test_command_exits_75_after_a_signal(toy_config):
     from mmairl.errors import one_sentence_errors
 
     signaled = [dict(type='SignalAt', iteration=2, number=signal.SIGUSR1)]
-    cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signaled, **{'optim_wrapper.accumulative_counts': 3})
+    cfg = toy_config(
+        width=8,
+        steps=6,
+        batch=12,
+        custom_hooks=signaled,
+        **{'optim_wrapper.accumulative_counts': 3},
+    )
     with pytest.raises(SystemExit) as error:
         one_sentence_errors(partial(run.train, cfg))()
     assert error.value.code == AGAIN

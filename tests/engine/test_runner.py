@@ -32,7 +32,10 @@ WRONG = {
         {'param_scheduler': [dict(type='ReduceOnPlateauLR', monitor='knn_accuracy')]},
         'no-validation',
     ),
-    'a loss that is not finite': (dict(custom_hooks=[dict(type='Spoil', iterations=[1])]), 'diverged'),
+    'a loss that is not finite': (
+        dict(custom_hooks=[dict(type='Spoil', iterations=[1])]),
+        'diverged',
+    ),
     'a missing checkpoint': (dict(load_from='missing.pth'), 'no-checkpoint'),
 }
 
@@ -53,7 +56,9 @@ def test_new_run_in_a_folder_with_checkpoints_raises(toy_config):
     before = {path: path.read_bytes() for path in Path(cfg.work_dir).glob('*.pth')}
     with raises_code('has-checkpoints', '--resume.*resume=True'):
         run.train(toy_config(width=8, steps=2))
-    assert before and before == {path: path.read_bytes() for path in Path(cfg.work_dir).glob('*.pth')}
+    assert before and before == {
+        path: path.read_bytes() for path in Path(cfg.work_dir).glob('*.pth')
+    }
 
 
 LOCK = """

@@ -34,16 +34,25 @@ def test_default_settings_reach_model_data_and_optimizer(toy_config):
 
 @pytest.mark.parametrize('dtype,fused', [('float16', False), ('bfloat16', True)])
 def test_precision_sets_the_dtype_of_the_wrapper(dtype, fused):
-    cfg = ConfigDict(fast=dict(precision=dtype, fused=True), optim_wrapper=dict(optimizer=dict(type='SGD')))
+    cfg = ConfigDict(
+        fast=dict(precision=dtype, fused=True), optim_wrapper=dict(optimizer=dict(type='SGD'))
+    )
     set_fast_keys(cfg)
-    assert cfg.optim_wrapper.dtype == dtype and cfg.optim_wrapper.optimizer.get('fused', False) == fused
+    assert (
+        cfg.optim_wrapper.dtype == dtype
+        and cfg.optim_wrapper.optimizer.get('fused', False) == fused
+    )
 
 
-@pytest.mark.parametrize('fast', [dict(checkpointing=True), dict(compile=dict(backend='eager'))], ids=str)
+@pytest.mark.parametrize(
+    'fast', [dict(checkpointing=True), dict(compile=dict(backend='eager'))], ids=str
+)
 def test_fast_vit_has_the_same_gradients(fast):
     arch = dict(embed_dims=32, num_layers=2, num_heads=2, feedforward_channels=64)
     torch.manual_seed(0)
-    backbone = MODELS.build(dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=16, patch_size=8))
+    backbone = MODELS.build(
+        dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=16, patch_size=8)
+    )
     plain = nn.ModuleDict(dict(backbone=backbone))
     fast_model = make_fast(copy.deepcopy(plain), fast)
     images = torch.randn(2, 3, 16, 16)
@@ -69,7 +78,11 @@ class RealOnCPU(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         leaves = tree_leaves((args, kwargs))
-        if any(isinstance(leaf, FakeTensor) or 'cuda' in str(leaf) for leaf in leaves if not is_real(leaf)):
+        if any(
+            isinstance(leaf, FakeTensor) or 'cuda' in str(leaf)
+            for leaf in leaves
+            if not is_real(leaf)
+        ):
             return func(*args, **kwargs)
         with unset_fake_temporarily():
             return func(*args, **kwargs)
@@ -117,7 +130,13 @@ def test_step_never_waits_for_the_device(toy_config, monkeypatch, case):
         wrapper.backward = backward
         hub = MessageHub.get_instance(f'waits {case}')
         runner = SimpleNamespace(
-            model=model, optim_wrapper=wrapper, iter=0, max_iters=9, seed=0, message_hub=hub, hooks=[]
+            model=model,
+            optim_wrapper=wrapper,
+            iter=0,
+            max_iters=9,
+            seed=0,
+            message_hub=hub,
+            hooks=[],
         )
         hooks = [MomentumHook(), QueueHook(), AsyncRuntimeInfoHook()]
         hooks[1].before_train(runner)

@@ -31,7 +31,13 @@ def results_of(tmp_path_factory, run_processes):
 
 
 COMPARED = [
-    pytest.param(suite, case, strategy, marks=needs_deepspeed if suite == 'deepspeed' else (), id=f'{case}, {strategy}')
+    pytest.param(
+        suite,
+        case,
+        strategy,
+        marks=needs_deepspeed if suite == 'deepspeed' else (),
+        id=f'{case}, {strategy}',
+    )
     for suite, pairs in script.SUITES.items()
     for case, strategy in [*pairs, (pairs[0][0], 'resumed')]
 ]

@@ -24,7 +24,9 @@ class Noise(ViewDataset):
 
     classes = ['dark', 'mid', 'bright']
 
-    def __init__(self, count: int = 45, seed: int = 0, several: bool = False, split: str = '', views=None) -> None:
+    def __init__(
+        self, count: int = 45, seed: int = 0, several: bool = False, split: str = '', views=None
+    ) -> None:
         super().__init__(views)
         generator = torch.Generator().manual_seed(seed)
         self.labels = torch.arange(count) % 3
@@ -71,7 +73,9 @@ def cfg() -> Config:
     return Config(
         dict(
             model=dict(type='Siamese', backbone=network, data_preprocessor=normal),
-            evaluation=dict(train=dict(type='Noise'), test=dict(type='Noise', count=30, seed=1), batch_size=16),
+            evaluation=dict(
+                train=dict(type='Noise'), test=dict(type='Noise', count=30, seed=1), batch_size=16
+            ),
         )
     )
 

@@ -9,7 +9,10 @@ from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 def test_requested_part_is_loaded_in_eval_mode(cfg, checkpoint, part, seed):
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    loaded, expected = load_backbone(cfg, checkpoint, part), load_backbone(cfg, seed=seed).state_dict()
+    loaded, expected = (
+        load_backbone(cfg, checkpoint, part),
+        load_backbone(cfg, seed=seed).state_dict(),
+    )
     assert all(torch.equal(value, expected[key]) for key, value in loaded.state_dict().items())
     assert not any(module.training for module in loaded.modules())
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
@@ -27,7 +30,9 @@ def test_weights_of_another_network_are_an_error(cfg, checkpoint):
 
 
 def test_refreshed_statistics_match_the_images():
-    backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.9)).eval()
+    backbone = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.9)
+    ).eval()
     backbone[0].weight.data *= 50
     images = torch.randn(4, 6, 3, 8, 8) * 2 + 1
     refresh_statistics(backbone, images)

@@ -65,7 +65,9 @@ def test_miou_equals_plain_counts():
         ours, true = (predicted == label) & counted, (target == label) & counted
         each.append(100 * float((ours & true).sum() / (ours | true).sum()))
     assert scores['mIoU'] == pytest.approx(np.mean(each))
-    assert details['accuracy'] == pytest.approx(100 * float((predicted == target)[counted].float().mean()))
+    assert details['accuracy'] == pytest.approx(
+        100 * float((predicted == target)[counted].float().mean())
+    )
 
 
 def test_depth_scores_equal_plain_formulas():
@@ -77,14 +79,21 @@ def test_depth_scores_equal_plain_formulas():
     truth = target[:4, :4][target[:4, :4] < 5].numpy()
     assert scores['RMSE (m)'] == pytest.approx(np.sqrt(np.mean((2 - truth) ** 2)))
     assert scores['AbsRel'] == pytest.approx(np.mean(np.abs(2 - truth) / truth))
-    assert scores['delta < 1.25'] == pytest.approx(100 * np.mean(np.maximum(2 / truth, truth / 2) < 1.25))
+    assert scores['delta < 1.25'] == pytest.approx(
+        100 * np.mean(np.maximum(2 / truth, truth / 2) < 1.25)
+    )
 
 
 def test_mmseg_pairs_and_wrong_labels(tmp_path):
     pytest.importorskip('mmseg')
-    for folder, content in (('images', np.zeros((8, 9, 3), np.uint8)), ('masks', np.full((8, 9), 200, np.uint8))):
+    for folder, content in (
+        ('images', np.zeros((8, 9, 3), np.uint8)),
+        ('masks', np.full((8, 9), 200, np.uint8)),
+    ):
         (tmp_path / folder).mkdir()
-        Image.fromarray(content).save(tmp_path / folder / f'a.{"jpg" if folder == "images" else "png"}')
+        Image.fromarray(content).save(
+            tmp_path / folder / f'a.{"jpg" if folder == "images" else "png"}'
+        )
     source = dict(type='BaseSegDataset', data_root=str(tmp_path), metainfo=dict(classes=['x', 'y']))
     source['data_prefix'] = dict(img_path='images', seg_map_path='masks')
     with raises_code('bad-target'):

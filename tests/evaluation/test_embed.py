@@ -81,7 +81,9 @@ def test_vit_equals_timm(pixels, tmp_path):
     vit = timm.create_model('vit_tiny_patch16_224', num_classes=0, img_size=224).eval()
     torch.save(vit.state_dict(), tmp_path / 'vit.pth')
     large = np.kron(pixels, np.ones((1, 4, 4, 1), np.uint8))
-    x, _ = mmairl.embed(tmp_path / 'vit.pth', list(large), size=224, mean=(0.5,) * 3, std=(0.5,) * 3)
+    x, _ = mmairl.embed(
+        tmp_path / 'vit.pth', list(large), size=224, mean=(0.5,) * 3, std=(0.5,) * 3
+    )
     inner = torch.from_numpy(large[:, 16:-16, 16:-16]).permute(0, 3, 1, 2) / 127.5 - 1
     with torch.no_grad():
         assert np.allclose(x, vit(inner), atol=1e-3)

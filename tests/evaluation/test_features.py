@@ -37,7 +37,9 @@ class Backbone(nn.Module):
 )
 def test_features_maps_and_tokens_are_pooled(output, expected):
     dataset = Noise()
-    x = (dataset.images / 255 - torch.tensor(HOW.mean).view(3, 1, 1)) / torch.tensor(HOW.std).view(3, 1, 1)
+    x = (dataset.images / 255 - torch.tensor(HOW.mean).view(3, 1, 1)) / torch.tensor(HOW.std).view(
+        3, 1, 1
+    )
     found = extract(Backbone(output), dataset, HOW)
     assert torch.allclose(found.x, expected(x), atol=1e-5)
     assert torch.equal(found.y, dataset.labels)

@@ -30,7 +30,9 @@ def folders(cfg, tmp_path):
             folder = tmp_path / part / name
             folder.mkdir(parents=True)
             for index in range(3):
-                Image.new('RGB', (8, 8), (index * 9, len(part), ord(name))).save(folder / f'{index}.png')
+                Image.new('RGB', (8, 8), (index * 9, len(part), ord(name))).save(
+                    folder / f'{index}.png'
+                )
         cfg.evaluation[part] = dict(type='ImageFolder', root=str(tmp_path / part))
     return tmp_path
 
@@ -74,7 +76,11 @@ def test_each_input_of_a_score_is_noticed(cfg, change, named):
 
 def test_weights_do_not_depend_on_format():
     weights = {'a': torch.rand(3, 4), 'b': torch.rand(2)}
-    same = {'b': weights['b'].double(), 'a': weights['a'].clone(), 'x.num_batches_tracked': torch.tensor(3)}
+    same = {
+        'b': weights['b'].double(),
+        'a': weights['a'].clone(),
+        'x.num_batches_tracked': torch.tensor(3),
+    }
     assert weights_identity(weights) == weights_identity(same)
     weights['a'][0, 0] += 1e-3
     assert weights_identity(weights) != weights_identity(same)
@@ -88,7 +94,9 @@ def test_own_modules_are_noticed_and_comments_are_not(cfg, tmp_path, monkeypatch
     cfg.custom_imports = dict(imports=['own_views'])
     before = identity(cfg)
     assert before['code'].keys() >= {'own_views', 'own_helper'}
-    file.write_text('"""Other text."""\nimport own_helper\n\n\ndef f():\n    # A reason.\n    return 1\n')
+    file.write_text(
+        '"""Other text."""\nimport own_helper\n\n\ndef f():\n    # A reason.\n    return 1\n'
+    )
     assert not changes(before, identity(cfg))
     (tmp_path / 'own_helper.py').write_text('X = 2\n')
     assert changes(before, identity(cfg)) == ['code.own_helper']
@@ -98,7 +106,9 @@ def test_code_of_data_and_evaluation_is_covered(cfg, monkeypatch):
     before = identity(cfg)
     monkeypatch.setattr(module, 'source_of', lambda *places: '0123')
     assert changes(before, identity(cfg)) == ['code.mmairl']
-    places = [path for place in sources.SCORING for path in [sources.PACKAGE / place] if path.exists()]
+    places = [
+        path for place in sources.SCORING for path in [sources.PACKAGE / place] if path.exists()
+    ]
     assert len(places) == len(sources.SCORING)
 
 

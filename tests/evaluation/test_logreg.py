@@ -62,7 +62,9 @@ def test_each_of_several_classes_is_a_binary_fit(digits):
 def test_test_images_change_neither_choice_nor_fit(digits):
     train, val, test = parts(digits)
     other = Features(test.x.flip(0) * 3, test.y)
-    found = [logistic_regression(train, part, val, strengths=STRENGTHS)[1] for part in (test, other)]
+    found = [
+        logistic_regression(train, part, val, strengths=STRENGTHS)[1] for part in (test, other)
+    ]
     assert found[0]['held_out'] == found[1]['held_out']
     assert found[0]['strength'] == found[1]['strength']
 

@@ -34,7 +34,9 @@ def test_top1_top5_and_class_means(scores):
     five = (scores.argsort(1, descending=True)[:, :5] == y[:, None]).any(1)
     assert found == {'top-1': 100 * right.double().mean(), 'top-5': 100 * five.double().mean()}
     each = [right[y == label].double().mean() for label in range(3)]
-    assert scores_of('mean per class', scores, y)['mean per class'] == pytest.approx(100 * np.mean(each))
+    assert scores_of('mean per class', scores, y)['mean per class'] == pytest.approx(
+        100 * np.mean(each)
+    )
 
 
 def test_map_ignores_difficult_and_absent_classes(scores):
@@ -64,7 +66,9 @@ def test_chance_needs_no_image():
     assert chance('mAP', torch.tensor([[1, 0], [0, -1]])) == 50
 
 
-@pytest.mark.parametrize('name, higher', [('linear, top-1', True), ('depth_probe, RMSE (m)', False)])
+@pytest.mark.parametrize(
+    'name, higher', [('linear, top-1', True), ('depth_probe, RMSE (m)', False)]
+)
 def test_direction_of_a_score(name, higher):
     assert higher_is_better(name) == higher
 

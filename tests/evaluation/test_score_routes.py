@@ -87,7 +87,9 @@ def test_all_routes_agree(cfg, labels, run, run_tool, monkeypatch, tmp_path):
 
 def test_one_folder_is_split_by_class(labels, run):
     checkpoint, _ = run
-    first, again = (mmairl.evaluate(checkpoint, labels / 'train', ['knn'], options=ONE) for _ in range(2))
+    first, again = (
+        mmairl.evaluate(checkpoint, labels / 'train', ['knn'], options=ONE) for _ in range(2)
+    )
     details = first.results['knn'].details
     assert details['train_images'] == 19 and details['test_images'] == 5
     assert first.scores == again.scores

@@ -21,7 +21,9 @@ def plain(train: Features, test: Features, label: int) -> tuple[float, np.ndarra
     x, y = x[rows], 2 * train.y[rows, label].numpy() - 1
     folds, held_out = StratifiedKFold(3, shuffle=True, random_state=0), {}
     for cost in sorted(GRID):
-        model = LinearSVC(C=cost, class_weight={1: 2, -1: 1}, max_iter=2000, dual='auto', random_state=0)
+        model = LinearSVC(
+            C=cost, class_weight={1: 2, -1: 1}, max_iter=2000, dual='auto', random_state=0
+        )
         scores = cross_val_score(model, x, y, scoring='average_precision', cv=folds)
         held_out[cost] = scores.mean()
     best = max(held_out, key=held_out.get)

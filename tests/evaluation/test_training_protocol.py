@@ -31,7 +31,9 @@ def started(monkeypatch) -> list:
     """Record the config of each run."""
     kind, configs = RUNNERS.get('Runner'), []
     build = kind.from_cfg.__func__
-    monkeypatch.setattr(kind, 'from_cfg', classmethod(lambda cls, cfg: configs.append(cfg) or build(cls, cfg)))
+    monkeypatch.setattr(
+        kind, 'from_cfg', classmethod(lambda cls, cfg: configs.append(cfg) or build(cls, cfg))
+    )
     return configs
 
 

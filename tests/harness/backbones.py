@@ -59,7 +59,9 @@ def dinov3(kind: str = 'small') -> nn.Module:
 
 def torchvision_vit() -> nn.Module:
     torch.manual_seed(0)
-    network = torchvision.models.VisionTransformer(SIDE, 16, num_layers=2, num_heads=1, hidden_dim=64, mlp_dim=128)
+    network = torchvision.models.VisionTransformer(
+        SIDE, 16, num_layers=2, num_heads=1, hidden_dim=64, mlp_dim=128
+    )
     network.heads = nn.Identity()
     return randomized(network)
 

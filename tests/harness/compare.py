@@ -22,7 +22,11 @@ def differing(expected: Any, actual: Any, name: str) -> list[str]:
         return [] if _bits(expected) == _bits(actual) else [name]
     if expected.keys() != actual.keys():
         return [name]
-    return [place for key in expected for place in differing(expected[key], actual[key], f'{name}.{key}')]
+    return [
+        place
+        for key in expected
+        for place in differing(expected[key], actual[key], f'{name}.{key}')
+    ]
 
 
 def different_runs(one: Path, other: Path) -> list[str]:
@@ -43,7 +47,11 @@ def _by_key(value: Any) -> Any:
 
 def _bits(value: Any) -> tuple:
     if isinstance(value, Tensor):
-        return value.dtype, value.shape, value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return (
+            value.dtype,
+            value.shape,
+            value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(),
+        )
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
     return (repr(value),)

@@ -23,7 +23,10 @@ LIMIT = 600
 
 
 def wait_for(
-    condition: Callable[[], object], seconds: float = 120, what: str = '', progress: Callable[[], object] = bool
+    condition: Callable[[], object],
+    seconds: float = 120,
+    what: str = '',
+    progress: Callable[[], object] = bool,
 ) -> None:
     """Wait until `condition` is true. After every `seconds`, fail if `progress()` is false or unchanged."""
     seen = None
@@ -55,7 +58,9 @@ def free_port() -> int:
 
 
 def run_rank(rank: int, ranks: int, port: int, output: str, command: list[str]) -> int:
-    names = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, MASTER_PORT=port)
+    names = dict(
+        RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, MASTER_PORT=port
+    )
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR='127.0.0.1')
     file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for stream in (1, 2):
@@ -107,7 +112,9 @@ def serve() -> None:
 
 
 @contextmanager
-def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Iterator[Callable[..., str]]:
+def rank_server(
+    output: Path, environment: dict[str, str], *folders: str
+) -> Iterator[Callable[..., str]]:
     """Start a server of ranks.
 
     Args:
@@ -123,7 +130,11 @@ def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Ite
     path = [str(tests.parent), str(tests), *folders, os.environ.get('PYTHONPATH', '')]
     # With NVML, mmengine's search for GPUs on import does not initialize CUDA. Otherwise, forked
     # processes could not use CUDA.
-    added = {'OMP_NUM_THREADS': '1', 'PYTORCH_NVML_BASED_CUDA_CHECK': '1', 'PYTHONPATH': os.pathsep.join(path)}
+    added = {
+        'OMP_NUM_THREADS': '1',
+        'PYTORCH_NVML_BASED_CUDA_CHECK': '1',
+        'PYTHONPATH': os.pathsep.join(path),
+    }
     command = [sys.executable, '-m', 'harness.processes']
     with (
         output.open('a') as early,
@@ -140,7 +151,9 @@ def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Ite
         def run(processes: int, script: Path | str, *args: object) -> str:
             assert server.poll() is None, (server.returncode, output.read_text()[-6000:])
             output.write_text('')
-            request = dict(ranks=processes, output=str(output), command=[str(script), *map(str, args)])
+            request = dict(
+                ranks=processes, output=str(output), command=[str(script), *map(str, args)]
+            )
             print(json.dumps(request), file=server.stdin, flush=True)
             statuses = json.loads(server.stdout.readline() or '"the server of ranks has ended"')
             assert statuses == [0] * processes, (statuses, output.read_text()[-6000:])

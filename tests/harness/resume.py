@@ -105,7 +105,10 @@ def config(
         cfg.model.backbone.norm_cfg.replicas = settings['replicas']
     views = None if settings['in_batch'] else [VIEW, VIEW]
     cfg.model.data_preprocessor = dict(
-        type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3, views=[VIEW, VIEW] if settings['in_batch'] else None
+        type='ViewPreprocessor',
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        views=[VIEW, VIEW] if settings['in_batch'] else None,
     )
     cfg.train_dataloader = dict(
         drop_last=True,
@@ -118,9 +121,13 @@ def config(
     cfg.optim_wrapper.accumulative_counts = settings['accumulate']
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
     cfg.param_scheduler = [
-        dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True)
+        dict(
+            type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True
+        )
     ]
-    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=every, max_keep_ckpts=9)
+    cfg.default_hooks.checkpoint = dict(
+        type='ExactCheckpointHook', by_epoch=False, interval=every, max_keep_ckpts=9
+    )
     cfg.default_hooks.logger.interval = 1
     cfg.custom_hooks = []
     if leave_at is not None:

@@ -28,7 +28,10 @@ NARROW = {
     'model.predictor.hidden_channels': 32,
 }
 # The online k-NN uses these images instead of those in a config's `evaluation`.
-KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
+KNN = {
+    part: dict(type='Shapes', split='val', count=count, size=32)
+    for part, count in (('train', 49), ('test', 24))
+}
 KNN['_delete_'] = True
 RUNS = count()
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -47,15 +50,21 @@ def end_workers() -> None:
 class FixedViews(Dataset):
     """A data set with `count` images, whose random views are always the same."""
 
-    def __init__(self, count: int = 32, size: int = 32, views: int = 2, dtype: str = 'float32') -> None:
+    def __init__(
+        self, count: int = 32, size: int = 32, views: int = 2, dtype: str = 'float32'
+    ) -> None:
         generator = torch.Generator().manual_seed(7)
-        self.images = torch.randn(count, views, 3, size, size, generator=generator, dtype=getattr(torch, dtype))
+        self.images = torch.randn(
+            count, views, 3, size, size, generator=generator, dtype=getattr(torch, dtype)
+        )
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> dict:
-        return dict(inputs=list(self.images[index]), data_samples=dict(label=index % 4, index=index))
+        return dict(
+            inputs=list(self.images[index]), data_samples=dict(label=index % 4, index=index)
+        )
 
 
 @MODELS.register_module(force=True)
@@ -100,7 +109,9 @@ def config(
         arch = dict(embed_dims=features, num_layers=1, num_heads=8, feedforward_channels=64)
         cfg.model.backbone.update(arch=arch, img_size=32, patch_size=8)
     elif cfg.model.backbone.type == 'TimmBackbone':
-        cfg.model.backbone.update(embed_dim=features, depth=1, num_heads=8, img_size=32, patch_size=8)
+        cfg.model.backbone.update(
+            embed_dim=features, depth=1, num_heads=8, img_size=32, patch_size=8
+        )
     else:
         cfg.model.backbone.update(depth=18, stem_channels=width, base_channels=width)
     if cfg.model.type == 'Classifier':
@@ -108,7 +119,9 @@ def config(
     else:
         cfg.model.projector.update(in_channels=features, out_channels=16)
     if cfg.model.get('teacher'):
-        tiny = dict(type='TimmBackbone', name='vit_tiny_patch16_224', embed_dim=16, depth=1, num_heads=2)
+        tiny = dict(
+            type='TimmBackbone', name='vit_tiny_patch16_224', embed_dim=16, depth=1, num_heads=2
+        )
         cfg.model.teacher.backbone = dict(tiny, img_size=32, patch_size=8, dynamic_img_size=True)
     if cfg.model.get('patch_projector'):
         cfg.model.patch_projector.update(in_channels=features, hidden_channels=64, out_channels=16)
@@ -132,7 +145,9 @@ def config(
     # The recipes scale the rate linearly with the batch.
     cfg.optim_wrapper.optimizer.lr *= batch / 1024
     cfg.train_cfg = dict(by_epoch=False, max_iters=steps)
-    cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=steps)]
+    cfg.param_scheduler = [
+        dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=steps)
+    ]
     cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=1)
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]

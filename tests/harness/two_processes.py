@@ -49,7 +49,9 @@ def check_sync_bn() -> None:
         rows = rows[: get_world_size()]
         share = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
         generator = torch.Generator().manual_seed(5)
-        joined, slope = (torch.randn(sum(rows), 3, 2, 2, generator=generator) * 3 + 7 for _ in range(2))
+        joined, slope = (
+            torch.randn(sum(rows), 3, 2, 2, generator=generator) * 3 + 7 for _ in range(2)
+        )
         plain = torch.nn.BatchNorm2d(3, affine=affine)
         ours = SyncBN(3, affine=affine)
         x = joined.clone().requires_grad_()
@@ -58,7 +60,11 @@ def check_sync_bn() -> None:
         output = ours(part)
         (expected * slope).sum().backward()
         (output * slope[share]).sum().backward()
-        pairs = [(output, expected[share]), (part.grad, x.grad[share]), *zip(ours.buffers(), plain.buffers())]
+        pairs = [
+            (output, expected[share]),
+            (part.grad, x.grad[share]),
+            *zip(ours.buffers(), plain.buffers()),
+        ]
         for mine, whole in zip(ours.parameters(), plain.parameters()):
             pairs.append((gather(mine.grad[None]).sum(0), whole.grad))
         for one, other in pairs:
@@ -69,7 +75,9 @@ def check_views() -> None:
     """Each view is normalized by its own statistics over the images of all processes."""
     torch.manual_seed(3)
     ours, twin = (
-        torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), norm(4), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3), norm(2))
+        torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), norm(4), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3), norm(2)
+        )
         for norm in (SyncBN, torch.nn.BatchNorm2d)
     )
     twin.load_state_dict(ours.state_dict())
@@ -77,25 +85,38 @@ def check_views() -> None:
     shares = images.chunk(get_world_size(), dim=1)[get_rank()]
     with patch('torch.distributed.all_reduce', wraps=dist.all_reduce) as exchanges:
         (outputs,) = [ours(joined).chunk(2) for _, joined in passes(ours, dict(enumerate(shares)))]
-    assert exchanges.call_count == 2, 'a norm layer does not need exactly one exchange for both views'
+    assert exchanges.call_count == 2, (
+        'a norm layer does not need exactly one exchange for both views'
+    )
     expected = [twin(view) for view in images]
     for one, other in zip(outputs, expected):
         assert_close(one, other.chunk(get_world_size())[get_rank()], atol=1e-12, rtol=1e-12)
     with patch('torch.distributed.all_reduce', wraps=dist.all_reduce) as exchanges:
-        sum((output * (1 + output)).sum() * number for number, output in enumerate(outputs, 1)).backward()
+        sum(
+            (output * (1 + output)).sum() * number for number, output in enumerate(outputs, 1)
+        ).backward()
     assert exchanges.call_count == 2
-    sum((output * (1 + output)).sum() * number for number, output in enumerate(expected, 1)).backward()
-    pairs = [(gather(mine.grad[None]).sum(0), whole.grad) for mine, whole in zip(ours.parameters(), twin.parameters())]
+    sum(
+        (output * (1 + output)).sum() * number for number, output in enumerate(expected, 1)
+    ).backward()
+    pairs = [
+        (gather(mine.grad[None]).sum(0), whole.grad)
+        for mine, whole in zip(ours.parameters(), twin.parameters())
+    ]
     for one, other in [*pairs, *zip(ours.buffers(), twin.buffers())]:
         assert_close(one, other, atol=1e-11, rtol=1e-11)
 
 
 def train(case: str, work_dir: str, launcher: str) -> dict:
     options = copy.deepcopy({'name': f'{case}_r50_200e.py', **CASES[case]})
-    cfg = toy.config(work_dir=work_dir, steps=3, batch=16, queue=32, dtype='float64', width=8, **options)
+    cfg = toy.config(
+        work_dir=work_dir, steps=3, batch=16, queue=32, dtype='float64', width=8, **options
+    )
     # Results are returned, so no checkpoint is needed.
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
-    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    cfg.model.data_preprocessor = dict(
+        type='ViewPreprocessor', mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)
+    )
     runner = run.train(cfg, launcher)
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
     # The fraction of time spent on data differs between runs.

@@ -13,26 +13,51 @@ from mmairl.registry import MODELS
 
 
 def test_vision_transformer_has_quarters_as_stages():
-    vit = dict(type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=16, out_type='cls_token')
+    vit = dict(
+        type='mmpretrain.VisionTransformer',
+        arch='deit-tiny',
+        img_size=32,
+        patch_size=16,
+        out_type='cls_token',
+    )
     backbone = MODELS.build(vit)
     parts = parameters_by_stage(nn.ModuleDict(dict(backbone=backbone)))
     assert list(parts) == ['backbone', 'layers_0-2', 'layers_3-5', 'layers_6-8', 'layers_9-11']
     assert sum(map(len, parts.values())) == len(list(backbone.parameters()))
-    assert {id(p) for p in parts['layers_3-5']} == {id(p) for p in backbone.layers[3:6].parameters()}
+    assert {id(p) for p in parts['layers_3-5']} == {
+        id(p) for p in backbone.layers[3:6].parameters()
+    }
     five = nn.ModuleList(nn.Linear(1, 1) for _ in range(5))
-    assert list(stages(nn.ModuleDict(dict(layers=five)))) == ['layers_0-1', 'layers_2', 'layers_3', 'layers_4']
+    assert list(stages(nn.ModuleDict(dict(layers=five)))) == [
+        'layers_0-1',
+        'layers_2',
+        'layers_3',
+        'layers_4',
+    ]
 
 
 TINY = dict(embed_dims=16, num_layers=1, num_heads=2, feedforward_channels=32)
 SIZE = dict(img_size=32, patch_size=8)
-TIMM = dict(type='TimmBackbone', name='vit_tiny_patch16_224', embed_dim=16, depth=1, num_heads=2, reg_tokens=2, **SIZE)
+TIMM = dict(
+    type='TimmBackbone',
+    name='vit_tiny_patch16_224',
+    embed_dim=16,
+    depth=1,
+    num_heads=2,
+    reg_tokens=2,
+    **SIZE,
+)
 
 
 @pytest.mark.parametrize(
     'config, extra, patches',
     [
         (dict(type='mmpretrain.VisionTransformer', arch=TINY, out_type='raw', **SIZE), 1, True),
-        (dict(type='mmpretrain.VisionTransformer', arch=TINY, out_type='cls_token', **SIZE), 1, False),
+        (
+            dict(type='mmpretrain.VisionTransformer', arch=TINY, out_type='cls_token', **SIZE),
+            1,
+            False,
+        ),
         (dict(type='mmpretrain.MAEViT', arch=TINY, **SIZE), 1, True),
         (dict(TIMM, tokens=True), 3, True),
         (TIMM, 3, False),
@@ -63,7 +88,8 @@ def test_features_of_a_map_are_averaged():
 
 
 @pytest.mark.parametrize(
-    'output', [torch.zeros(2, dtype=torch.int64), (torch.zeros(2, 4, 8), torch.zeros(2, 4).long()), None]
+    'output',
+    [torch.zeros(2, dtype=torch.int64), (torch.zeros(2, 4, 8), torch.zeros(2, 4).long()), None],
 )
 def test_other_outputs_are_not_features(output):
     with raises_code('not-features'):
@@ -73,7 +99,10 @@ def test_other_outputs_are_not_features(output):
 def test_timm_backbone_keeps_its_weights_and_names():
     backbone = MODELS.build(dict(TIMM, drop_path=0.3))
     before = backbone.patch_embed.proj.weight.clone()
-    assert backbone.blocks[0].drop_path1.drop_prob == 0.3 and 'blocks.0.attn.qkv.weight' in backbone.state_dict()
+    assert (
+        backbone.blocks[0].drop_path1.drop_prob == 0.3
+        and 'blocks.0.attn.qkv.weight' in backbone.state_dict()
+    )
     backbone.init_weights()
     assert torch.equal(backbone.patch_embed.proj.weight, before)
 

@@ -14,7 +14,9 @@ from mmairl.models.classifier import Classifier
 
 def model(heads: int = 1, frozen: bool = True) -> Classifier:
     torch.manual_seed(0)
-    return Classifier(dict(type='Small', width=3), in_channels=6, classes=4, heads=heads, frozen=frozen).double()
+    return Classifier(
+        dict(type='Small', width=3), in_channels=6, classes=4, heads=heads, frozen=frozen
+    ).double()
 
 
 def batches(count: int = 12):
@@ -41,7 +43,9 @@ def test_stacked_heads_train_like_single_heads(nesterov):
     schedule = [1.0] * 6 + [0.1] * 6
     together = model(heads=len(pairs))
     trained = [parameter for parameter in together.parameters() if parameter.requires_grad]
-    train(together, HeadSGD(trained, lr=1.0, rates=rates, decays=decays, nesterov=nesterov), schedule)
+    train(
+        together, HeadSGD(trained, lr=1.0, rates=rates, decays=decays, nesterov=nesterov), schedule
+    )
     for head, (rate, decay) in enumerate(pairs):
         alone = model()
         options = dict(lr=rate, momentum=0.9, weight_decay=decay, nesterov=nesterov)
@@ -64,8 +68,15 @@ def test_frozen_backbone_keeps_weights_and_statistics():
     for frozen in (True, False):
         network = model(frozen=frozen)
         before = {key: value.clone() for key, value in network.backbone.blocks.state_dict().items()}
-        train(network, torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.1), [1.0] * 3)
-        same = [torch.equal(value, before[key]) for key, value in network.backbone.blocks.state_dict().items()]
+        train(
+            network,
+            torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.1),
+            [1.0] * 3,
+        )
+        same = [
+            torch.equal(value, before[key])
+            for key, value in network.backbone.blocks.state_dict().items()
+        ]
         assert all(same) if frozen else not any(same)
         assert network.training and network.backbone.training != frozen
 
@@ -78,5 +89,9 @@ def test_unknown_labels_have_no_gradient():
     network(images, dict(label=labels), mode='loss')['loss'].backward()
     assert network.fc.weight.grad[1].abs().max() == 0 and network.fc.weight.grad[0].abs().max() > 0
     scores = network(images, dict(label=labels), mode='predict')[0]['scores'][:, 0]
-    expected = nn.functional.binary_cross_entropy_with_logits(scores[:, [0, 2, 3]], labels[:, [0, 2, 3]].float())
-    assert network(images, dict(label=labels), mode='loss')['loss'].item() == pytest.approx(expected.item() * 3 / 4)
+    expected = nn.functional.binary_cross_entropy_with_logits(
+        scores[:, [0, 2, 3]], labels[:, [0, 2, 3]].float()
+    )
+    assert network(images, dict(label=labels), mode='loss')['loss'].item() == pytest.approx(
+        expected.item() * 3 / 4
+    )

@@ -13,7 +13,9 @@ VIT = dict(embed_dims=32, num_layers=3, num_heads=2, feedforward_channels=64)
 
 @pytest.fixture
 def resnet() -> nn.Module:
-    network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8))
+    network = MODELS.build(
+        dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8)
+    )
     network.eval()
     return network
 
@@ -22,7 +24,9 @@ def resnet() -> nn.Module:
 def vit() -> nn.Module:
     torch.manual_seed(0)
     network = MODELS.build(
-        dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=8, out_type='raw')
+        dict(
+            type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=8, out_type='raw'
+        )
     )
     network.init_weights()
     network.eval()

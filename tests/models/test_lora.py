@@ -10,7 +10,13 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.registry import MODELS
 
 VIT = dict(
-    type='TimmBackbone', name='vit_tiny_patch16_224', img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2
+    type='TimmBackbone',
+    name='vit_tiny_patch16_224',
+    img_size=32,
+    patch_size=8,
+    embed_dim=16,
+    depth=2,
+    num_heads=2,
 )
 
 
@@ -41,7 +47,12 @@ def test_only_adapters_learn():
     update = layer.parametrizations.weight[0]
     expected = start.blocks[0].attn.qkv.weight + update.up @ update.down
     torch.testing.assert_close(layer.weight, expected)
-    assert torch.linalg.matrix_rank((layer.weight - start.blocks[0].attn.qkv.weight).double(), rtol=1e-4) == 4
+    assert (
+        torch.linalg.matrix_rank(
+            (layer.weight - start.blocks[0].attn.qkv.weight).double(), rtol=1e-4
+        )
+        == 4
+    )
 
 
 def test_features_before_and_after_merging_are_equal(tmp_path):
@@ -65,7 +76,9 @@ def test_adapters_resume_exactly_and_start_from_plain_weights():
     network, _ = trained()
     fresh = MODELS.build(dict(VIT, lora=4))
     fresh.load_state_dict(network.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), fresh.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(network.parameters(), fresh.parameters(), strict=True)
+    )
     plain = MODELS.build(VIT)
     fresh = MODELS.build(dict(VIT, lora=4))
     fresh.load_state_dict(plain.state_dict())

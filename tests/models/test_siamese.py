@@ -28,7 +28,9 @@ def views(count: int = 2) -> list[torch.Tensor]:
 
 def test_teacher_starts_as_a_copy_without_gradient(build):
     model = build(**{'model.teacher_predictor': True})
-    assert all(torch.equal(p, model.get_parameter(name)) for name, p in model.teacher.named_parameters())
+    assert all(
+        torch.equal(p, model.get_parameter(name)) for name, p in model.teacher.named_parameters()
+    )
     assert model.teacher.predictor is not None
     model(views(), None, mode='loss')['loss'].backward()
     for name, p in model.named_parameters():
@@ -39,7 +41,10 @@ def test_teacher_can_have_its_own_initial_weights(build):
     model = build(**{'model.copy_student': False})
     assert not torch.equal(model.backbone.conv1.weight, model.teacher.backbone.conv1.weight)
     assert not torch.equal(model.projector.mlp[0].weight, model.teacher.projector.mlp[0].weight)
-    one, two = model.backbone.conv1.weight.std().item(), model.teacher.backbone.conv1.weight.std().item()
+    one, two = (
+        model.backbone.conv1.weight.std().item(),
+        model.teacher.backbone.conv1.weight.std().item(),
+    )
     # Both weights come from the same distribution.
     assert one == pytest.approx(two, rel=0.1)
 
@@ -47,8 +52,12 @@ def test_teacher_can_have_its_own_initial_weights(build):
 def test_backbone_has_torchvision_keys_and_is_pooled(build):
     model, images = build().eval(), views()[0]
     keys = {k.removeprefix('backbone.') for k in model.state_dict() if k.startswith('backbone.')}
-    assert keys == {k for k in torchvision.models.resnet18().state_dict() if not k.startswith('fc.')}
-    assert model.backbone.layer1[0].bn2.weight.all(), 'the branch of a residual block starts at zero'
+    assert keys == {
+        k for k in torchvision.models.resnet18().state_dict() if not k.startswith('fc.')
+    }
+    assert model.backbone.layer1[0].bn2.weight.all(), (
+        'the branch of a residual block starts at zero'
+    )
     expected = model.backbone(images)[-1].flatten(2).mean(dim=2)
     torch.testing.assert_close(model(images, mode='tensor'), expected)
 
@@ -64,7 +73,9 @@ def test_key_views_select_the_keys(build):
 
     The query of each view is compared with the keys of all large crops, except the key of the same view.
     """
-    model = build(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')})
+    model = build(
+        **{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')}
+    )
     images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]
     results = model(images, mode='loss')
     assert list(model.keys) == [0, 1] and model.teacher.backbone.bn1.num_batches_tracked == 2
@@ -74,7 +85,9 @@ def test_key_views_select_the_keys(build):
     torch.testing.assert_close(results['loss'], expected)
 
 
-@pytest.mark.parametrize('target, learns', [('student', True), ('stop_gradient', False), ('teacher', False)])
+@pytest.mark.parametrize(
+    'target, learns', [('student', True), ('stop_gradient', False), ('teacher', False)]
+)
 def test_only_keys_of_the_student_have_gradients(build, target, learns):
     model = build(**{'model.target': target})
     seen = []

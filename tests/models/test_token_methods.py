@@ -31,7 +31,9 @@ def build(name: str, **options: object) -> tuple[Siamese, dict]:
     cfg.model.backbone.update(arch=TINY, img_size=32, patch_size=8, drop_path_rate=0.0)
     for part in ('projector', 'patch_projector'):
         if cfg.model.get(part):
-            cfg.model[part].update(in_channels=16, hidden_channels=24, out_channels=8, prototypes=12)
+            cfg.model[part].update(
+                in_channels=16, hidden_channels=24, out_channels=8, prototypes=12
+            )
     cfg.model.head.prototypes = 12
     cfg.model.data_preprocessor = dict(type='BaseDataPreprocessor')
     cfg.merge_from_dict(options)
@@ -43,7 +45,10 @@ def build(name: str, **options: object) -> tuple[Siamese, dict]:
 
 def crops(images: int = 6) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return [torch.randn(images, 3, size, size, generator=generator, dtype=torch.float64) for size in (32, 32, 16, 16)]
+    return [
+        torch.randn(images, 3, size, size, generator=generator, dtype=torch.float64)
+        for size in (32, 32, 16, 16)
+    ]
 
 
 def masking(**options: object) -> BlockMasking:
@@ -135,14 +140,19 @@ def knopp(scores: Tensor, temperature: float) -> Tensor:
 
 def nearest_distances(x: Tensor) -> Tensor:
     x = x / x.norm(dim=1, keepdim=True)
-    others = [[math.inf if i == j else float((a - b).norm()) for j, b in enumerate(x)] for i, a in enumerate(x)]
+    others = [
+        [math.inf if i == j else float((a - b).norm()) for j, b in enumerate(x)]
+        for i, a in enumerate(x)
+    ]
     nearest = [row.index(min(row)) for row in others]
     return torch.stack([(x[i] - x[j] + 1e-8).norm() + 1e-8 for i, j in enumerate(nearest)])
 
 
 def test_sinkhorn_and_koleo_equal_their_formulas():
     scores = torch.randn(7, 5, dtype=torch.float64) / 4
-    torch.testing.assert_close(sinkhorn(scores, 0.05, 3), knopp(scores, 0.05), atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(
+        sinkhorn(scores, 0.05, 3), knopp(scores, 0.05), atol=1e-12, rtol=1e-12
+    )
     x = rows(1, 9)[0]
     assert_same(koleo(x), -nearest_distances(x).log().mean(), [x])
 
@@ -166,13 +176,17 @@ def test_losses_equal_those_of_lightly():
     assert_same(koleo(x), loss.KoLeoLoss()(x), [x], 1e-9)
 
 
-def vit(weights: dict[str, Tensor], prefix: str, images: Tensor, mask: Tensor | None = None) -> Tensor:
+def vit(
+    weights: dict[str, Tensor], prefix: str, images: Tensor, mask: Tensor | None = None
+) -> Tensor:
     """Return the tokens of the tiny ViT, written with plain functions."""
 
     def get(name: str) -> Tensor:
         return weights[prefix + name]
 
-    x = F.conv2d(images, get('patch_embed.projection.weight'), get('patch_embed.projection.bias'), stride=8)
+    x = F.conv2d(
+        images, get('patch_embed.projection.weight'), get('patch_embed.projection.bias'), stride=8
+    )
     if mask is not None:
         x = torch.where(mask[:, None], weights['masking.token'].view(-1, 1, 1), x)
     rows_of_patches = x.shape[2]
@@ -200,12 +214,16 @@ def vit(weights: dict[str, Tensor], prefix: str, images: Tensor, mask: Tensor | 
 def cosines(weights: dict[str, Tensor], prefix: str, x: Tensor) -> Tensor:
     """Return DINO's projector: three linear layers, and cosines with the prototypes."""
     for layer in (0, 2, 4):
-        x = F.linear(x, weights[f'{prefix}mlp.{layer}.weight'], weights[f'{prefix}mlp.{layer}.bias'])
+        x = F.linear(
+            x, weights[f'{prefix}mlp.{layer}.weight'], weights[f'{prefix}mlp.{layer}.bias']
+        )
         x = x if layer == 4 else F.gelu(x)
     return F.normalize(x, dim=1) @ F.normalize(weights[f'{prefix}prototypes.weight'], dim=1).T
 
 
-def plain_loss(weights: dict[str, Tensor], views: list[Tensor], masks: Tensor | None, last: bool) -> Tensor:
+def plain_loss(
+    weights: dict[str, Tensor], views: list[Tensor], masks: Tensor | None, last: bool
+) -> Tensor:
     """Return the loss of the first or the last step from DINO to DINOv2, written as a loop over views and crops."""
     scores, targets, spread, hidden, visible = {}, {}, 0.0, [], []
     patch_prefix = 'patch_projector.' if last else 'projector.'
@@ -224,7 +242,9 @@ def plain_loss(weights: dict[str, Tensor], views: list[Tensor], masks: Tensor | 
                 chosen = mask[image].flatten()
                 hidden.append(cosines(weights, patch_prefix, tokens[image, 1:][chosen]))
                 with torch.no_grad():
-                    visible.append(cosines(weights, f'teacher.{patch_prefix}', seen[image, 1:][chosen]))
+                    visible.append(
+                        cosines(weights, f'teacher.{patch_prefix}', seen[image, 1:][chosen])
+                    )
     joined = torch.cat([targets[0], targets[1]])
     assigned = knopp(joined, 0.04) if last else torch.softmax(joined / 0.04, dim=1)
     pairs = []
@@ -257,7 +277,9 @@ def test_step_equals_a_plain_loop(name):
     torch.testing.assert_close(loss, expected, atol=1e-10, rtol=1e-10)
     names = [key for key, weight in weights.items() if weight.requires_grad]
     student = [weights[key] for key in names]
-    for key, one, other in zip(names, torch.autograd.grad(loss, student), torch.autograd.grad(expected, student)):
+    for key, one, other in zip(
+        names, torch.autograd.grad(loss, student), torch.autograd.grad(expected, student)
+    ):
         # mmpretrain also computes the gradients of interpolated positions in float32.
         close = 1e-7 if key == 'backbone.pos_embed' else 1e-10
         torch.testing.assert_close(one, other, atol=close, rtol=close, msg=key)
@@ -296,7 +318,9 @@ def test_resumed_run_draws_the_same_masks(toy_config, tmp_path):
 def test_learning_rates_fall_with_depth():
     model, cfg = build('dinov2')
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    rates = {id(weight): group for group in wrapper.optimizer.param_groups for weight in group['params']}
+    rates = {
+        id(weight): group for group in wrapper.optimizer.param_groups for weight in group['params']
+    }
     factors = {
         'backbone.patch_embed.projection.weight': 0.2 * 0.9**3,
         'backbone.cls_token': 0.9**3,
@@ -324,7 +348,9 @@ def test_gradients_are_clipped_per_set(per, sets):
     for name, weight in model.named_parameters():
         if weight.grad is not None and weight.grad.abs().sum() > 0:
             part = name.split('.')[0].replace('masking', 'backbone')
-            parts.setdefault({'all': 0, 'part': part, 'tensor': name}[per], []).append(weight.grad.flatten())
+            parts.setdefault({'all': 0, 'part': part, 'tensor': name}[per], []).append(
+                weight.grad.flatten()
+            )
     assert sets in (None, len(parts))
     norms = torch.stack([torch.cat(grads).norm() for grads in parts.values()])
     assert norms.max() == pytest.approx(1e-3, rel=1e-2) and (norms < 1.001e-3).all()
@@ -341,7 +367,12 @@ def test_gradients_are_clipped_per_set(per, sets):
         ),
         ('no-patch-tokens', 'ibot', {'model.backbone.out_type': 'cls_token'}, (32, 32)),
         ('indivisible-crop', 'ibot', {}, (32, 32, 20)),
-        ('no-patch-loss', 'ibot', {'model.head': dict(_delete_=True, type='RegressionHead')}, (32, 32)),
+        (
+            'no-patch-loss',
+            'ibot',
+            {'model.head': dict(_delete_=True, type='RegressionHead')},
+            (32, 32),
+        ),
         ('unknown-targets', 'dino', {'model.head.targets': 'mean'}, (32, 32)),
     ],
 )

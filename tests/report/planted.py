@@ -22,7 +22,9 @@ def healthy(step: int, spread: float, **more) -> dict:
 
 
 def write_result(folder: Path, name: str, scores: dict, data: str = 'flowers', **more) -> None:
-    record = dict(protocol='knn', config=f'{data}.py', subject=name, scores=scores, checkpoint=f'{name}.pth')
+    record = dict(
+        protocol='knn', config=f'{data}.py', subject=name, scores=scores, checkpoint=f'{name}.pth'
+    )
     folder.mkdir(exist_ok=True)
     number = len([*folder.iterdir()])
     (folder / f'{number:02}.json').write_text(json.dumps(record | more))

@@ -23,7 +23,9 @@ from mmairl.study.page import write_results
 CHROMIUM = shutil.which('chromium') or shutil.which('google-chrome')
 sync_api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
 axe = pytest.importorskip('axe_playwright_python', reason='axe-playwright-python is not installed')
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='there is no browser (apt-get install chromium)')
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason='there is no browser (apt-get install chromium)'
+)
 AXE = Path(axe.__file__).with_name('axe.min.js')
 LONG = 'run <b>"\' ' + 'w' * 150
 
@@ -45,7 +47,11 @@ def image_map(folder: Path) -> Path:
 
 
 def demo(folder: Path) -> Path:
-    counts = {'train_dataloader.dataset.count': 40, 'evaluation.train.count': 40, 'evaluation.test.count': 40}
+    counts = {
+        'train_dataloader.dataset.count': 40,
+        'evaluation.train.count': 40,
+        'evaluation.test.count': 40,
+    }
     cfg = load_config(str(toy.CONFIGS / 'demo/mocov2plus_shapes.py'), counts)
     cfg.work_dir = str(write_run(folder / 'run', healthy(1, 0.9), healthy(2, 0.9)))
     sets = [dataset for _, dataset in evaluation_sets(cfg).values()]
@@ -81,7 +87,10 @@ def test_page_works_on_any_screen_and_on_paper(write, browser, tmp_path):
     page.on('request', lambda request: problems.append(request.url))
     page.goto(path.as_uri())
     assert [url for url in problems if not url.startswith(('file:', 'data:'))] == []
-    assert page.eval_on_selector_all('img', 'all => all.filter(i => !i.naturalWidth || !i.alt).length') == 0
+    assert (
+        page.eval_on_selector_all('img', 'all => all.filter(i => !i.naturalWidth || !i.alt).length')
+        == 0
+    )
     for width in (1280, 390):
         page.set_viewport_size(dict(width=width, height=900))
         overflow = page.evaluate('document.documentElement.scrollWidth - innerWidth')

@@ -29,8 +29,12 @@ SETTINGS = {
 def checkpoint(tmp_path):
     torch.manual_seed(0)
     network = torchvision.models.resnet18()
-    state = {f'backbone.{key}': value for key, value in network.state_dict().items() if 'fc' not in key}
-    torch.save(dict(state_dict=state, meta=dict(epoch=7, settings=SETTINGS)), tmp_path / 'epoch_7.pth')
+    state = {
+        f'backbone.{key}': value for key, value in network.state_dict().items() if 'fc' not in key
+    }
+    torch.save(
+        dict(state_dict=state, meta=dict(epoch=7, settings=SETTINGS)), tmp_path / 'epoch_7.pth'
+    )
     own = weights_identity(read_backbone(tmp_path / 'epoch_7.pth').weights)
     write_result(tmp_path / 'run', 'student', {'knn': 71.25}, identity=dict(weights=own))
     write_result(tmp_path / 'run', 'student', {'knn': 99.0}, identity=dict(weights='other'))
@@ -47,7 +51,9 @@ def test_recipe_of_the_card_reproduces_embed(checkpoint, tmp_path, monkeypatch, 
     values = np.random.default_rng(0).integers(0, 256, shape)
     if mode == 'I;16':
         values = (257 * values).astype(np.uint16)
-    Image.fromarray(values if mode == 'I;16' else values.astype(np.uint8)).save(tmp_path / 'image.png')
+    Image.fromarray(values if mode == 'I;16' else values.astype(np.uint8)).save(
+        tmp_path / 'image.png'
+    )
     text = card_of(checkpoint, tmp_path / 'a.pth')
     code = text.split('## Input')[1].split('```python\n')[1].split('```')[0]
     monkeypatch.chdir(tmp_path)
@@ -56,14 +62,20 @@ def test_recipe_of_the_card_reproduces_embed(checkpoint, tmp_path, monkeypatch, 
     network.fc = torch.nn.Identity()
     network.load_state_dict(read_backbone(checkpoint).weights)
     features, _ = mmairl.embed(checkpoint, tmp_path / 'image.png')
-    torch.testing.assert_close(network.eval()(names['x']).detach().numpy(), features, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        network.eval()(names['x']).detach().numpy(), features, atol=1e-4, rtol=1e-4
+    )
 
 
 def test_card_states_settings_and_scores_of_these_weights(checkpoint, tmp_path):
     _, head, body = card_of(checkpoint, tmp_path / 'hub' / 'a.pth', 'hub').split('---\n', 2)
     front = yaml.safe_load(head)
     assert front['base_model'] == 'org/start' and 'license' not in front
-    for text in ('ResNet-18 with 11.2 million', '`model.queue.length`: 4096', '| knn | 71.25 | flowers |'):
+    for text in (
+        'ResNet-18 with 11.2 million',
+        '`model.queue.length`: 4096',
+        '| knn | 71.25 | flowers |',
+    ):
         assert text in body
     assert r'`train_dataloader.dataset.root`: \](x)\`\|&lt;b&gt;' in body
     assert not any(text in body for text in ('99', 'log_level', '/home/me'))
@@ -72,7 +84,11 @@ def test_card_states_settings_and_scores_of_these_weights(checkpoint, tmp_path):
 def test_card_of_foreign_weights_claims_no_recipe(tmp_path):
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'theirs.pth')
     text = card_of(tmp_path / 'theirs.pth', tmp_path / 'a.pth', license='mit')
-    assert 'pre-trained' not in text and 'does not state its data' in text and 'those of ImageNet' in text
+    assert (
+        'pre-trained' not in text
+        and 'does not state its data' in text
+        and 'those of ImageNet' in text
+    )
     assert yaml.safe_load(text.split('---\n')[1])['license'] == 'mit'
 
 
@@ -88,4 +104,6 @@ def test_files_that_are_no_cards_are_kept(checkpoint, tmp_path):
     (tmp_path / 'README.md').write_text('mine')
     for _ in range(2):
         card_of(checkpoint, tmp_path / 'a.pth')
-    assert (tmp_path / 'README.md').read_text() == 'mine' and '`a.pth` is the' in (tmp_path / 'a.pth.md').read_text()
+    assert (tmp_path / 'README.md').read_text() == 'mine' and '`a.pth` is the' in (
+        tmp_path / 'a.pth.md'
+    ).read_text()

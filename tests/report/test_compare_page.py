@@ -17,7 +17,11 @@ def run(tmp_path: Path, name: str, seed: int) -> Path:
 def test_page_shows_differences_scores_and_curves(tmp_path):
     runs = [run(tmp_path, f'run_{seed}', seed) for seed in (0, 1)]
     text = write_compare_page(runs, tmp_path / 'page.html').read_text()
-    assert '1 setting of 2 runs differ' in text and 'randomness.seed' in text and 'work_dir' not in text
+    assert (
+        '1 setting of 2 runs differ' in text
+        and 'randomness.seed' in text
+        and 'work_dir' not in text
+    )
     assert 'k-NN of student on flowers' in text and '71.000' in text
     assert 'alt="spread of the keys, last values: run_0 0.8, run_1 0.8"' in text
 

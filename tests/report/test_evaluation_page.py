@@ -13,14 +13,21 @@ def test_scores_of_different_images_do_not_merge(tmp_path):
     write_result(tmp_path, 'a', {'top-1': 40.0}, identity=dict(data=dict(images=7)))
     write_result(tmp_path, 'a', {'top-5': 90.0})
     found = results(records_in(tmp_path))
-    assert found['flowers'] == {'a': {'top-1': 60.0, 'top-5': 90.0}} and found['pets'] == {'a': {'top-1': 50.0}}
+    assert found['flowers'] == {'a': {'top-1': 60.0, 'top-5': 90.0}} and found['pets'] == {
+        'a': {'top-1': 50.0}
+    }
     (other,) = found.keys() - {'flowers', 'pets'}
     assert found[other] == {'a': {'top-1': 40.0}}
 
 
 def test_other_settings_and_weights_have_their_own_row(tmp_path):
     for number in (1, 2):
-        write_result(tmp_path, 'a', {'k-NN': float(number)}, identity=dict(weights=f'w{number}', protocol=dict(k=1)))
+        write_result(
+            tmp_path,
+            'a',
+            {'k-NN': float(number)},
+            identity=dict(weights=f'w{number}', protocol=dict(k=1)),
+        )
     write_result(tmp_path, 'a', {'k-NN': 9.0}, identity=dict(weights='w2', protocol=dict(k=5)))
     (rows,) = results(records_in(tmp_path)).values()
     assert sorted(row['k-NN'] for row in rows.values()) == [1, 2, 9]

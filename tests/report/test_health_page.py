@@ -10,7 +10,9 @@ from mmairl.report.health_page import write_health_page
 
 
 def text_of(tmp_path, *records: dict) -> str:
-    return write_health_page(write_run(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
+    return write_health_page(
+        write_run(tmp_path / 'run', *records), tmp_path / 'page.html'
+    ).read_text()
 
 
 def states(text: str) -> dict[str, str]:
@@ -35,7 +37,9 @@ def test_short_run_is_not_judged_and_names_the_comparison(tmp_path):
 
 
 def test_accuracy_is_compared_with_the_start(tmp_path):
-    text = text_of(tmp_path, healthy(1, 0.9, knn_accuracy=20.0), healthy(20, 0.9, knn_accuracy=31.5))
+    text = text_of(
+        tmp_path, healthy(1, 0.9, knn_accuracy=20.0), healthy(20, 0.9, knn_accuracy=31.5)
+    )
     assert '20.0 at iteration 50, 31.5 now' in text
 
 
@@ -49,7 +53,9 @@ def test_metric_of_the_head_has_a_tile(tmp_path):
     assert 'accuracy (head)' in text_of(tmp_path, healthy(1, 0.9, health_head_accuracy=0.25))
 
 
-@pytest.mark.parametrize('records, code', [([dict(step=36, loss=2.0)], 'no-health-log'), (None, 'no-curves')])
+@pytest.mark.parametrize(
+    'records, code', [([dict(step=36, loss=2.0)], 'no-health-log'), (None, 'no-curves')]
+)
 def test_run_without_quantities_is_an_error(tmp_path, records, code):
     folder = write_run(tmp_path / 'run', *records) if records else tmp_path
     with raises_code(code):

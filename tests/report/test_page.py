@@ -19,7 +19,9 @@ def test_page_escapes_text_and_forbids_scripts_and_requests(tmp_path):
 
 
 def test_chart_is_an_image_with_a_text_for_screen_readers():
-    image = chart({'a_$x$': ([0, 10], [1.5, 1.25]), '_b': ([0, 10], [2, 3])}, 'loss', 'step', log='y')
+    image = chart(
+        {'a_$x$': ([0, 10], [1.5, 1.25]), '_b': ([0, 10], [2, 3])}, 'loss', 'step', log='y'
+    )
     assert 'alt="loss, last values: a_$x$ 1.25, _b 3"' in image
     svg = base64.b64decode(re.search('base64,([^"]+)', image)[1]).decode()
     texts = [element.text for element in ET.fromstring(svg).iter() if element.text]

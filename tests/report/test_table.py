@@ -41,7 +41,10 @@ def test_csv_has_all_digits():
 def test_markdown_and_latex_escape_names():
     assert r'| d\|\_ | 71.3 | – |' in SCORES.markdown().splitlines()
     lines = SCORES.latex().splitlines()
-    assert lines[0] == r'\begin{tabular}{lrr}' and r'b \& \textless{}c\textgreater{} & -- & 0.400 \\' in lines
+    assert (
+        lines[0] == r'\begin{tabular}{lrr}'
+        and r'b \& \textless{}c\textgreater{} & -- & 0.400 \\' in lines
+    )
 
 
 def test_html_escapes_text_but_no_markup():
@@ -50,7 +53,9 @@ def test_html_escapes_text_but_no_markup():
     assert SCORES.html().count('class="best"') == 3
 
 
-@pytest.mark.parametrize('value, text', [(0.04, '0.0'), (-0.04, '0.0'), (1.26, '+1.3'), (-2.0, '−2.0')])
+@pytest.mark.parametrize(
+    'value, text', [(0.04, '0.0'), (-0.04, '0.0'), (1.26, '+1.3'), (-2.0, '−2.0')]
+)
 def test_sign_is_shown_unless_the_number_is_zero(value, text):
     assert signed(value) == text
 

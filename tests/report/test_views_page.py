@@ -15,4 +15,6 @@ def test_page_shows_images_and_views(tmp_path, count):
     assert text.count('alt="view 2"') == text.count('alt="image"') == min(SHOWN, count)
     assert 'RandomResizedCrop' in text
     again = write_views_page(cfg, tmp_path / 'again.html').read_text()
-    assert again == text and write_views_page(cfg, tmp_path / 'other.html', seed=1).read_text() != text
+    assert (
+        again == text and write_views_page(cfg, tmp_path / 'other.html', seed=1).read_text() != text
+    )

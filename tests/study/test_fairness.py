@@ -13,7 +13,10 @@ from mmairl.study.runs import equal_rows, plan_runs
 from mmairl.study.scale import read_scale
 from mmairl.study.study import Row, Source
 
-GRAY = {'train_dataloader.dataset.views': [[dict(type='RandomResizedCrop', size=224, scale=[0.2, 1.0])]] * 2}
+GRAY = {
+    'train_dataloader.dataset.views': [[dict(type='RandomResizedCrop', size=224, scale=[0.2, 1.0])]]
+    * 2
+}
 
 
 def test_undeclared_difference_is_an_error_before_the_first_run(tmp_path):
@@ -73,7 +76,9 @@ def test_unknown_task_is_an_error(tmp_path):
 
 def checkpoint(path, seed):
     torch.manual_seed(seed)
-    network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8))
+    network = MODELS.build(
+        dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8)
+    )
     state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
     torch.save(dict(state_dict=state), path)
     return str(path)

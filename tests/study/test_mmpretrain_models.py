@@ -8,7 +8,9 @@ from mmairl.study.cost import run_flops
 from mmairl.study.runs import lay_out_runs
 
 WIDTHS = dict(in_channels=64, hid_channels=32, out_channels=16)
-PREDICTOR = {f'model.head.predictor.{name}': width for name, width in (WIDTHS | dict(in_channels=16)).items()}
+PREDICTOR = {
+    f'model.head.predictor.{name}': width for name, width in (WIDTHS | dict(in_channels=16)).items()
+}
 TINY = {
     'mmpretrain.NonLinearNeck': WIDTHS,
     'mmpretrain.LatentCrossCorrelationHead': dict(in_channels=16),

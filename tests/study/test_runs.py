@@ -18,7 +18,9 @@ RESCALED = Row('rescaled', LARS.config, source=Source(row='LARS', rescale_to='SG
 
 
 def finish(run):
-    (run.folder / 'trained.json').write_text(json.dumps(dict(fingerprint={}, checkpoint='epoch_1.pth')))
+    (run.folder / 'trained.json').write_text(
+        json.dumps(dict(fingerprint={}, checkpoint='epoch_1.pth'))
+    )
     (run.folder / 'knn.json').write_text(json.dumps(dict(scores={'k-NN': 50.0})))
 
 
@@ -60,7 +62,9 @@ def test_run_waits_for_the_weights_that_it_uses(tmp_path):
     ],
 )
 def test_fingerprint_covers_what_scores_depend_on(tmp_path, change, same):
-    (run,), (other,) = (plan_runs(prepared(row, out=tmp_path)) for row in (SGD, replace(SGD, **change)))
+    (run,), (other,) = (
+        plan_runs(prepared(row, out=tmp_path)) for row in (SGD, replace(SGD, **change))
+    )
     assert (run.request.fingerprint == other.request.fingerprint) == same
 
 

@@ -141,7 +141,9 @@ def test_blanket_declaration_is_summarized(tmp_path):
 def test_design_shows_the_effects_of_factors(tmp_path):
     names = ['off, off', 'off, on', 'on, off', 'on, on']
     levels = [[0, 0], [0, 1], [1, 0], [1, 1]]
-    rows = [row(name, [20 + 9 * a + noise for noise in NOISE3]) for name, (a, b) in zip(names, levels)]
+    rows = [
+        row(name, [20 + 9 * a + noise for noise in NOISE3]) for name, (a, b) in zip(names, levels)
+    ]
     design = dict(factors=['loss', 'views'], rows=dict(zip(names, levels)), words='all 4')
     study = record(rows, design=design)
     assert 'main effect' in page_of(study, tmp_path)

@@ -44,7 +44,9 @@ def test_all_rows_follow_the_same_points():
     one, two = (Config(dict(optim_wrapper=dict(optimizer=dict(lr=lr)))) for lr in (0.1, 3.0))
     options, others = (trial_options(TUNE, cfg, 0, 5) for cfg in (one, two))
     assert options[0] == {} == others[0]
-    factors = [[trial[RATE] / lr for trial in tried[1:]] for tried, lr in ((options, 0.1), (others, 3.0))]
+    factors = [
+        [trial[RATE] / lr for trial in tried[1:]] for tried, lr in ((options, 0.1), (others, 3.0))
+    ]
     assert factors[0] == pytest.approx(factors[1])
     assert all(1 / 8 <= factor <= 8 for factor in factors[0])
     assert trial_options(TUNE, one, 1, 5) != options

@@ -25,17 +25,27 @@ def data(tmp_path_factory):
     def draw(image, labels, size, values):
         for path, array in (
             (image, generator.integers(0, 255, (*size, 3), np.uint8)),
-            (labels, generator.choice(np.array(values, np.uint16 if max(values) > 255 else np.uint8), size)),
+            (
+                labels,
+                generator.choice(
+                    np.array(values, np.uint16 if max(values) > 255 else np.uint8), size
+                ),
+            ),
         ):
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(array).save(root / path)
 
     for split, number in (('train', 0), ('train', 1), ('val', 0)):
         name = f'{split}/town/town_{number:06d}_000019'
-        city = f'cityscapes/leftImg8bit/{name}_leftImg8bit.png', f'cityscapes/gtFine/{name}_gtFine_labelTrainIds.png'
+        city = (
+            f'cityscapes/leftImg8bit/{name}_leftImg8bit.png',
+            f'cityscapes/gtFine/{name}_gtFine_labelTrainIds.png',
+        )
         draw(*city, (64, 128), [0, 5, 18, 255])
         room = f'{split.replace("val", "test")}/room_0000{number}'
-        draw(f'nyuv2/images/{room}.jpg', f'nyuv2/annotations/{room}.png', (240, 320), [0, 1000, 8000])
+        draw(
+            f'nyuv2/images/{room}.jpg', f'nyuv2/annotations/{room}.png', (240, 320), [0, 1000, 8000]
+        )
     return root
 
 
@@ -47,7 +57,10 @@ def pretrained(tmp_path_factory):
         torch.manual_seed(0)
         state = getattr(torchvision.models, f'resnet{depth}')().state_dict()
         path = tmp_path_factory.mktemp('pretrained') / f'r{depth}.pth'
-        torch.save(dict(meta={}, state_dict={f'backbone.{key}': value for key, value in state.items()}), path)
+        torch.save(
+            dict(meta={}, state_dict={f'backbone.{key}': value for key, value in state.items()}),
+            path,
+        )
         return path
 
     return write

@@ -48,14 +48,18 @@ class Thing:
         right = self.box[2] + 1
         bottom = self.box[3] + 1
         if KINDS[self.name][0] == 'rectangle':
-            return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], dtype=float)
+            return np.array(
+                [(left, top), (right, top), (right, bottom), (left, bottom)], dtype=float
+            )
         angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
         centre = np.array([left + right, top + bottom]) / 2
         radii = np.array([right - left, bottom - top]) / 2
         return centre + radii * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def scene(generator: np.random.Generator, size: tuple[int, int], most: int = 3) -> tuple[Image.Image, list[Thing]]:
+def scene(
+    generator: np.random.Generator, size: tuple[int, int], most: int = 3
+) -> tuple[Image.Image, list[Thing]]:
     """Draw one image of `size` (width, height) with one to `most` objects. Later objects may cover parts of earlier ones."""
     image = Image.fromarray(generator.integers(70, 150, (size[1], size[0], 3), dtype=np.uint8))
     things = []
@@ -72,7 +76,9 @@ def scene(generator: np.random.Generator, size: tuple[int, int], most: int = 3) 
     return image, things
 
 
-def write_voc(root: Path, images: dict[str, dict[str, int]], size: tuple[int, int] = (96, 80), seed: int = 0) -> Path:
+def write_voc(
+    root: Path, images: dict[str, dict[str, int]], size: tuple[int, int] = (96, 80), seed: int = 0
+) -> Path:
     """Write a VOCdevkit. `images` is the number of images by year and split: `{'VOC2007': {'trainval': 8, 'test': 4}}`.
 
     The first object of every fifth image is marked 'difficult'.
@@ -96,12 +102,18 @@ def write_voc(root: Path, images: dict[str, dict[str, int]], size: tuple[int, in
                     )
                     for thing in things
                 )
-                (root / year / 'Annotations' / f'{name}.xml').write_text(ANNOTATION.format(name, *size, objects))
-            (root / year / 'ImageSets' / 'Main' / f'{split}.txt').write_text('\n'.join(names) + '\n')
+                (root / year / 'Annotations' / f'{name}.xml').write_text(
+                    ANNOTATION.format(name, *size, objects)
+                )
+            (root / year / 'ImageSets' / 'Main' / f'{split}.txt').write_text(
+                '\n'.join(names) + '\n'
+            )
     return root
 
 
-def write_coco(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0) -> Path:
+def write_coco(
+    root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0
+) -> Path:
     """Write a COCO folder. `images` is the number of images by split: `{'train2017': 8, 'val2017': 4}`. Masks are polygons."""
     from mmdet.datasets import CocoDataset
 
@@ -111,12 +123,16 @@ def write_coco(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 
     (root / 'annotations').mkdir(parents=True, exist_ok=True)
     for split, count in images.items():
         (root / split).mkdir(exist_ok=True)
-        content = dict(images=[], annotations=[], categories=[dict(id=i, name=n) for i, n in zip(ids, names)])
+        content = dict(
+            images=[], annotations=[], categories=[dict(id=i, name=n) for i, n in zip(ids, names)]
+        )
         for number in range(1, count + 1):
             image, things = scene(generator, size)
             file_name = f'{number:012d}.jpg'
             image.save(root / split / file_name, quality=95)
-            content['images'].append(dict(id=number, file_name=file_name, width=size[0], height=size[1]))
+            content['images'].append(
+                dict(id=number, file_name=file_name, width=size[0], height=size[1])
+            )
             for thing in things:
                 entry = dict(
                     id=len(content['annotations']) + 1,
@@ -124,7 +140,9 @@ def write_coco(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 
                     iscrowd=0,
                     **_coco_shape(thing),
                 )
-                content['annotations'].append({**entry, 'category_id': ids[names.index(thing.name)]})
+                content['annotations'].append(
+                    {**entry, 'category_id': ids[names.index(thing.name)]}
+                )
         (root / 'annotations' / f'instances_{split}.json').write_text(json.dumps(content))
     return root
 

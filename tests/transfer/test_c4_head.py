@@ -30,7 +30,9 @@ def test_res5_head_equals_its_assembled_parts(depth: int) -> None:
         ours, theirs = head(regions), assembly.train(training)(regions)
         assert ours.shape == (2, WIDTH[depth], 4, 4)
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-        assert ours.min() < 0, 'the output has no negative values, although no ReLU follows the norm'
+        assert ours.min() < 0, (
+            'the output has no negative values, although no ReLU follows the norm'
+        )
     upstream = torch.randn_like(ours)
     (ours * upstream).sum().backward()
     (theirs * upstream).sum().backward()

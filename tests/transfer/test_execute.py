@@ -20,7 +20,9 @@ def test_tasks_have_configs_and_data(tmp_path):
     (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
     assert lacking(TASKS['voc07'], tmp_path) == []
     assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
-    assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(chosen(None, rescaled=True))
+    assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(
+        chosen(None, rescaled=True)
+    )
 
 
 WRONG = [
@@ -49,7 +51,9 @@ def test_start_is_written_once(tmp_path, pretrained):
         write_start(str(tmp_path / 'lars.pth'), 'student', None, place)
     rescaled = Place(tmp_path, tmp_path / 'rescaled', 1)
     start, _ = write_start(str(tmp_path / 'lars.pth'), 'student', str(path), rescaled)
-    torch.testing.assert_close(read_backbone(start).weights['conv1.weight'], state['backbone.conv1.weight'])
+    torch.testing.assert_close(
+        read_backbone(start).weights['conv1.weight'], state['backbone.conv1.weight']
+    )
 
 
 @pytest.mark.parametrize('gpus', [1, 2])
@@ -72,7 +76,9 @@ def test_task_runs_in_the_folder_of_its_data(tmp_path, pretrained, monkeypatch, 
     place = Place(tmp_path, tmp_path / 'work', gpus)
     start, depth = write_start(str(pretrained(18)), 'student', None, place)
     for _ in range(2):
-        assert run_task('voc07', start, depth, place) == dict(voc07_ap50=50.0, voc07_ap=50.0, voc07_ap75=50.0)
+        assert run_task('voc07', start, depth, place) == dict(
+            voc07_ap50=50.0, voc07_ap=50.0, voc07_ap75=50.0
+        )
     ((command, folder),) = calls
     assert folder == tmp_path and ('--nproc-per-node=2' in command) == (gpus == 2)
     assert f'model.backbone.init_cfg.checkpoint={start}' in command

@@ -27,7 +27,9 @@ def test_roi_align_of_a_ramp_is_the_center_of_each_bin():
     torch.testing.assert_close(pooled[0, 1], expected_columns.expand(3, 2).double())
     images = torch.randn(1, 2, 5, 6, dtype=torch.float64, requires_grad=True)
     rois = torch.tensor([[0, 0.3, 1.2, 4.0, 3.5]]).double()
-    assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 1.0, 2, 'avg', True), images)
+    assert torch.autograd.gradcheck(
+        lambda x: roi_align(x, rois, (2, 3), 1.0, 2, 'avg', True), images
+    )
 
 
 def overlap(one, other, offset):
@@ -45,7 +47,10 @@ def test_nms_follows_mmcvs_rule(offset):
     scores = torch.rand(100)
     selected = []
     for index in np.argsort(-scores.numpy(), kind='stable'):
-        if all(overlap(boxes[index].tolist(), boxes[other].tolist(), offset) <= 0.5 for other in selected):
+        if all(
+            overlap(boxes[index].tolist(), boxes[other].tolist(), offset) <= 0.5
+            for other in selected
+        ):
             selected.append(int(index))
     assert nms(boxes, scores, 0.5, offset)[1].tolist() == selected and 3 < len(selected) < 97
 
@@ -57,7 +62,12 @@ def test_other_ops_are_errors_when_called():
 
 
 # Each case has the CUDA version of mmcv's compiled ops, whether there is a GPU, and whether torchvision's ops are used.
-BUILT = [('12.8', True, False), ('not available', False, False), ('not available', True, True), (None, False, True)]
+BUILT = [
+    ('12.8', True, False),
+    ('not available', False, False),
+    ('not available', True, True),
+    (None, False, True),
+]
 
 
 @pytest.mark.parametrize(('built', 'gpu', 'replaced'), BUILT, ids=str)

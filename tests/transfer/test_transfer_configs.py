@@ -62,13 +62,17 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize('name', ['voc07_c4_r18_9k', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize(
+    'name', ['voc07_c4_r18_9k', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
 def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
     checkpoint = pretrained(int(name.split('_r')[-1].split('_')[0]))
     runner = run.train(small(name, data, checkpoint, tmp_path))
     scalars = runner.message_hub.log_scalars
     task = next(
-        task for task in TASKS.values() if task.config.format(depth=50) == f'transfer/{name.replace("r18", "r50")}'
+        task
+        for task in TASKS.values()
+        if task.config.format(depth=50) == f'transfer/{name.replace("r18", "r50")}'
     )
     for metric in task.scores.values():
         assert 0 <= scalars[f'val/{metric}'].current() < 1e4, metric
@@ -76,7 +80,11 @@ def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
     for key, parameter in runner.model.backbone.named_parameters():
         start = before[f'backbone.{key}']
         assert 0 < (parameter - start).norm() < 2 * start.norm() + 1, key
-    norms = [layer for layer in runner.model.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = [
+        layer
+        for layer in runner.model.modules()
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+    ]
     assert all(type(norm).__name__ == 'SyncBN' for norm in norms)
 
 
@@ -93,7 +101,17 @@ def test_recipes_are_the_papers(name):
     cfg = config(name)
     steps = cfg.param_scheduler[1]
     nodes = [node for _, node in walk(cfg.train_dataloader) if isinstance(node, dict)]
-    sides = [scale[1] for node in nodes if node.get('type') == 'RandomChoiceResize' for scale in node.scales]
-    recipe = cfg.train_cfg.max_iters, steps.milestones, cfg.optim_wrapper.optimizer.lr, sides[: len(RECIPES[name][3])]
+    sides = [
+        scale[1]
+        for node in nodes
+        if node.get('type') == 'RandomChoiceResize'
+        for scale in node.scales
+    ]
+    recipe = (
+        cfg.train_cfg.max_iters,
+        steps.milestones,
+        cfg.optim_wrapper.optimizer.lr,
+        sides[: len(RECIPES[name][3])],
+    )
     assert recipe == (*RECIPES[name][:3], list(RECIPES[name][3]))
     assert cfg.total_batch_size == 16 and cfg.model.backbone.frozen_stages == -1

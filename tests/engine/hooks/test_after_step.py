@@ -15,14 +15,19 @@ def calls_of(runner: Runner) -> list:
     """Train, and return the momentum of each call of `follow`, and 'enqueue' for each call of `enqueue`."""
     calls = []
     follow, enqueue = runner.model.teacher.follow, runner.model.queue.enqueue
-    runner.model.teacher.follow = lambda student, momentum: (calls.append(momentum), follow(student, momentum))
+    runner.model.teacher.follow = lambda student, momentum: (
+        calls.append(momentum),
+        follow(student, momentum),
+    )
     runner.model.queue.enqueue = lambda keys: (calls.append('enqueue'), enqueue(keys))
     runner.train()
     return calls
 
 
 def test_accumulation_moves_teacher_and_then_queue_once(toy_config):
-    cfg = toy_config(width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2})
+    cfg = toy_config(
+        width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2}
+    )
     cfg.model.symmetric = False
     runner = Runner.from_cfg(cfg)
     first, _, second, _ = calls = calls_of(runner)
@@ -36,7 +41,9 @@ def test_skipped_float16_step_moves_neither(toy_config):
     options = {'optim_wrapper.dtype': 'float16', 'default_hooks.checkpoint': None}
     runner = Runner.from_cfg(toy_config(width=8, steps=4, queue=32, **options))
     # This scale overflows in the first step, and the scaler then lowers it.
-    runner.optim_wrapper.loss_scaler = torch.amp.GradScaler('cpu', init_scale=2.0**120, backoff_factor=2.0**-110)
+    runner.optim_wrapper.loss_scaler = torch.amp.GradScaler(
+        'cpu', init_scale=2.0**120, backoff_factor=2.0**-110
+    )
     assert calls_of(runner).count('enqueue') == 3
     assert runner.model.queue.filled == 3 * 8
 

@@ -43,7 +43,8 @@ def guarded(toy_config, right: list[int], **options):
 
 
 @pytest.mark.parametrize(
-    'right, kept', [([50, 40, 70, 60, 45], 'guard/later.pth'), ([50, 48, 52, 40, 50], 'guard/start.pth')]
+    'right, kept',
+    [([50, 40, 70, 60, 45], 'guard/later.pth'), ([50, 48, 52, 40, 50], 'guard/start.pth')],
 )
 def test_guard_keeps_what_is_better(toy_config, right, kept, capfd):
     cfg = guarded(toy_config, right)
@@ -52,10 +53,13 @@ def test_guard_keeps_what_is_better(toy_config, right, kept, capfd):
     assert found['checkpoint'] == str(Path(cfg.work_dir).absolute() / kept)
     assert found['accuracies'] == [50, max(right)] and found['sentence'] in capfd.readouterr().out
     start, best = (
-        torch.load(Path(cfg.work_dir, f'guard/{name}.pth'), weights_only=True) for name in ('start', 'later')
+        torch.load(Path(cfg.work_dir, f'guard/{name}.pth'), weights_only=True)
+        for name in ('start', 'later')
     )
     assert start['meta']['iter'] == 0 and best['meta']['iter'] == 2 and 'optimizer' not in best
-    assert not torch.equal(start['state_dict']['backbone.conv1.weight'], best['state_dict']['backbone.conv1.weight'])
+    assert not torch.equal(
+        start['state_dict']['backbone.conv1.weight'], best['state_dict']['backbone.conv1.weight']
+    )
     last = runner.model.state_dict()['backbone.conv1.weight']
     assert not torch.equal(best['state_dict']['backbone.conv1.weight'], last)
 
@@ -65,7 +69,9 @@ def test_resumed_run_compares_with_the_start(toy_config):
     run.train(cfg)
     first = json.loads(Path(cfg.work_dir, 'guard.json').read_text())
     Path(cfg.work_dir, 'guard.json').unlink()
-    resumed = guarded(toy_config, [0, 0, 70, 60, 45], resume=True, load_from=f'{cfg.work_dir}/iter_2.pth')
+    resumed = guarded(
+        toy_config, [0, 0, 70, 60, 45], resume=True, load_from=f'{cfg.work_dir}/iter_2.pth'
+    )
     run.train(resumed)
     assert json.loads(Path(cfg.work_dir, 'guard.json').read_text()) == first
 

@@ -20,8 +20,12 @@ from mmairl.models.norm import SyncBN
 def test_epoch_length_sets_batch_norm_decay():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)))
     for steps, decay in ((50, 0.9), (100, 0.9), (400, 1 - 10 / 400)):
-        EpochBatchNormHook().before_train(SimpleNamespace(model=model, train_dataloader=range(steps)))
-        assert [1 - m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)] == pytest.approx([decay] * 2)
+        EpochBatchNormHook().before_train(
+            SimpleNamespace(model=model, train_dataloader=range(steps))
+        )
+        assert [
+            1 - m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)
+        ] == pytest.approx([decay] * 2)
 
 
 class Detector(BaseModel):
@@ -41,16 +45,24 @@ def test_statistics_are_the_mean_over_batches(norm, monkeypatch):
     model = Detector(norm).double().train()
     model.norm.running_mean.fill_(100.0)
     model.norm.running_var.fill_(1e6)
-    batches = [torch.randn(size, 4, 3, 3, dtype=torch.float64) * size + size for size in (2, 3, 5, 4)]
-    monkeypatch.setattr(precise_bn, '_second_loader', lambda runner: [dict(inputs=batch) for batch in batches])
+    batches = [
+        torch.randn(size, 4, 3, 3, dtype=torch.float64) * size + size for size in (2, 3, 5, 4)
+    ]
+    monkeypatch.setattr(
+        precise_bn, '_second_loader', lambda runner: [dict(inputs=batch) for batch in batches]
+    )
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
     PreciseBNHook().measure(SimpleNamespace(model=model, optim_wrapper=wrapper))
     means = torch.stack([batch.mean(dim=(0, 2, 3)) for batch in batches])
     variances = torch.stack([batch.var(dim=(0, 2, 3), unbiased=True) for batch in batches])
     torch.testing.assert_close(model.norm.running_mean, means.mean(dim=0), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(model.norm.running_var, variances.mean(dim=0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        model.norm.running_var, variances.mean(dim=0), rtol=1e-12, atol=1e-12
+    )
     assert model.norm.momentum == 0.1
-    assert model.norm.weight.grad is None and torch.equal(model.norm.weight, torch.ones(4, dtype=torch.float64))
+    assert model.norm.weight.grad is None and torch.equal(
+        model.norm.weight, torch.ones(4, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize('by_epoch, measured', [(True, [5, 11]), (False, [1, 3, 5, 7, 9, 11])])
@@ -61,5 +73,7 @@ def test_statistics_are_measured_before_evaluation(by_epoch, measured):
     hook, iterations = PreciseBNHook(), []
     hook.measure = lambda runner: iterations.append(runner.iter)
     for iteration in range(12):
-        hook.after_train_iter(SimpleNamespace(train_loop=loop, val_loop=object(), iter=iteration, max_iters=12))
+        hook.after_train_iter(
+            SimpleNamespace(train_loop=loop, val_loop=object(), iter=iteration, max_iters=12)
+        )
     assert iterations == measured

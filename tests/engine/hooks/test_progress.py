@@ -11,7 +11,10 @@ from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook, ProgressHook
 
 def runner_at(name: str, steps: int) -> SimpleNamespace:
     return SimpleNamespace(
-        message_hub=MessageHub.get_instance(name), optim_wrapper=SimpleNamespace(), iter=0, max_iters=steps
+        message_hub=MessageHub.get_instance(name),
+        optim_wrapper=SimpleNamespace(),
+        iter=0,
+        max_iters=steps,
     )
 
 
@@ -19,7 +22,9 @@ def test_values_are_read_at_the_interval_and_at_the_end():
     runner, hook = runner_at('reads', 5), AsyncRuntimeInfoHook(interval=2)
     lengths = []
     for runner.iter in range(5):
-        hook.after_train_iter(runner, outputs=dict(loss=torch.tensor(float(runner.iter)), accuracy=0.5))
+        hook.after_train_iter(
+            runner, outputs=dict(loss=torch.tensor(float(runner.iter)), accuracy=0.5)
+        )
         scalars = runner.message_hub.log_scalars
         lengths.append(len(scalars['train/loss'].data[0]) if 'train/loss' in scalars else 0)
     assert lengths == [0, 2, 2, 4, 5]
@@ -36,4 +41,7 @@ def test_progress_line_shows_values_and_time_left(monkeypatch, capsys):
     for runner.iter in (0, 4, 9):
         hook.after_train_iter(runner)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ['training  50%  loss 1.500  0:00:50 left', 'training 100%  loss 1.500  0:00:00 left']
+    assert lines == [
+        'training  50%  loss 1.500  0:00:50 left',
+        'training 100%  loss 1.500  0:00:00 left',
+    ]

@@ -54,7 +54,9 @@ def held(optimizer: Optimizer) -> set[Tensor]:
 GROUPS = {
     'a generator': lambda model: model.parameters(),
     'a list': lambda model: list(model.parameters()),
-    'groups of generators': lambda model: [dict(params=part.parameters()) for part in (model[:2], model[2:])],
+    'groups of generators': lambda model: [
+        dict(params=part.parameters()) for part in (model[:2], model[2:])
+    ],
     'a generator of groups': lambda model: (dict(params=param) for param in model.parameters()),
     'names': lambda model: model.named_parameters(),
 }
@@ -68,7 +70,9 @@ def test_every_form_of_parameters_trains_the_same(kind, form):
     train(model, optimizer, 3)
     train(listed, build(kind, list(listed.parameters())), 3)
     assert torch.equal(weights(model), weights(listed))
-    assert all(not torch.equal(new, old) for new, old in zip(model.parameters(), network().parameters()))
+    assert all(
+        not torch.equal(new, old) for new, old in zip(model.parameters(), network().parameters())
+    )
 
 
 def test_names_stay_with_their_parameters(kind):
@@ -78,7 +82,9 @@ def test_names_stay_with_their_parameters(kind):
     for group in optimizer.param_groups:
         names_by_kind.update(zip(group['param_names'], group['params'], strict=True))
     assert names_by_kind == dict(model.named_parameters())
-    names = [name for group in optimizer.state_dict()['param_groups'] for name in group['param_names']]
+    names = [
+        name for group in optimizer.state_dict()['param_groups'] for name in group['param_names']
+    ]
     assert sorted(names) == sorted(names_by_kind)
 
 
@@ -114,7 +120,9 @@ def test_group_added_after_a_step_trains(kind):
     assert (weights(model[3]) != before).all()
 
 
-def through_state_dict(kind: str, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+def through_state_dict(
+    kind: str, model: nn.Module, optimizer: Optimizer
+) -> tuple[nn.Module, Optimizer]:
     fresh = network()
     fresh.load_state_dict(model.state_dict())
     other = build(kind, fresh.parameters(), lr=SETTINGS[kind]['lr'] / 3)
@@ -140,4 +148,6 @@ def test_copied_optimizer_trains_as_the_original(kind, way, steps):
     train(model, optimizer, 3, first=10)
     train(other, copied, 3, first=10)
     assert torch.equal(weights(model), weights(other))
-    assert [group['lr'] for group in copied.param_groups] == [group['lr'] for group in optimizer.param_groups]
+    assert [group['lr'] for group in copied.param_groups] == [
+        group['lr'] for group in optimizer.param_groups
+    ]

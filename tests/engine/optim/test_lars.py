@@ -38,15 +38,22 @@ def scalar_lars(
     mu, wd, eta = HYPER['momentum'], HYPER['weight_decay'] if adapt else 0.0, HYPER['eta']
     v = [0.0] * len(w)
     for g, lr in zip(grads, lrs):
-        w_norm, g_norm = math.sqrt(math.fsum(x * x for x in w)), math.sqrt(math.fsum(x * x for x in g))
-        local = eta * w_norm / (g_norm + wd * w_norm) if adapt and w_norm > 0 and g_norm > 0 else 1.0
+        w_norm, g_norm = (
+            math.sqrt(math.fsum(x * x for x in w)),
+            math.sqrt(math.fsum(x * x for x in g)),
+        )
+        local = (
+            eta * w_norm / (g_norm + wd * w_norm) if adapt and w_norm > 0 and g_norm > 0 else 1.0
+        )
         within, outside = (lr, 1.0) if inside else (1.0, lr)
         v = [mu * vi + within * local * (gi + wd * wi) for vi, gi, wi in zip(v, g, w)]
         w = [wi - outside * vi for wi, vi in zip(w, v)]
     return w
 
 
-def steps(optimizer: LARS, params: list[nn.Parameter], seed: int, count: int = 20, first: int = 0) -> None:
+def steps(
+    optimizer: LARS, params: list[nn.Parameter], seed: int, count: int = 20, first: int = 0
+) -> None:
     """Take steps with a changing learning rate and random gradients. The gradients depend on `seed` and on the step."""
     for step in range(first, first + count):
         for group in optimizer.param_groups:
@@ -59,16 +66,26 @@ def steps(optimizer: LARS, params: list[nn.Parameter], seed: int, count: int = 2
 def expected_of(seed: int, dtype: torch.dtype, inside: bool = True) -> list[float]:
     rates, values = [warm_up_then_cosine(step) for step in range(20)], []
     for index, before in enumerate(tensors(seed)):
-        grads = [tensors(1000 * seed + 100 + step)[index].to(dtype).flatten().tolist() for step in range(20)]
-        values += scalar_lars(before.to(dtype).flatten().tolist(), grads, rates, before.ndim > 1, inside)
+        grads = [
+            tensors(1000 * seed + 100 + step)[index].to(dtype).flatten().tolist()
+            for step in range(20)
+        ]
+        values += scalar_lars(
+            before.to(dtype).flatten().tolist(), grads, rates, before.ndim > 1, inside
+        )
     return values
 
 
-@pytest.mark.parametrize('dtype,tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize(
+    'dtype,tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str
+)
 @pytest.mark.parametrize('inside', [True, False])
 @pytest.mark.parametrize('seed', range(2))
 def test_twenty_steps_equal_the_scalar_rule(dtype, tolerance, inside, seed):
-    params, idle = [nn.Parameter(p.to(dtype)) for p in tensors(seed)], nn.Parameter(torch.ones(2, 2))
+    params, idle = (
+        [nn.Parameter(p.to(dtype)) for p in tensors(seed)],
+        nn.Parameter(torch.ones(2, 2)),
+    )
     steps(LARS([*params, idle], lr=1.0, inside=inside, **HYPER), params, seed)
     values = torch.cat([param.detach().flatten() for param in params])
     expected = torch.tensor(expected_of(seed, dtype, inside), dtype=dtype)

@@ -12,11 +12,18 @@ from mmairl.registry import PARAM_SCHEDULERS
 CONFIGS = Path(__file__).parents[3] / 'configs'
 
 
-def rates(settings: list[dict], lrs: list[float], epochs: int, epoch_length: int) -> list[list[float]]:
+def rates(
+    settings: list[dict], lrs: list[float], epochs: int, epoch_length: int
+) -> list[list[float]]:
     """Return the learning rate of each step of a run, for each group of parameters."""
-    optimizer = torch.optim.SGD([dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr) for lr in lrs])
+    optimizer = torch.optim.SGD(
+        [dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr) for lr in lrs]
+    )
     defaults = dict(optimizer=optimizer, epoch_length=epoch_length)
-    schedulers = [PARAM_SCHEDULERS.build(dict(one), default_args={**defaults, 'end': epochs}) for one in settings]
+    schedulers = [
+        PARAM_SCHEDULERS.build(dict(one), default_args={**defaults, 'end': epochs})
+        for one in settings
+    ]
     seen = []
     for _ in range(epochs * epoch_length):
         seen.append([group['lr'] for group in optimizer.param_groups])
@@ -26,7 +33,9 @@ def rates(settings: list[dict], lrs: list[float], epochs: int, epoch_length: int
     return seen
 
 
-@pytest.mark.parametrize('epochs,warm_up,epoch_length', [(200, 10, 7), (12, 10, 1), (3, 1, 2), (5, 2, 50)])
+@pytest.mark.parametrize(
+    'epochs,warm_up,epoch_length', [(200, 10, 7), (12, 10, 1), (3, 1, 2), (5, 2, 50)]
+)
 def test_rate_is_linear_then_cosine(epochs, warm_up, epoch_length):
     settings = Config.fromfile(CONFIGS / '_base_/schedules/sgd_200e.py').param_scheduler
     settings[0].end = settings[1].begin = warm_up

@@ -16,10 +16,14 @@ def network() -> nn.Module:
 
 
 def wrap(model: nn.Module, **kwargs) -> AutocastOptimWrapper:
-    return AutocastOptimWrapper(LARS(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-3), **kwargs)
+    return AutocastOptimWrapper(
+        LARS(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-3), **kwargs
+    )
 
 
-def train(model: nn.Module, wrapper: AutocastOptimWrapper, batches: list[torch.Tensor]) -> list[torch.dtype]:
+def train(
+    model: nn.Module, wrapper: AutocastOptimWrapper, batches: list[torch.Tensor]
+) -> list[torch.dtype]:
     """Update once per batch, as mmengine's ``train_step`` does. Return the dtypes of the outputs."""
     dtypes = []
     for batch in batches:
@@ -47,7 +51,10 @@ def test_autocast_keeps_float32_weights(dtype):
     assert train(model, wrapper, batches(5)) == [getattr(torch, dtype)] * 5
     train(exact, wrap(exact), batches(5))
     state = wrapper.optimizer.state.values()
-    assert all(t.dtype == torch.float32 for t in [*model.parameters(), *(s['momentum_buffer'] for s in state)])
+    assert all(
+        t.dtype == torch.float32
+        for t in [*model.parameters(), *(s['momentum_buffer'] for s in state)]
+    )
     torch.testing.assert_close(weights(model), weights(exact), rtol=0.02, atol=0.02)
 
 
@@ -64,17 +71,25 @@ def test_step_skipped_by_the_scaler_moves_nothing():
 def test_loaded_momentum_has_the_layout_of_its_weight():
     """In checkpoints of runs in another memory layout, momenta have other strides. A fused step would ignore them."""
 
-    def run(state: dict | None, layout: torch.memory_format, fused: bool) -> tuple[dict, torch.Tensor]:
+    def run(
+        state: dict | None, layout: torch.memory_format, fused: bool
+    ) -> tuple[dict, torch.Tensor]:
         torch.manual_seed(0)
         conv = nn.Conv2d(4, 6, 3).to(memory_format=layout)
-        wrapper = AutocastOptimWrapper(torch.optim.SGD(conv.parameters(), lr=0.1, momentum=0.9, fused=fused))
+        wrapper = AutocastOptimWrapper(
+            torch.optim.SGD(conv.parameters(), lr=0.1, momentum=0.9, fused=fused)
+        )
         if state is not None:
             conv.load_state_dict(state['weights'])
             wrapper.load_state_dict(state['optimizer'])
         for step in range(2):
-            images = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(step + 10 * (state is not None)))
+            images = torch.randn(
+                2, 4, 5, 5, generator=torch.Generator().manual_seed(step + 10 * (state is not None))
+            )
             wrapper.update_params(conv(images).square().mean())
-        return dict(weights=conv.state_dict(), optimizer=wrapper.state_dict()), conv.weight.detach().clone()
+        return dict(
+            weights=conv.state_dict(), optimizer=wrapper.state_dict()
+        ), conv.weight.detach().clone()
 
     first_state, _ = run(None, torch.contiguous_format, fused=False)
     _, plain = run(copy.deepcopy(first_state), torch.contiguous_format, fused=False)

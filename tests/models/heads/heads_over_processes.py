@@ -49,7 +49,10 @@ def step(name: str) -> dict[str, torch.Tensor]:
     loss = head(q, {view: share[2 + view] for view in (0, 1)}, None)['loss']
     loss.backward()
     gradients = {f'q{view}': gather(z.grad) / get_world_size() for view, z in q.items()}
-    shared = {'loss': loss.detach(), **{key: weight.grad for key, weight in head.named_parameters()}}
+    shared = {
+        'loss': loss.detach(),
+        **{key: weight.grad for key, weight in head.named_parameters()},
+    }
     for value in shared.values():
         all_reduce(value, 'mean')
     return gradients | shared | dict(head.named_buffers())
@@ -71,7 +74,9 @@ def masked_step(name: str) -> dict[str, torch.Tensor]:
     loss = model([view[get_rank() :: get_world_size()] for view in views], mode='loss')['loss']
     loss.backward()
     shared = {'loss': loss.detach()}
-    shared |= {key: weight.grad for key, weight in model.named_parameters() if weight.grad is not None}
+    shared |= {
+        key: weight.grad for key, weight in model.named_parameters() if weight.grad is not None
+    }
     for value in shared.values():
         all_reduce(value, 'mean')
     return shared | dict(model.head.named_buffers())

@@ -44,7 +44,12 @@ def test_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
     gradients = []
     for model in (averaged, stopped):
         loss = model(views, mode='loss')['loss']
-        gradients.append((loss.detach(), *torch.autograd.grad(loss, [model.get_parameter('projector.mlp.0.weight')])))
+        gradients.append(
+            (
+                loss.detach(),
+                *torch.autograd.grad(loss, [model.get_parameter('projector.mlp.0.weight')]),
+            )
+        )
     torch.testing.assert_close(*gradients)
 
 
@@ -57,5 +62,9 @@ def test_each_config_equals_its_row_of_table_5():
             assert (momentum.base, momentum.schedule) == TABLE_5A[name], name
             assert model == base.model and cfg.optim_wrapper == base.optim_wrapper
         else:
-            assert (model.predictor is not None, model.target == 'teacher', model.head.beta) == TABLE_5B[name], name
+            assert (
+                model.predictor is not None,
+                model.target == 'teacher',
+                model.head.beta,
+            ) == TABLE_5B[name], name
             assert model.head.alpha == 0.1 and model.queue is None and model.symmetric

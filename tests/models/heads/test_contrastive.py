@@ -45,17 +45,24 @@ def test_loss_and_gradient_equal_the_printed_sum(alpha, beta):
 
 def test_beta_0_is_byol_and_beta_1_is_nt_xent():
     q, k, alpha = rows(2, 5), rows(2, 5), 0.5
-    torch.testing.assert_close(InfoNCEHead(0.1, 0.0)(q, k, None)['loss'] + 4, RegressionHead()(q, k, None)['loss'])
+    torch.testing.assert_close(
+        InfoNCEHead(0.1, 0.0)(q, k, None)['loss'] + 4, RegressionHead()(q, k, None)['loss']
+    )
     both = torch.cat(list(units(q).values()))
     logits = (both @ both.T / alpha).fill_diagonal_(-math.inf)
     nt_xent = F.cross_entropy(logits, torch.tensor([5, 6, 7, 8, 9, 0, 1, 2, 3, 4]))
-    assert_same(InfoNCEHead(alpha, 1.0)(q, q, None)['loss'], 2 * 2 * alpha * nt_xent, list(q.values()))
+    assert_same(
+        InfoNCEHead(alpha, 1.0)(q, q, None)['loss'], 2 * 2 * alpha * nt_xent, list(q.values())
+    )
 
 
 @pytest.mark.parametrize('count', [0, 1, 11])
 def test_moco_loss_equals_concatenated_logits(count):
     """MoCo's released code computes a cross entropy with class 0, whose logit (the positive) comes first."""
-    (q, k), negatives = rows(2, 4).values(), F.normalize(torch.randn(count, 4, dtype=torch.float64), dim=1)
+    (q, k), negatives = (
+        rows(2, 4).values(),
+        F.normalize(torch.randn(count, 4, dtype=torch.float64), dim=1),
+    )
     unit_q, unit_k = F.normalize(q, dim=1), F.normalize(k, dim=1)
     logits = torch.cat([(unit_q * unit_k).sum(1, keepdim=True), unit_q @ negatives.T], dim=1) / 0.2
     expected = F.cross_entropy(logits, torch.zeros(4, dtype=torch.long))

@@ -9,7 +9,12 @@ from torch import nn
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.engine import run
-from mmairl.models.heads.distill import DistillationHead, FrozenTeacher, gram_distance, patch_distance
+from mmairl.models.heads.distill import (
+    DistillationHead,
+    FrozenTeacher,
+    gram_distance,
+    patch_distance,
+)
 from mmairl.models.siamese import Siamese
 from mmairl.registry import MODELS
 
@@ -86,16 +91,22 @@ def test_teacher_features_equal_those_of_timm(build):
     model = build(**{'model.teacher': dict(type='FrozenTeacher', backbone=VIT, size=32)})
     pixels = torch.rand(4, 3, 48, 48)
     (network,) = model.teacher.hidden
-    mean, std = (torch.tensor(network.pretrained_cfg[key]).view(-1, 1, 1) for key in ('mean', 'std'))
+    mean, std = (
+        torch.tensor(network.pretrained_cfg[key]).view(-1, 1, 1) for key in ('mean', 'std')
+    )
     resized = F.interpolate((pixels - mean) / std, (32, 32), mode='bicubic', antialias=True)
     tokens = network.forward_features(resized)
     found = model.teacher((pixels - 0.2) / 0.3, model.data_preprocessor)
     torch.testing.assert_close(found.pooled, tokens[:, 0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(found.patches.flatten(2).transpose(1, 2), tokens[:, 1:], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        found.patches.flatten(2).transpose(1, 2), tokens[:, 1:], atol=1e-5, rtol=1e-4
+    )
     torch.testing.assert_close(network.forward_head(tokens), found.pooled, atol=1e-5, rtol=1e-4)
     own = FrozenTeacher(VIT, mean=(0.2,) * 3, std=(0.3,) * 3)
     images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(own(images, model.data_preprocessor).pooled, own.hidden[0](images)[:, 0])
+    torch.testing.assert_close(
+        own(images, model.data_preprocessor).pooled, own.hidden[0](images)[:, 0]
+    )
 
 
 def test_patch_distance_equals_its_formula():
@@ -107,7 +118,9 @@ def test_patch_distance_equals_its_formula():
         for row in range(2):
             for column in range(2):
                 # At half the size, bilinear interpolation averages four patches.
-                target = teacher[image, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2].mean(dim=(1, 2))
+                target = teacher[image, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2].mean(
+                    dim=(1, 2)
+                )
                 query = projector(student[image, :, row, column])
                 expected = expected + (1 - torch.cosine_similarity(query, target, dim=0)) / 8
     assert_same(patch_distance(projector, student, teacher), expected, [student])
@@ -134,13 +147,19 @@ def test_gram_distance_equals_loops():
         ours, theirs = (maps[image].flatten(1).T for maps in (student, anchor))
         for one in range(4):
             for other in range(4):
-                cosines = [torch.cosine_similarity(side[one], side[other], dim=0) for side in (ours, theirs)]
+                cosines = [
+                    torch.cosine_similarity(side[one], side[other], dim=0)
+                    for side in (ours, theirs)
+                ]
                 expected = expected + (cosines[0] - cosines[1]) ** 2 / 32
     assert_same(gram_distance(student, anchor), expected, [student])
 
 
 def test_gram_compares_patches_with_those_at_the_start(build):
-    model, views = build(**{'model.gram': 2.0, 'model.backbone': dict(VIT, _delete_=True), **WIDTH}), crops()
+    model, views = (
+        build(**{'model.gram': 2.0, 'model.backbone': dict(VIT, _delete_=True), **WIDTH}),
+        crops(),
+    )
     model.eval()
     start = model(views, mode='loss')
     torch.testing.assert_close(start['gram'], torch.zeros(()), atol=1e-9, rtol=0)
@@ -164,11 +183,23 @@ OTHER = {'model.projector.out_channels': 8}
     [
         ('no-frozen-teacher', {'model.target': 'teacher'}),
         ('no-frozen-teacher', {'model.teacher': None}),
-        ('unavailable-model', {'model.teacher.backbone': dict(type='TimmBackbone', name='no_such_network')}),
+        (
+            'unavailable-model',
+            {'model.teacher.backbone': dict(type='TimmBackbone', name='no_such_network')},
+        ),
         ('head-width', OTHER),
-        ('head-width', {'model.teacher': dict(type='FrozenTeacher', backbone=VIT, patches=1.0), **OTHER}),
-        ('no-patch-tokens', {'model.teacher': dict(type='FrozenTeacher', backbone=NO_TOKENS, patches=1.0)}),
-        ('no-patch-tokens', {'model.gram': 1.0, 'model.backbone': dict(NO_TOKENS, _delete_=True), **WIDTH}),
+        (
+            'head-width',
+            {'model.teacher': dict(type='FrozenTeacher', backbone=VIT, patches=1.0), **OTHER},
+        ),
+        (
+            'no-patch-tokens',
+            {'model.teacher': dict(type='FrozenTeacher', backbone=NO_TOKENS, patches=1.0)},
+        ),
+        (
+            'no-patch-tokens',
+            {'model.gram': 1.0, 'model.backbone': dict(NO_TOKENS, _delete_=True), **WIDTH},
+        ),
     ],
 )
 def test_wrong_distillation_raises(build, code, options):

@@ -28,10 +28,30 @@ CONFIGS = Path(__file__).parents[3] / 'configs/methods'
 # predictor, whether projector and predictor end with a norm, and the number of views for each kind
 # of crop (size, smallest and largest scale).
 RECIPES = {
-    'simsiam_r50_100e': (0.05, 1e-4, 100, 512, 0, 0, (2048, 512), (True, False), {(224, 0.2, 1.0): 2}),
+    'simsiam_r50_100e': (
+        0.05,
+        1e-4,
+        100,
+        512,
+        0,
+        0,
+        (2048, 512),
+        (True, False),
+        {(224, 0.2, 1.0): 2},
+    ),
     'barlow_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
     'vicreg_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
-    'swav_r50_800e': (0.3, 1e-6, 800, 4096, 10, 1e-3, (2048,), (False,), {(224, 0.14, 1.0): 2, (96, 0.05, 0.14): 6}),
+    'swav_r50_800e': (
+        0.3,
+        1e-6,
+        800,
+        4096,
+        10,
+        1e-3,
+        (2048,),
+        (False,),
+        {(224, 0.14, 1.0): 2, (96, 0.05, 0.14): 6},
+    ),
     'dino_multicrop_r50_300e': (
         0.03,
         1e-4,
@@ -43,10 +63,50 @@ RECIPES = {
         (False,),
         {(224, 0.14, 1.0): 2, (96, 0.05, 0.14): 6},
     ),
-    'dino_vit_s16_300e': (5e-4, 0.04, 300, 1024, 10, 5e-4, (2048,), (False,), {(224, 0.4, 1.0): 2, (96, 0.05, 0.4): 8}),
-    'mocov3_r50_300e': (0.3, 1e-6, 300, 4096, 10, 0, (4096, 4096), (True, False), {(224, 0.2, 1.0): 2}),
-    'mocov3_vit_s16_300e': (1.5e-4, 0.1, 300, 4096, 40, 0, (4096, 4096), (True, True), {(224, 0.08, 1.0): 2}),
-    'lejepa_r50_100e': (5e-4, 5e-4, 100, 256, 10, 1e-3, (2048,), (False,), {(224, 0.3, 1.0): 2, (98, 0.05, 0.3): 6}),
+    'dino_vit_s16_300e': (
+        5e-4,
+        0.04,
+        300,
+        1024,
+        10,
+        5e-4,
+        (2048,),
+        (False,),
+        {(224, 0.4, 1.0): 2, (96, 0.05, 0.4): 8},
+    ),
+    'mocov3_r50_300e': (
+        0.3,
+        1e-6,
+        300,
+        4096,
+        10,
+        0,
+        (4096, 4096),
+        (True, False),
+        {(224, 0.2, 1.0): 2},
+    ),
+    'mocov3_vit_s16_300e': (
+        1.5e-4,
+        0.1,
+        300,
+        4096,
+        40,
+        0,
+        (4096, 4096),
+        (True, True),
+        {(224, 0.08, 1.0): 2},
+    ),
+    'lejepa_r50_100e': (
+        5e-4,
+        5e-4,
+        100,
+        256,
+        10,
+        1e-3,
+        (2048,),
+        (False,),
+        {(224, 0.3, 1.0): 2, (98, 0.05, 0.3): 6},
+    ),
 }
 
 
@@ -56,7 +116,9 @@ def test_recipe_equals_the_released_one(name):
     optimizer, (*warm_up, cosine) = cfg.optim_wrapper.optimizer, cfg.param_scheduler[:2]
     necks = [neck for neck in (cfg.model.projector, cfg.model.predictor) if neck]
     crops = [
-        (view[0].size, *view[0].scale) for view in cfg.train_dataloader.dataset.views if view[0].type[-4:] == 'Crop'
+        (view[0].size, *view[0].scale)
+        for view in cfg.train_dataloader.dataset.views
+        if view[0].type[-4:] == 'Crop'
     ]
     assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size
     assert RECIPES[name] == (
@@ -115,13 +177,21 @@ def information(model: nn.Module, images: Tensor) -> float:
     It is 0 if all images have the same distribution over prototypes, for example if one prototype always wins.
     """
     head = model.head
-    share = F.softmax((project(model.teacher, images) - head.center.mean) / head.key_temperature, dim=1)
-    return (torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()).item()
+    share = F.softmax(
+        (project(model.teacher, images) - head.center.mean) / head.key_temperature, dim=1
+    )
+    return (
+        torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()
+    ).item()
 
 
 def winners(model: nn.Module, images: Tensor) -> float:
     """Return how many of SwAV's prototypes are the nearest to at least one image."""
-    return len((F.normalize(project(model, images), dim=1) @ model.head.prototypes.weight.T).argmax(dim=1).unique())
+    return len(
+        (F.normalize(project(model, images), dim=1) @ model.head.prototypes.weight.T)
+        .argmax(dim=1)
+        .unique()
+    )
 
 
 def spread_of(model: nn.Module, images: Tensor) -> float:

@@ -10,9 +10,14 @@ from mmairl.models.heads.regression import RegressionHead
 @pytest.mark.parametrize('weight', [1.0, 0.25])
 def test_regression_is_distance_of_unit_vectors(weight):
     """With a weight of 0.25, RegressionHead's loss is SimSiam's loss plus 1."""
-    (q, p), (k, j) = ([3 * torch.randn(4, 6, dtype=torch.float64) for _ in range(2)] for _ in range(2))
+    (q, p), (k, j) = (
+        [3 * torch.randn(4, 6, dtype=torch.float64) for _ in range(2)] for _ in range(2)
+    )
     loss = RegressionHead(weight)({0: q, 1: p}, {0: k, 1: j}, None)['loss']
-    distances = [(F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum() / 4 for a, b in ((q, j), (p, k))]
+    distances = [
+        (F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum() / 4
+        for a, b in ((q, j), (p, k))
+    ]
     torch.testing.assert_close(loss, weight * sum(distances), atol=1e-12, rtol=1e-12)
     if weight == 0.25:
         simsiam = -(torch.cosine_similarity(q, j).mean() + torch.cosine_similarity(p, k).mean()) / 2

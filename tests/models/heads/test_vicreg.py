@@ -9,7 +9,9 @@ def test_vicreg_equals_loops_over_the_formula():
     a, b = rows(2, 6, 5).values()
     expected = 25 * sum((x - y) ** 2 for x, y in zip(a.flatten(), b.flatten())) / a.numel()
     for z in (a, b):
-        deviation = [(sum((x - column.mean()) ** 2 for x in column) / 5 + 1e-4) ** 0.5 for column in z.T]
+        deviation = [
+            (sum((x - column.mean()) ** 2 for x in column) / 5 + 1e-4) ** 0.5 for column in z.T
+        ]
         expected = expected + 25 * sum(max(1 - d, 0 * d) for d in deviation) / 5
         centered = z - z.mean(dim=0)
         for i in range(5):

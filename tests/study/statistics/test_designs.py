@@ -20,7 +20,9 @@ def design(factors, halvings):
 def test_best_fractions_have_the_tabulated_resolution(factors, halvings, resolution):
     """Box, Hunter and Hunter, Table 6.22."""
     half = design(factors, halvings)
-    confounded = min(n for n in range(1, 8) if any(half.alias(t, ()) for t in combinations(half.factors, n)))
+    confounded = min(
+        n for n in range(1, 8) if any(half.alias(t, ()) for t in combinations(half.factors, n))
+    )
     assert confounded == resolution
 
 

@@ -109,7 +109,9 @@ def test_error_rates_stay_at_or_below_the_nominal_level():
         # Analyses after 3 and after all seeds. A decision of any analysis counts.
         looks = []
         for table in tables([2.0] * 7, 2 * seeds, paired=True):
-            looks.append(chain(table[:, :seeds], True, level=LEVEL / 2) | chain(table, True, level=LEVEL / 2))
+            looks.append(
+                chain(table[:, :seeds], True, level=LEVEL / 2) | chain(table, True, level=LEVEL / 2)
+            )
         rates['interim analyses', seeds] = rate(looks, DIFFERENCES)
         draw = np.random.default_rng(seeds)
         tuned = []
