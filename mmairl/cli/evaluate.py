@@ -64,15 +64,13 @@ def evaluate(
             code='subject',
         )
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
-    from mmengine.dist import is_main_process
-
     from mmairl.engine.run import register
     from mmairl.evaluation import protocol as protocols
     from mmairl.io import output
     from mmairl.signals import stop_processes
 
     register()
-    cfg = config_for(config, checkpoint, data, cfg_options)
+    cfg = evaluated_config(config, checkpoint, data, cfg_options)
     name = Path(data or config).stem
     out = output(out or default_out(protocol, name, checkpoint, init, part), checkpoint, config)
     chosen = dict(
@@ -91,13 +89,14 @@ def evaluate(
     results = [protocols.evaluate(cfg, protocol, init or checkpoint, part, setting)]
     if data and not init:  # on few images, only a comparison shows what the checkpoint has learned
         results.append(protocols.evaluate(cfg, protocol, 'random', part, setting))
-    if is_main_process():
-        record = dict(protocol=protocol, config=config or data, checkpoint=checkpoint, part=part)
-        write_result(results, record, name, out)
+    record = dict(protocol=protocol, config=config or data, checkpoint=checkpoint, part=part)
+    write_result(results, record, name, out)
     stop_processes()
 
 
-def config_for(config: str, checkpoint: str | None, data: str | None, options: dict) -> 'Config':
+def evaluated_config(
+    config: str, checkpoint: str | None, data: str | None, options: dict
+) -> 'Config':
     """Return the config that defines the network and the images."""
     from mmairl.apis.evaluate import labeled_config
     from mmairl.checkpoints.read import read_backbone
@@ -134,9 +133,13 @@ def write_result(shown: list['Result'], record: dict[str, Any], name: str, out: 
     """Print the scores, then write those of the first result to a file. They are printed first, because writing can fail."""
     import dataclasses
 
+    from mmengine.dist import is_main_process
+
     from mmairl.io import write_json
     from mmairl.report.evaluation_page import results_table, write_evaluation_page
 
+    if not is_main_process():
+        return
     print(results_table(shown).text(f'in percent, {name}'))
     write_json(out, {**record, **dataclasses.asdict(shown[0])})
     print(

@@ -81,7 +81,7 @@ def train(
         return
     cfg = load_config(config, cfg_options)
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{Path(config).stem}'
-    choose_start(cfg, resume)
+    start_or_resume(cfg, resume)
     if amp:
         use_mixed_precision(cfg)
     if strategy:
@@ -102,7 +102,7 @@ def train(
     stop_processes()
 
 
-def choose_start(cfg: 'Config', resume: str | None) -> None:
+def start_or_resume(cfg: 'Config', resume: str | None) -> None:
     """Set the keys of the config that choose the checkpoint to resume from."""
     restarted = any(int(os.environ.get(name, 0)) for name in RESTARTS)
     if resume == 'auto' or (restarted and not resume):

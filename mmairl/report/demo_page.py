@@ -51,7 +51,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
         bank, queries = features[name]
         right = knn_predictions(bank, queries, [K], device=device)[K] == queries.y
         scores[name] = 100 * int(right.sum()) / len(right)
-    print(scores_table(scores).text(f'{len(right)} test images'))
+    print(demo_scores(scores).text(f'{len(right)} test images'))
     print(verdict(scores))
 
     print('3/3 drawing the page', flush=True)
@@ -64,7 +64,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     return page.write(Path(cfg.work_dir) / 'report.html')
 
 
-def scores_table(scores: dict[str, float]) -> Table:
+def demo_scores(scores: dict[str, float]) -> Table:
     return Table(['features', SCORE], [*scores.items()], scores=[SCORE])
 
 
@@ -94,7 +94,7 @@ def draw_demo(
         'Quality of the features',
         'A test image gets the class that most of the labeled images with the most similar features have (k-NN). This '
         'measures whether images of one class have similar features. Pre-training used no labels.',
-        scores_table(scores).html(),
+        demo_scores(scores).html(),
         f'Accuracy on {len(test_set):,} images that pre-training did not use. Chance is '
         f'{100 / len(test_set.classes):.1f} %.',
     )

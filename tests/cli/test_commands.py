@@ -14,7 +14,7 @@ from PIL import Image
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.cli.main import main
-from mmairl.cli.train import accumulate, choose_start
+from mmairl.cli.train import accumulate, start_or_resume
 from mmairl.config import load_config
 
 DEMO = 'mmairl::demo/mocov2plus_shapes.py'
@@ -165,5 +165,5 @@ def test_restarted_command_resumes(monkeypatch, resume, restarts, expected):
     monkeypatch.setenv('SLURM_RESTART_COUNT', restarts)
     cfg = load_config(DEMO)
     cfg.work_dir = 'no_run_here'
-    choose_start(cfg, resume)
+    start_or_resume(cfg, resume)
     assert (cfg.resume, cfg.load_from) == expected
