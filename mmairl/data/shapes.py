@@ -133,6 +133,7 @@ class Shapes(ViewDataset):
         count: Number of images.
         size: Height and width in pixels.
         seed: Seed of all images.
+        gray: Whether the three channels are equal.
         options: `views`, as in `ViewDataset`.
 
     Example:
@@ -146,15 +147,20 @@ class Shapes(ViewDataset):
         count: int = 12_000,
         size: int = 48,
         seed: int = 0,
+        gray: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.gray = gray
         self.classes = list(KINDS)
         self.labels = torch.arange(count) % len(KINDS)
         self.images = cached_shapes(split, count, size, seed)
 
     def raw(self, index: int) -> Tensor:
-        return torch.from_numpy(self.images[index].copy())
+        image = self.images[index].copy()
+        if self.gray:
+            image[:] = np.tensordot(LUMA, image, 1).round()
+        return torch.from_numpy(image)
 
 
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:

@@ -4,11 +4,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 
 from mmairl.errors import UserError
+from mmairl.registry import DATASETS
 from mmairl.study.commands import prepare_study
 from mmairl.study.runs import plan_runs
 
+SMALL_SCALES = ('demo', 'half', 'quarter', 'vit_tiny')
 STUDIES = sorted(Path(__file__).parents[2].glob('configs/studies/[!_]*.yaml'))
 ERRORS = {'release': 'no-checkpoint'}  # It evaluates files that each user must download.
 
@@ -25,3 +29,14 @@ def test_study_plans_at_demo(path, tmp_path):
     assert path.stem not in ERRORS and len(runs) > len(prepared.study.rows)
     assert len({run.folder for run in runs}) == len(runs)
     assert time.process_time() - began < 3  # 0.1 to 1.4 s on an idle core
+
+
+@pytest.mark.parametrize('name', SMALL_SCALES)
+def test_images_of_a_scale_are_gray(name):
+    path = STUDIES[0].parent / f'_scales/{name}.yaml'
+    scale = yaml.safe_load(path.read_text())
+    evaluation = scale['merge']['evaluation']
+    for cfg in (scale['data'], evaluation['train'], evaluation['test']):
+        image = DATASETS.build({**cfg, 'count': 2}).raw(0)
+        assert torch.equal(image[0], image[1]) and torch.equal(image[0], image[2])
+        assert image.float().std() > 0
