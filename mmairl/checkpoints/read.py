@@ -130,8 +130,8 @@ def described(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[st
     backbone = _below('model.backbone.', settings)
     if backbone.get('type', '').endswith('TimmBackbone'):
         known['timm'] = {key: _literal(value) for key, value in backbone.items()}
-    elif heads := backbone.get('arch.num_heads'):
-        known['heads'] = int(heads)
+    elif backbone.get('arch.num_heads', '').isdigit():  # networks in stages have a list
+        known['heads'] = int(backbone['arch.num_heads'])
     if 'timm' in known:
         # The file may only name an architecture of timm, not weights to load.
         known['timm'] = architecture(known['timm'])
