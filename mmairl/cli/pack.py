@@ -15,7 +15,6 @@ def pack(
     channels: Positive | None = None,
     unlabelled: bool = False,
     shard: Positive | None = None,
-    short_side: Positive | None = None,
     workers: Count | None = None,
 ) -> None:
     """Pack images into tar archives, or measure their channel statistics
@@ -32,19 +31,12 @@ def pack(
         channels: read images with N channels (default: RGB)
         unlabelled: read images at any depth, without classes (default: off)
         shard: write several archives of about N MiB: OUT-000000.tar, ... (default: one archive)
-        short_side: shrink images whose short side is longer than N pixels; this changes the training data (default: copy
-            each file)
         workers: read and decode in N processes (default: one per core)
     """
     if (out is None) != statistics:
         raise UserError(
             'pack: expected either an archive to write, or --statistics; give one of them',
             code='no-output',
-        )
-    if short_side and channels:
-        raise UserError(
-            '--short-side: writes RGB JPEGs; leave out --short-side or --channels',
-            code='short-side-channels',
         )
     # These imports come after the parsing of arguments, because importing torch takes seconds.
     from rich.progress import track
@@ -67,7 +59,7 @@ def pack(
         print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
         print(f'model = dict(data_preprocessor=dict(mean={mean}, std={std}))')
         return
-    images = packed.pack(dataset, out, workers, shard and shard << 20, short_side)
+    images = packed.pack(dataset, out, workers, shard and shard << 20)
     left_out = 0
     for path, reason in track(images, 'packing', len(dataset)):
         if reason is not None:

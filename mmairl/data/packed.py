@@ -11,10 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-import torchvision.transforms.v2.functional as F
 from torch.utils.data import DataLoader
-from torchvision.io import encode_jpeg
-from torchvision.transforms import InterpolationMode
 
 from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage, file_kind
@@ -23,21 +20,14 @@ from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
-QUALITY = 90  # of the JPEG files of downscaled images
 
-
-def read_packable(
-    index: int, dataset: ViewDataset, short_side: int | None
-) -> tuple[int, bytes, str | None]:
+def read_packable(index: int, dataset: ViewDataset) -> tuple[int, bytes, str | None]:
     """Read an image and check that it is readable. Return its index, its file and the fault."""
     try:
         data = dataset.encoded(index)
-        image = dataset.decoded(data, index)
+        dataset.decoded(data, index)
     except UnreadableImage as fault:
         return index, b'', fault.reason
-    if short_side and short_side < min(image.shape[1:]):
-        small = F.resize(image, [short_side], InterpolationMode.BICUBIC)
-        data = encode_jpeg(small.contiguous(), QUALITY).numpy().tobytes()
     return index, data, None
 
 
@@ -46,7 +36,6 @@ def pack(
     out: str | Path,
     workers: int = 0,
     size: int | None = None,
-    short_side: int | None = None,
 ) -> Iterator[tuple[str, str | None]]:
     """Write the images of a data set into shards.
 
@@ -59,14 +48,12 @@ def pack(
             OUT-000000.tar, OUT-000001.tar, ...
         workers: Number of processes that read and decode images.
         size: Approximate limit on the size of a shard in bytes. Default: a single archive.
-        short_side: Downscale larger images to this length of their shorter side. Default: keep
-            their size.
 
     Raises:
         UserError: If an archive exists already, or if more images are unreadable than the data set
             allows.
     """
-    read = partial(read_packable, dataset=dataset, short_side=short_side)
+    read = partial(read_packable, dataset=dataset)
     images = DataLoader(range(len(dataset)), batch_size=None, collate_fn=read, num_workers=workers)
     allowed = unreadable_allowed(len(dataset), dataset.max_unreadable)
     archive, taken = None, set()

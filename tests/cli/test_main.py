@@ -116,7 +116,6 @@ DEMO = 'mmairl::demo/mocov2plus_shapes.py'
         'report health nowhere',
         'embed a.pth images out.npy',
         'pack images',
-        'pack images out.tar --short-side 8 --channels 2',
         'study no_such.yaml',
         'transfer a.pth --tasks nothing',
     ],

@@ -82,14 +82,6 @@ def test_unreadable_images_are_left_out(folder, tmp_path):
         list(pack(folder, tmp_path / 'a.tar'))
 
 
-def test_images_are_shrunk_to_the_short_side(folder, tmp_path):
-    list(pack(folder, tmp_path / 'a.tar', short_side=15))
-    data = Shards(tmp_path / 'a.tar')
-    assert data.raw(0).shape == (3, 20, 15)
-    list(pack(folder, tmp_path / 'b.tar', short_side=99))
-    assert Shards(tmp_path / 'b.tar').encoded(0) == folder.encoded(0)
-
-
 def test_stored_channels_survive_packing(tmp_path):
     (tmp_path / 'arrays').mkdir()
     np.save(tmp_path / 'arrays' / 'a.npy', np.arange(50, dtype=np.uint16).reshape(5, 5, 2))
