@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import get_world_size
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -77,7 +76,7 @@ class TrainingImages(Dataset):
                 np.random.seed(seed)
                 random.seed(seed)
             try:
-                return require_tensors(self.dataset[current], self.dataset)
+                return self.dataset[current]
             except UnreadableImage:
                 self.unreadable[current] = True
             if len(met := self.met()) > self.allowed:
@@ -115,20 +114,6 @@ class TrainingImages(Dataset):
         if name == 'dataset':
             raise AttributeError(name)
         return getattr(self.dataset, name)
-
-
-def require_tensors(sample: Any, dataset: Dataset) -> Any:
-    """Return the sample. Raise if it is or contains a Pillow image, which cannot be batched."""
-    parts = sample if isinstance(sample, (tuple, list)) else [sample]
-    if any(isinstance(part, Image.Image) for part in parts):
-        raise UserError(
-            f'{type(dataset).__name__}: returns Pillow images instead of views; derive a class from '
-            'mmairl.data.datasets.ViewDataset whose method raw(index) returns '
-            'torchvision.transforms.functional.pil_to_tensor(image), and set it as '
-            'train_dataloader.dataset',
-            code='pillow-images',
-        )
-    return sample
 
 
 def require_a_batch(loader: DataLoader) -> None:
