@@ -14,44 +14,8 @@ from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
 
 
-class ImageSubset(ViewDataset):
-    """Base class of data sets that contain the images of `dataset` at `indices`."""
-
-    def __init__(self, dataset: dict) -> None:
-        self.dataset = DATASETS.build(dataset)
-        self.metric = self.dataset.metric
-        self.views = self.dataset.views
-        self.classes = self.dataset.classes
-        self.select(torch.arange(len(self.dataset)))
-
-    def select(self, indices: Tensor) -> None:
-        self.indices = indices
-        self.labels = self.dataset.labels[indices]
-
-    def rename(self, numbers: Sequence[int]) -> None:
-        """Map each label to a new label: `numbers` lists the new labels in the order of the old."""
-        # Label -1 (unlabeled) indexes the last entry.
-        self.labels = torch.tensor([*numbers, -1])[self.labels]
-
-    def name(self, index: int) -> str:
-        return self.dataset.name(int(self.indices[index]))
-
-    def member(self, index: int) -> str:
-        return self.dataset.member(int(self.indices[index]))
-
-    def raw(self, index: int) -> Tensor:
-        return self.dataset.raw(int(self.indices[index]))
-
-    def content(self, index: int) -> bytes:
-        return self.dataset.content(int(self.indices[index]))
-
-    def sizes(self) -> np.ndarray | None:
-        sizes = self.dataset.sizes()
-        return None if sizes is None else sizes[self.indices.numpy()]
-
-
 @DATASETS.register_module()
-class Subset(ImageSubset):
+class Subset(ViewDataset):
     """Selects images by their class, by a list of files, or at random.
 
     If classes are selected, they get new indices from 0, in the order of the data set, so that a
@@ -83,7 +47,11 @@ class Subset(ImageSubset):
         fraction: float | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(dataset)
+        self.dataset = DATASETS.build(dataset)
+        self.metric = self.dataset.metric
+        self.views = self.dataset.views
+        self.classes = self.dataset.classes
+        self.select(torch.arange(len(self.dataset)))
         if files is not None:
             # Shards store names without an extension.
             members = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
@@ -110,9 +78,34 @@ class Subset(ImageSubset):
         selected = self.labels >= 0
         self.indices, self.labels = self.indices[selected], self.labels[selected]
 
+    def select(self, indices: Tensor) -> None:
+        self.indices = indices
+        self.labels = self.dataset.labels[indices]
+
+    def rename(self, numbers: Sequence[int]) -> None:
+        """Map each label to a new label: `numbers` lists the new labels in the order of the old."""
+        # Label -1 (unlabeled) indexes the last entry.
+        self.labels = torch.tensor([*numbers, -1])[self.labels]
+
+    def name(self, index: int) -> str:
+        return self.dataset.name(int(self.indices[index]))
+
+    def member(self, index: int) -> str:
+        return self.dataset.member(int(self.indices[index]))
+
+    def raw(self, index: int) -> Tensor:
+        return self.dataset.raw(int(self.indices[index]))
+
+    def content(self, index: int) -> bytes:
+        return self.dataset.content(int(self.indices[index]))
+
+    def sizes(self) -> np.ndarray | None:
+        sizes = self.dataset.sizes()
+        return None if sizes is None else sizes[self.indices.numpy()]
+
 
 @DATASETS.register_module()
-class Part(ImageSubset):
+class Part(Subset):
     """Selects one side of a random split: the images to fit on, or the held-out images.
 
     Args:

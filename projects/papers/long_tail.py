@@ -2,13 +2,13 @@
 
 import torch
 
-from mmairl.data.subsets import ImageSubset
+from mmairl.data.subsets import Subset
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
 
 @DATASETS.register_module()
-class LongTailed(ImageSubset):
+class LongTailed(Subset):
     """Selects images so that the sizes of the classes decrease exponentially.
 
     Class i of C has n_i = int(n_0 (1 / imbalance)^(i / (C - 1))) images, so class 0 keeps all. With

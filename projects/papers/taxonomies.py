@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.data.subsets import ImageSubset, read_lines
+from mmairl.data.subsets import Subset, read_lines
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
@@ -11,7 +11,7 @@ ARTIFACT = 'n00021939'  # the node of WordNet that is an ancestor of all artifac
 
 
 @DATASETS.register_module()
-class Relabelled(ImageSubset):
+class Relabelled(Subset):
     """Merges the classes of a data set into groups, which become the labels.
 
     Set only `labels`, or set both `taxonomy` and `groups`.
