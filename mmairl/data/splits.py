@@ -105,7 +105,12 @@ def split_by_class(
             if held.sum() >= fraction * len(y):
                 break
             held |= numbers == group
-        _require_both_sides(y, held)
+        if y.ndim == 1 and set(y[held].tolist()) != set(y[~held].tolist()):
+            raise UserError(
+                'groups: a class would have images on only one side of the split; use more or smaller '
+                'groups, another seed or fraction, or set separate data as evaluation.val',
+                code='few-groups',
+            )
     elif y.ndim == 2:
         held[order[: round(fraction * len(y))]] = True
     else:
@@ -135,12 +140,3 @@ def _ranks(y: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     rank = torch.empty_like(order)
     rank[by_class] = torch.cat([torch.arange(size) for size in sizes.tolist()])
     return rank, sizes[places]
-
-
-def _require_both_sides(y: Tensor, held: Tensor) -> None:
-    if y.ndim == 1 and set(y[held].tolist()) != set(y[~held].tolist()):
-        raise UserError(
-            'groups: a class would have images on only one side of the split; use more or smaller '
-            'groups, another seed or fraction, or set separate data as evaluation.val',
-            code='few-groups',
-        )

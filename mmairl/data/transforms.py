@@ -343,18 +343,13 @@ class ColorJitter(Augmentation):
         return changed
 
     def change(self, images: Tensor, number: int, amount: Tensor) -> Tensor:
-        """Make one change. Subclasses can override it."""
-        return change_batch(images, number, amount)
-
-
-def change_batch(images: Tensor, number: int, amount: Tensor) -> Tensor:
-    """Change brightness (0), contrast (1), saturation (2) or hue (3) of a float BCHW batch."""
-    if number == 0:
-        return images * amount
-    if number == 3:
-        return shift_hue(images, amount)
-    gray = to_gray(images) if number == 2 or images.shape[1] == 3 else images
-    return torch.lerp(gray if number == 2 else gray.mean((2, 3), keepdim=True), images, amount)
+        """Change brightness (0), contrast (1), saturation (2) or hue (3) of a float BCHW batch."""
+        if number == 0:
+            return images * amount
+        if number == 3:
+            return shift_hue(images, amount)
+        gray = to_gray(images) if number == 2 or images.shape[1] == 3 else images
+        return torch.lerp(gray if number == 2 else gray.mean((2, 3), keepdim=True), images, amount)
 
 
 def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
