@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import get_world_size
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -76,7 +77,7 @@ class TrainingImages(Dataset):
                 np.random.seed(seed)
                 random.seed(seed)
             try:
-                return self.dataset[current]
+                return require_tensors(self.dataset[current], self.dataset)
             except UnreadableImage:
                 self.unreadable[current] = True
             if len(met := self.met()) > self.allowed:
@@ -114,6 +115,20 @@ class TrainingImages(Dataset):
         if name == 'dataset':
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+def require_tensors(sample: Any, dataset: Dataset) -> Any:
+    """Return the sample. Raise if it is or contains a Pillow image, which cannot be batched."""
+    parts = sample if isinstance(sample, (tuple, list)) else [sample]
+    if any(isinstance(part, Image.Image) for part in parts):
+        raise UserError(
+            f'{type(dataset).__name__}: returns Pillow images instead of views; derive a class from '
+            'mmairl.data.datasets.ViewDataset whose method raw(index) returns '
+            'torchvision.transforms.functional.pil_to_tensor(image), and set it as '
+            'train_dataloader.dataset',
+            code='pillow-images',
+        )
+    return sample
 
 
 def require_a_batch(loader: DataLoader) -> None:

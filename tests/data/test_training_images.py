@@ -84,3 +84,10 @@ def test_too_many_unreadable_images_raise(tmp_path):
         list(DataLoader(data, batch_size=1))
     limits = {0.01: 10, 0.5: 15, 0: 0, 1: 29}
     assert limits == {part: unreadable_allowed(30, part) for part in limits}
+
+
+@pytest.mark.parametrize('wrap', [lambda image: image, lambda image: (image, 3)])
+def test_pillow_images_have_a_clear_error(wrap):
+    data = TrainingImages([wrap(Image.new('RGB', (8, 8)))], workers=False)
+    with raises_code('pillow-images'):
+        data[0]
