@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage, file_kind
 from mmairl.data.shards import CLASSES
-from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
@@ -50,25 +49,15 @@ def pack(
         size: Approximate limit on the size of a shard in bytes. Default: a single archive.
 
     Raises:
-        UserError: If an archive exists already, or if more images are unreadable than the data set
-            allows.
+        UserError: If an archive exists already.
     """
     read = partial(read_packable, dataset=dataset)
     images = DataLoader(range(len(dataset)), batch_size=None, collate_fn=read, num_workers=workers)
-    allowed = unreadable_allowed(len(dataset), dataset.max_unreadable)
     archive, taken = None, set()
-    left_out = number = 0
+    number = 0
     with ExitStack() as shard:
         for index, data, fault in images:
-            if fault is not None:
-                left_out += 1
-                if left_out > allowed:
-                    raise UserError(
-                        f'{left_out} of the first {index + 1} images are unreadable (the latest: '
-                        f'{dataset.name(index)} {fault}); fix or remove them',
-                        code='too-many-unreadable',
-                    )
-            else:
+            if fault is None:
                 if archive is None or (size and archive.offset + len(data) > size):
                     shard.close()  # the complete shard gets its name
                     archive, taken = shard.enter_context(new_shard(out, number, size)), set()
