@@ -235,10 +235,7 @@ def _prefix_of(
     if form is not None:
         prefix = form.student if part == 'student' else form.teacher
         if prefix not in found:
-            raise UserError(
-                f"{path}: no {part} in this checkpoint ('{form.name}'); use --part student",
-                code='no-part',
-            )
+            raise _no_backbone(path, part, tensors)
         stem = tensors.get(f'{prefix}conv1.weight')
         by_solo_learn = form.name == 'solo-learn' or 'classifier.weight' in tensors
         if by_solo_learn and stem is not None and stem.shape[-1] == 3:
@@ -269,7 +266,7 @@ def _prefix_of(
 def _no_backbone(path: str, part: str, tensors: Mapping[str, Tensor]) -> UserError:
     return UserError(
         f'{path}: no {part} backbone with this prefix or of a known format (its keys look like {list(tensors)[:3]}); set the '
-        'prefix of its keys by --prefix, and give a config unless it is a ResNet or a ViT',
+        'prefix of its keys by --prefix, or use --part student, and give a config unless it is a ResNet or a ViT',
         code='no-backbone',
     )
 
