@@ -53,9 +53,7 @@ class ArrayType(StandIn):
     def __setstate__(self, state: tuple) -> None:
         self.value = self.value.newbyteorder(state[1])
 
-    def read(self, content: bytes | str) -> np.ndarray:
-        if isinstance(content, str):
-            content = content.encode('latin1')
+    def read(self, content: bytes) -> np.ndarray:
         return np.frombuffer(content, self.value).copy()
 
 
@@ -70,7 +68,7 @@ class Array(StandIn):
 class Scalar(StandIn):
     """The stand-in for the function that creates a NumPy number. The value is a Python number."""
 
-    def __init__(self, kind: ArrayType, content: bytes | str) -> None:
+    def __init__(self, kind: ArrayType, content: bytes) -> None:
         self.value = kind.read(content)[0].item()
 
 
