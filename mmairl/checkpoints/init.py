@@ -103,6 +103,8 @@ def fitted(
     If C is 1, the three kernels are summed. Otherwise they are repeated for C channels and multiplied by 3 / C. In both
     cases, the response to a gray image stays about the same.
     """
+    from timm.models import adapt_input_conv
+
     key = next((key for key, value in network.items() if value.ndim == 4), None)
     if key not in weights or weights[key][:, :1].shape != network[key][:, :1].shape:
         return weights
@@ -117,9 +119,6 @@ def fitted(
             'checkpoint',
             code='other-channels',
         )
-    if channels == 1:
-        kernels = kernels.sum(1, keepdim=True)
-    else:
-        kernels = kernels.repeat(1, channels, 1, 1)[:, :channels] * (3 / channels)
+    kernels = adapt_input_conv(channels, kernels)
     print_log(f'{path}: the RGB kernels of {key} are fitted to {channels} channels', 'current')
     return {**weights, key: kernels}
