@@ -69,7 +69,6 @@ class Backbone:
         path: The file, or the name of a released model.
         source: The format of the file.
         part: 'student' or 'teacher'.
-        renamed: Maps each key that was read from the file to the name in `weights`.
         dropped: The keys of the file that were not read.
         origin: What is known about the network and its images: the number of attention heads (`heads`), the arguments of
             TimmBackbone (`timm`) and the fields of `Input`. The other entries are those of the record in a converted file.
@@ -80,7 +79,6 @@ class Backbone:
     path: str
     source: str
     part: str
-    renamed: dict[str, str] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     origin: dict = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
@@ -208,12 +206,12 @@ def read_backbone(
     weights = {ours: stored[name] for name, ours in names.items()}
     if heads := heads_of(weights, source + settings.get('model.backbone.arch', '')):
         origin.setdefault('heads', heads)
-    renamed = {inside[name]: ours for name, ours in names.items()}
     for key in [key for key in weights if key.endswith('.running_mean')]:
         # Some formats omit the counters of batches, which do not affect batch norms with a fixed momentum.
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
-    dropped = [key for key in tensors if key not in renamed]
-    return Backbone(weights, path, source, part, renamed, dropped, origin, settings)
+    used = {inside[name] for name in names}
+    dropped = [key for key in tensors if key not in used]
+    return Backbone(weights, path, source, part, dropped, origin, settings)
 
 
 def _prefix_of(

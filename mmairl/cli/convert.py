@@ -46,7 +46,7 @@ def convert(
     backbone = read_backbone(src, part, prefix, tensors_of_config(cfg) if cfg else None)
     if cfg is None:
         _ = backbone.network  # accessing `network` raises an error if a tensor is missing
-    print(f'{backbone}: {len(backbone.renamed)} tensors used, {len(backbone.dropped)} left out')
+    print(f'{backbone}: {len(backbone.weights)} tensors, {len(backbone.dropped)} left out')
     if to == 'onnx':
         from mmairl.checkpoints.export_onnx import write_onnx
 
