@@ -5,8 +5,9 @@ so batch norm's running statistics must be measured again before the network is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +21,7 @@ from mmairl.io import output
 from mmairl.registry import WEIGHT_INITIALIZERS
 
 
-@dataclass(frozen=True)
-class TensorChange:
+class TensorChange(NamedTuple):
     """How one tensor was rescaled.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,8 +13,7 @@ from torch import Tensor
 LARS_GROWTH = 1.5
 
 
-@dataclass(frozen=True)
-class Norm:
+class Norm(NamedTuple):
     """The norm of one weight.
 
     Attributes:
