@@ -91,10 +91,10 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         f'# {method} on {images:,} unlabeled images, suggested by mmairl. Number of GPUs: {gpus}.',
         '# "known" marks a value from the papers. "customary" marks a choice that the papers leave open.',
     ]
-    for key in settings.keys() & REASONS.keys():
-        lines.append(
-            fill(f'{key}: {REASONS[key]}', 120, initial_indent='# ', subsequent_indent='#     ')
-        )
+    for key, reason in REASONS.items():
+        if key in settings:
+            text = f'{key}: {reason}'
+            lines.append(fill(text, 120, initial_indent='# ', subsequent_indent='#     '))
     cfg = Config(dict(_base_=full_size(method)))
     cfg.merge_from_dict(settings)
     return '\n'.join([*lines, cfg.pretty_text])

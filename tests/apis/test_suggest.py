@@ -61,7 +61,9 @@ def test_printed_config_equals_the_one_in_python(tmp_path, method, request_):
     printed = suggested(tmp_path, method, 700, **request_)
     assert printed.to_dict() == config_for(method, 700, 'data/images', **request_).to_dict()
     text = (tmp_path / 'mine.py').read_text()
-    assert len(re.findall(': (?:known|customary)', text)) >= 5 and 'aerial images' in text
+    keys = re.findall('^# ([a-z_.]+): (?:known|customary)', text, re.MULTILINE)
+    assert len(keys) >= 5 and 'aerial images' in text
+    assert keys == [key for key in module.REASONS if key in keys]
     steps = [step['type'] for view in printed.train_dataloader.dataset.views for step in view]
     assert ('RandomTurn' in steps) == bool(request_) and ('RandomGrayscale' in steps) <= (
         not request_
