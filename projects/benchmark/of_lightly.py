@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mmairl.data.preprocess import IMAGENET, normalize
 from mmairl.models.backbones import pooled
 
+Step = Callable[[], dict[str, Tensor]]
 MOMENTUM = 0.99
 
 
@@ -27,7 +28,22 @@ class LightlyBYOL(nn.Module):
         return self.projection_head(pooled(self.backbone(images)))
 
 
-def byol_step(model: LightlyBYOL, batch: dict, settings: dict) -> Callable[[], dict[str, Tensor]]:
+def with_changes(model: nn.Module, step: Callable[[], Tensor]) -> Step:
+    """Return a function that takes a step and returns the loss and the changes of the first and the last layer."""
+    first = model.backbone.conv1.weight
+    last = list(model.backbone.parameters())[-1]
+    layers = dict(first=first, last=last)
+
+    def one() -> dict[str, Tensor]:
+        before = {name: weight.detach().clone() for name, weight in layers.items()}
+        loss = step()
+        changes = {name: weight.detach() - before[name] for name, weight in layers.items()}
+        return dict(loss=loss.detach(), **changes)
+
+    return one
+
+
+def byol_step(model: LightlyBYOL, batch: dict, settings: dict) -> Step:
     """Return a function that takes one step, as lightly's training loop does.
 
     The views are normalized in advance, because lightly's data workers normalize them.
@@ -36,17 +52,15 @@ def byol_step(model: LightlyBYOL, batch: dict, settings: dict) -> Callable[[], d
     from lightly.models.utils import get_weight_decay_parameters, update_momentum
     from lightly.utils.lars import LARS
 
-    first = model.backbone.conv1.weight
-    last = list(model.backbone.parameters())[-1]
-    views = [normalize(view, **IMAGENET).to(first.dtype) for view in batch['inputs']]
+    dtype = model.backbone.conv1.weight.dtype
+    views = [normalize(view, **IMAGENET).to(dtype) for view in batch['inputs']]
     teacher = copy.deepcopy(model).requires_grad_(False)
     criterion = NegativeCosineSimilarity()
     decayed, others = get_weight_decay_parameters([model])
     groups = [dict(params=decayed), dict(params=others, weight_decay=0.0)]
     optimizer = LARS(groups, **settings)
 
-    def one() -> dict[str, Tensor]:
-        before = [weight.detach().clone() for weight in (first, last)]
+    def one() -> Tensor:
         update_momentum(model.backbone, teacher.backbone, m=MOMENTUM)
         update_momentum(model.projection_head, teacher.projection_head, m=MOMENTUM)
         with torch.no_grad():
@@ -56,7 +70,6 @@ def byol_step(model: LightlyBYOL, batch: dict, settings: dict) -> Callable[[], d
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        changes = [first.detach() - before[0], last.detach() - before[1]]
-        return dict(loss=loss.detach(), first=changes[0], last=changes[1])
+        return loss
 
-    return one
+    return with_changes(model, one)

@@ -22,10 +22,9 @@ from mmairl.engine.hooks.after_step import MomentumHook, QueueHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.speed import make_fast, set_fast_keys
 from mmairl.registry import MODELS
-from projects.benchmark.of_lightly import LightlyBYOL, byol_step
+from projects.benchmark.of_lightly import LightlyBYOL, Step, byol_step, with_changes
 from projects.benchmark.timing import Case
 
-Step = Callable[[], dict[str, Tensor]]
 # Number of steps for which the schedules of the teachers' momenta are defined. Only a few of these steps are taken.
 STEPS = 10_000
 
@@ -233,16 +232,12 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
         # mmengine's hook requires attributes of a real runner.
         if not isinstance(hook, PlatformRuntimeInfoHook):
             hook.before_train(runner)
-    first = model.backbone.conv1.weight
-    last = list(model.backbone.parameters())[-1]
 
-    def one() -> dict[str, Tensor]:
-        before = [weight.detach().clone() for weight in (first, last)]
+    def one() -> Tensor:
         outputs = model.train_step(batch, wrapper)
         for hook in hooks:
             hook.after_train_iter(runner, batch_idx=runner.iter, data_batch=batch, outputs=outputs)
         runner.iter += 1
-        changes = [first.detach() - before[0], last.detach() - before[1]]
-        return dict(loss=outputs['loss'].detach(), first=changes[0], last=changes[1])
+        return outputs['loss']
 
-    return one
+    return with_changes(model, one)
