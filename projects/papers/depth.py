@@ -139,7 +139,8 @@ class NYUAugmentation:
 
     def _colored(self, image: np.ndarray) -> np.ndarray:
         """Change the colors of an image at random. Its channels are in mmcv's order: blue, green, red."""
-        x = torch.from_numpy(image[:, :, ::-1].copy()).permute(2, 0, 1).float() / 255
+        rgb = image[:, :, ::-1].copy()
+        x = torch.from_numpy(rgb).permute(2, 0, 1).float() / 255
         x = (x + np.random.uniform(-0.1255, 0.1255)).clamp(0, 1)
         x = T.adjust_saturation(x, np.random.uniform(0.5, 1.5))
         x = T.adjust_hue(x, np.random.uniform(-0.2, 0.2))

@@ -70,7 +70,9 @@ def box_of(covered: np.ndarray) -> list[int]:
     """Return a box in COCO's format: left, top, width and height."""
     rows = np.flatnonzero(covered.any(axis=1))
     columns = np.flatnonzero(covered.any(axis=0))
-    return [int(columns[0]), int(rows[0]), int(np.ptp(columns)) + 1, int(np.ptp(rows)) + 1]
+    left, right = columns[[0, -1]].tolist()
+    top, bottom = rows[[0, -1]].tolist()
+    return [left, top, right - left + 1, bottom - top + 1]
 
 
 def scene(random: Random, size: int) -> tuple[Image.Image, np.ndarray, np.ndarray]:
