@@ -130,7 +130,7 @@ def test_commands_accept_checkpoints_of_any_channels(case, tmp_path, run_tool):
             'views-channels',
         ),
         ({'model.backbone.in_channels': 3}, 'backbone-channels'),
-        ({'train_dataloader.dataset.channels': 5}, 'mixed-images'),
+        ({'train_dataloader.dataset.channels': 5}, 'statistics-channels'),
     ],
 )
 def test_wrong_channels_raise_before_the_first_step(case, tmp_path, options, code):

@@ -91,7 +91,7 @@ def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
     for process, log in zip(machines, logs[1:]):
         ended_well(process, log)
     for log in logs[:2]:
-        assert 'total batch 16 = 8 images x 2 processes' in log.read_text(), (
+        assert '2 x cpu; total batch 16' in log.read_text(), (
             'the two processes did not form one run'
         )
     one, two = (
