@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ Views = Sequence[Sequence[dict]]
 Pipeline = list[Callable[[Tensor], Tensor]]
 # The images of a data set: their paths relative to the root, their labels, and the class names.
 Listing = tuple[list[str], list, list[str]]
-THREADS = 16  # network disks are slow, so this many files are examined in parallel
+THREADS = 16  # network disks are slow, so this many folders or files are examined in parallel
 SAMPLE = 256  # a fingerprint covers the contents of this many images
 
 
@@ -194,7 +195,7 @@ class ViewDataset(Dataset):
 
 
 def innermost_dataset(dataset: Dataset) -> Dataset:
-    """Return the data set inside all wrappers, such as Subset and TrainingImages."""
+    """Return the data set inside all wrappers, such as ImageSubset and TrainingImages."""
     while hasattr(dataset, 'dataset'):
         dataset = dataset.dataset
     return dataset
@@ -322,12 +323,19 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
-    fault, remedy = f'{root}: a folder cannot be listed', 'fix its permissions, or move it away'
-    with explained(fault, remedy, code='unlisted-folder'):
-        for path, folders, files in os.walk(root, followlinks=True, onerror=refuse):
+    def files_below(folder: str) -> list[str]:
+        found = []
+        top = os.path.join(root, folder)
+        for path, folders, files in os.walk(top, followlinks=True, onerror=refuse):
             folders[:] = sorted(name for name in folders if name[0] != '.')
             below = os.path.relpath(path, root)
             names = [name for name in files if name.lower().endswith(endings) and name[0] != '.']
             found += [os.path.normpath(os.path.join(below, name)) for name in sorted(names)]
-    return found
+            if not folder:  # the threads list the subfolders of the root
+                found += chain.from_iterable(pool.map(files_below, folders))
+                break
+        return found
+
+    fault, remedy = f'{root}: a folder cannot be listed', 'fix its permissions, or move it away'
+    with explained(fault, remedy, code='unlisted-folder'), ThreadPoolExecutor(THREADS) as pool:
+        return files_below('')
