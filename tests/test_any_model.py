@@ -221,6 +221,28 @@ def test_model_without_a_backbone_is_an_error(tmp_path):
         train(cfg)
 
 
+@MODELS.register_module()
+class WrongLoss(BaseModel):
+    def __init__(self, data_preprocessor, wrong):
+        super().__init__(data_preprocessor)
+        self.backbone = torch.nn.Conv2d(3, 1, 3)
+        self.wrong = wrong
+
+    def forward(self, inputs, data_samples=None, mode='loss'):
+        loss = self.backbone(inputs if self.wrong == 'takes one view' else inputs[0]).mean()
+        losses = {'is a tensor': loss, 'is a number': dict(loss=loss.item())}
+        return losses.get(self.wrong, dict(objective=loss))
+
+
+@pytest.mark.parametrize('wrong', ['takes one view', 'is a tensor', 'is a number', 'has no loss'])
+def test_wrong_loss_of_a_model_is_one_error(wrong, tmp_path):
+    cfg = small('mmpretrain_barlow_r50_1000e', tmp_path)
+    preprocessor = cfg.model.data_preprocessor
+    cfg.model = dict(type='WrongLoss', wrong=wrong, data_preprocessor=preprocessor)
+    with raises_code('first-step'):
+        train(cfg)
+
+
 @pytest.mark.slow
 def test_mae_stands_in_a_study_next_to_mocov2plus(tmp_path):
     mae = small('mae_vit_s16_300e', tmp_path)

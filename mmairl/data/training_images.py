@@ -119,7 +119,9 @@ class TrainingImages(Dataset):
 
 def require_tensors(sample: Any, dataset: Dataset) -> Any:
     """Return the sample. Raise if it is or contains a Pillow image, which cannot be batched."""
-    parts = sample if isinstance(sample, (tuple, list)) else [sample]
+    parts = sample.get('inputs') if isinstance(sample, dict) else sample
+    if not isinstance(parts, (tuple, list)):
+        parts = [parts]
     if any(isinstance(part, Image.Image) for part in parts):
         raise UserError(
             f'{type(dataset).__name__}: returns Pillow images instead of views; derive a class from '

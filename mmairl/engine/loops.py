@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.workers import delivered
 from mmairl.engine.resume import images_per_step, restore_randomness, sampler_of
+from mmairl.errors import explained
 
 
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
@@ -52,6 +53,22 @@ def finished(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, length: 
     return done == length or loop.stop_training
 
 
+def run_step(loop: EpochBasedTrainLoop | IterBasedTrainLoop, *arguments: Any) -> None:
+    """Run a step of a loop. In the first step of a run, an error of the model's code becomes one line."""
+    if loop._iter:
+        loop.run_iter(*arguments)
+        return
+    with explained(
+        'training: the first step fails',
+        "model(inputs, data_samples, mode='loss') must accept a list with a batch per view, or one batch with "
+        'data_preprocessor.single_view=True, and return a dictionary of losses (set MMAIRL_TRACEBACK=1 to see the '
+        'traceback)',
+        kinds=(AttributeError, TypeError),
+        code='first-step',
+    ):
+        loop.run_iter(*arguments)
+
+
 class EpochLoop(EpochBasedTrainLoop):
     """mmengine's loop over epochs. It can start inside an epoch, and it begins with a validation that is due."""
 
@@ -71,7 +88,7 @@ class EpochLoop(EpochBasedTrainLoop):
         self.runner.model.train()
         done = self._iter - self._epoch * len(self.dataloader)
         for index, batch in enumerate(batches(self.dataloader, self._epoch, done), done):
-            self.run_iter(index, batch)
+            run_step(self, index, batch)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
@@ -92,7 +109,7 @@ class IterLoop(IterBasedTrainLoop):
         remaining = endless(self.dataloader, self._iter)
         while not finished(self, self._iter, self._max_iters):
             self.runner.model.train()
-            self.run_iter(next(remaining))
+            run_step(self, next(remaining))
         self.runner.call_hook('after_train_epoch')
         self.runner.call_hook('after_train')
         return self.runner.model

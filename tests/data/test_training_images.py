@@ -86,7 +86,9 @@ def test_too_many_unreadable_images_raise(tmp_path):
     assert limits == {part: unreadable_allowed(30, part) for part in limits}
 
 
-@pytest.mark.parametrize('wrap', [lambda image: image, lambda image: (image, 3)])
+@pytest.mark.parametrize(
+    'wrap', [lambda image: image, lambda image: (image, 3), lambda image: dict(inputs=[image])]
+)
 def test_pillow_images_have_a_clear_error(wrap):
     data = TrainingImages([wrap(Image.new('RGB', (8, 8)))], workers=False)
     with raises_code('pillow-images'):
