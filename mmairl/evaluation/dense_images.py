@@ -1,24 +1,52 @@
-"""Data sets of mmseg, with a class or a depth for every pixel."""
+"""Data sets with a class or a depth for every pixel: those of mmseg, and drawn scenes."""
 
 import hashlib
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.data.decode import decode_bytes
+from mmairl.data.shapes import FINE, KINDS, LUMA, RADIUS, background, draw_shapes, noisy
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
 
 IGNORED = 255  # pixels with this label are not scored
+COPIES = 5  # number of shapes in a scene
 SAMPLE = 16  # a fingerprint covers this many images and their targets
 
 
+class DenseImages(Dataset):
+    """Base class of data sets with a target for every pixel. Subclasses define `pair`."""
+
+    classes: Sequence[str]
+    depth = False
+
+    @abstractmethod
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return an image in uint8, (3, H, W), and its target, (H, W)."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of the classes, the size, and evenly spaced images and targets."""
+        digest = hashlib.sha256(repr((len(self), self.classes, self.depth)).encode())
+        for index in np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int)).tolist():
+            for part in self.pair(index):
+                digest.update(part.numpy().tobytes())
+        return digest.hexdigest()
+
+    def __getitem__(self, index: int) -> dict:
+        image, target = self.pair(index)
+        return dict(inputs=[image], data_samples=dict(target=target))
+
+
 @DATASETS.register_module()
-class MMSegImages(Dataset):
+class MMSegImages(DenseImages):
     """Images and targets of one of mmseg's data sets.
 
     Args:
@@ -52,7 +80,6 @@ class MMSegImages(Dataset):
         return len(self.source)
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return an image in uint8, (3, H, W), and its target, (H, W)."""
         info = self.load(self.source.get_data_info(index))
         with open(info['img_path'], 'rb') as file:
             image = decode_bytes(file.read())
@@ -67,14 +94,53 @@ class MMSegImages(Dataset):
             )
         return image, target
 
-    def fingerprint(self) -> str:
-        """Return a digest of the classes, the size, and evenly spaced images and targets."""
-        digest = hashlib.sha256(repr((len(self), self.classes, self.depth)).encode())
-        for index in np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int)).tolist():
-            for part in self.pair(index):
-                digest.update(part.numpy().tobytes())
-        return digest.hexdigest()
 
-    def __getitem__(self, index: int) -> dict:
-        image, target = self.pair(index)
-        return dict(inputs=[image], data_samples=dict(target=target))
+@DATASETS.register_module()
+class Scenes(DenseImages):
+    """Drawn images with several kinds of shapes, which need no download.
+
+    The classes are the background and the kinds of `Shapes`. Shapes may overlap. Image i is the same
+    for every `count`.
+
+    Args:
+        count: Number of images.
+        size: Height and width in pixels.
+        seed: Seed of all images.
+        gray: Whether the three channels are equal.
+
+    Example:
+        >>> image, target = Scenes(count=3).pair(0)
+        >>> image.shape, target.shape
+        (torch.Size([3, 48, 48]), torch.Size([48, 48]))
+    """
+
+    classes = ('background', *KINDS)
+
+    def __init__(self, count: int, size: int = 48, seed: int = 0, gray: bool = False) -> None:
+        self.count = count
+        self.size = size
+        self.seed = seed
+        self.gray = gray
+
+    def __len__(self) -> int:
+        return self.count
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        image, target = draw_scene(self.seed, index, self.size)
+        if self.gray:
+            image = (image @ LUMA).round()[..., None].repeat(3, 2)
+        return torch.tensor(image.astype(np.uint8)).movedim(2, 0), torch.tensor(target).long()
+
+
+@cache
+def draw_scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the shapes of a scene. Return the image, (H, W, 3), and the class of each pixel."""
+    random = np.random.default_rng((seed, index))
+    image = background(random, size)
+    kinds = random.integers(len(KINDS), size=COPIES).tolist()
+    centers = random.uniform(0.1, 0.9, (COPIES, 2)) @ [1, 1j] * image.width
+    radii = random.uniform(*RADIUS, COPIES) * image.width
+    mask = Image.new('L', image.size)
+    for kind, outline in zip(kinds, draw_shapes(image, kinds, centers, radii, random)):
+        ImageDraw.Draw(mask).polygon(outline, fill=kind + 1)
+    return noisy(image, random), np.asarray(mask)[::FINE, ::FINE]

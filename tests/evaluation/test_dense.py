@@ -7,10 +7,12 @@ from harness.errors import raises_code
 from PIL import Image
 from torch.utils.data import Dataset
 
+from mmairl.data.shapes import background
 from mmairl.evaluation.dense import DepthProbe, Segmentation
-from mmairl.evaluation.dense_images import IGNORED, MMSegImages
+from mmairl.evaluation.dense_images import IGNORED, MMSegImages, Scenes
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.registry import DATASETS
+from mmairl.study.tasks import config_of
 
 
 @DATASETS.register_module(force=True)
@@ -102,3 +104,25 @@ def test_mmseg_pairs_and_wrong_labels(tmp_path):
     item = MMSegImages(source)[0]
     assert torch.equal(item['data_samples']['target'], torch.eye(8, 9).long())
     assert item['inputs'][0].shape == (3, 8, 9)
+
+
+def test_targets_of_scenes_cover_the_drawn_shapes():
+    for index in range(3):
+        image, target = Scenes(3, seed=2).pair(index)
+        ground = background(np.random.default_rng((2, index)), 48).resize((48, 48))
+        apart = (image.movedim(0, 2) - torch.tensor(np.array(ground)).float()).abs().amax(2)
+        # The noise has a standard deviation of 8, and a shape is at least 64 brighter or darker.
+        assert apart[target == 0].median() < 25 and apart[target > 0].median() > 50
+        assert torch.equal(Scenes(9, seed=2, gray=True).pair(index)[1], target)
+
+
+def test_study_segments_scenes_by_a_vit(cfg):
+    arch = dict(embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=32)
+    cfg.model.backbone = dict(
+        type='mmpretrain.VisionTransformer', arch=arch, img_size=28, patch_size=4
+    )
+    measured = config_of('segment@scenes', cfg)
+    measured.evaluation.train.count = measured.evaluation.test.count = 8
+    result = evaluate(measured, 'segment', 'random')
+    assert list(result.scores) == ['segment, mIoU'] and result.details['test_images'] == 8
+    assert result.details['image_size'] == [48, 48]
