@@ -4,8 +4,10 @@ import itertools
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from statistics import median
 from textwrap import fill
 from typing import Any
 
@@ -17,6 +19,9 @@ from mmairl.apis.continuation import Trained, continued, distilled, trained, who
 from mmairl.apis.given_network import register_network
 from mmairl.config import PREFIX, home, load_config, override, walk
 from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.decode import UnreadableImage
+from mmairl.data.preprocess import SIZE
+from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.protocol import default_device
 from mmairl.hardware import cores
@@ -30,6 +35,8 @@ LONGEST_QUEUE = 65_536
 FEWEST_PATCHES = 8  # a ViT divides the side of an image into at least this number of patches
 CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
 TIMED_IMAGES = 16
+SAMPLED = 100  # approximate number of images whose sides are measured
+STEP = 32  # suggested crops have a multiple of this number of pixels, which is the stride of a ResNet
 # The reasons that a suggested file states for its settings.
 REASONS = {
     'model.backbone.depth': 'customary: a small network. For a ResNet-50, set depth=50 and all widths of 512 to 2048.',
@@ -102,16 +109,33 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
 
 def suggest_for(data: str | Path, method: str, channels: int | None = None, **request: Any) -> str:
     """Return the text of `suggest` for a folder of images, with an estimate of the hours on this machine."""
-    count = len(UnlabelledFolder(data, channels=channels))
-    request.update(channels=channels, data=data)
-    hours = estimated_hours(config_for(method, count, **request)) / request.get('gpus', 1)
-    text = suggest(method, count, **request)
-    return f'# Estimated from a few steps on this machine: {hours:.2g} hours of training.\n{text}'
+    dataset = UnlabelledFolder(data, channels=channels)
+    side = median_side(dataset)
+    size = min(SIZE, max(STEP, round(side / STEP) * STEP))
+    request.update(channels=channels, data=data, size=size)
+    hours = estimated_hours(config_for(method, len(dataset), **request)) / request.get('gpus', 1)
+    return '\n'.join(
+        [
+            f'# Estimated from a few steps on this machine: {hours:.2g} hours of training.',
+            f'# Crops of {size} pixels: the median of the shorter sides of the images is {side:g} pixels, and larger crops would',
+            f'#     only enlarge the images. They have a multiple of {STEP} pixels, and at most {SIZE} as in the papers.',
+            suggest(method, len(dataset), **request),
+        ]
+    )
+
+
+def median_side(dataset: UnlabelledFolder) -> float:
+    """Return the median shorter side, in pixels, of a sample of the images."""
+    sides = []
+    for index in range(0, len(dataset), max(1, len(dataset) // SAMPLED)):
+        with suppress(UnreadableImage):
+            sides.append(min(dataset.raw(index).shape[1:]))
+    return median(sides or [SIZE])
 
 
 def estimated_hours(cfg: Config) -> float:
     """Estimate the hours of a run on one device of this machine by loading a few images and taking two steps."""
-    dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    dataset = TrainingImages(DATASETS.build(cfg.train_dataloader.dataset), workers=False)
     model = MODELS.build(cfg.model).to(default_device())
     count = min(TIMED_IMAGES, cfg.total_batch_size)
     start = time.perf_counter()
@@ -154,7 +178,7 @@ def suggested_settings(
     """
     if images < FEWEST:
         raise UserError(
-            f"images: too few to learn from ('{images}'); give at least {FEWEST}, or use a released model",
+            f"{data}: too few images to learn from ('{images}'); give at least {FEWEST}, or use a released model",
             code='too-few-images',
         )
     if weights is not None and network is not None:

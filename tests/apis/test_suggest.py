@@ -176,12 +176,27 @@ def test_method_distills_a_released_vit(tmp_path, released):
     )
 
 
-def test_suggestion_for_a_folder_trains_and_states_hours(tmp_path):
-    (tmp_path / 'images').mkdir()
+def write_images(folder: Path, side: int) -> Path:
+    folder.mkdir()
     for index in range(64):
-        pixels = np.random.default_rng(index).integers(0, 256, (20, 20, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f'images/{index}.png')
-    text = suggest_for(tmp_path / 'images', 'mocov2plus', size=32)
+        pixels = np.random.default_rng(index).integers(0, 256, (side, side + 9, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f'{index}.png')
+    (folder / '0.png').write_bytes(b'no image')
+    return folder
+
+
+@pytest.mark.parametrize('side, crop', [(20, 32), (70, 64), (300, 224)])
+def test_suggested_crops_fit_the_images(tmp_path, monkeypatch, side, crop):
+    monkeypatch.setattr(module, 'estimated_hours', lambda cfg: 1.0)
+    text = suggest_for(write_images(tmp_path / 'images', side), 'mocov2plus')
+    (tmp_path / 'mine.py').write_text(text)
+    views = load_config(tmp_path / 'mine.py').train_dataloader.dataset.views
+    assert [view[0]['size'] for view in views] == [crop, crop]
+    assert f'Crops of {crop} pixels' in text and f'is {side} pixels' in text
+
+
+def test_suggestion_for_a_folder_trains_and_states_hours(tmp_path):
+    text = suggest_for(write_images(tmp_path / 'images', 20), 'mocov2plus')
     assert re.match(r'# Estimated from a few steps on this machine: [\d.e-]+ hours', text)
     (tmp_path / 'mine.py').write_text(text)
     cfg = load_config(
