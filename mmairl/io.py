@@ -173,7 +173,7 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
             raise
         advice = 'free space' if number in FULL else 'check the folder and its permissions'
         raise UserError(
-            f'{path}: cannot be written ({os.strerror(number)}), and any earlier version is kept; {advice}, and run the '
-            'command again (a training run with --resume)',
+            f'{path}: cannot be written ({os.strerror(number)}), and any earlier version is kept; {advice}, and start '
+            'again, or resume the training run',
             code='disk-full' if number in FULL else 'cannot-write',
         ) from error

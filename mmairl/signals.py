@@ -26,15 +26,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal
 AGAIN = 75
 # The seconds that a process has to finish its step and to save. Slurm signals a job this long before its time limit.
 GRACE = 120
+# How messages name the arguments of a training run. `prepare` replaces those of `mmairl.pretrain` by those of `mmairl train`.
+ARGUMENTS = dict(resume='resume=True', folder='out')
 
 
 class Stopped(BaseException):
     """Raised when a signal stops the command. The message names the signal and the checkpoint that was saved, if any, and
     says how to resume.
     """
-
-    # `prepare` replaces the words of the Python API by those of the commands.
-    advice = 'resume it with resume=True'
 
 
 def prepare() -> None:
@@ -44,7 +43,7 @@ def prepare() -> None:
     training step would take ten times as long. torch reads this variable when it is imported.
     """
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
-    Stopped.advice = 'resume it with --resume'
+    ARGUMENTS.update(resume='--resume', folder='--work-dir')
     # mmengine imports DeepSpeed if it is installed, which then warns in every command on a machine without a GPU.
     banner = 'Setting accelerator to CPU'
     deepspeed = logging.getLogger('DeepSpeed')

@@ -21,6 +21,7 @@ from mmairl.checkpoints.pickles import write_checkpoint
 from mmairl.config import flat
 from mmairl.errors import UserError
 from mmairl.io import read_text, write_text
+from mmairl.signals import ARGUMENTS
 
 # A resume requires these parts of a checkpoint.
 REQUIRED = ('meta', 'state_dict', 'optimizer', 'message_hub')
@@ -131,7 +132,7 @@ def refuse_overwriting(cfg: Config) -> None:
     if stored and not continues:
         raise UserError(
             f"{cfg.work_dir}: the folder already holds checkpoints of a run ('{stored[0].name}'); continue that run with "
-            '--resume (in Python: resume=True), or choose another work dir',
+            f'{ARGUMENTS["resume"]}, or choose another folder with {ARGUMENTS["folder"]}',
             code='has-checkpoints',
         )
 

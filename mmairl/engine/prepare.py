@@ -22,6 +22,7 @@ from mmairl.errors import UserError
 from mmairl.hardware import cores, keep_freed_memory
 from mmairl.io import explained_disk_errors
 from mmairl.registry import OPTIM_WRAPPERS
+from mmairl.signals import ARGUMENTS
 
 # If a run waits longer than this number of seconds for a batch, it ends with an error.
 WAIT = 600
@@ -145,8 +146,8 @@ def lock(folder: str) -> IO[str] | None:
     except BlockingIOError:
         file.seek(0)
         raise UserError(
-            f'{folder}: another run is using this folder ({file.read()}); wait for that run, stop it, or set another '
-            '--work-dir',
+            f'{folder}: another run is using this folder ({file.read()}); wait for that run, stop it, or choose another '
+            f'folder with {ARGUMENTS["folder"]}',
             code='work-dir-in-use',
         ) from None
     file.truncate(0)

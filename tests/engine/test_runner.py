@@ -16,6 +16,7 @@ from mmairl.engine import run
 from mmairl.engine.prepare import complete_optimizer, lock, scale_learning_rate, share_batch
 from mmairl.engine.runner import Runner
 from mmairl.errors import Diverged
+from mmairl.signals import ARGUMENTS, prepare
 
 WRONG = {
     'a missing section': (dict(train_cfg=None), 'not-a-training-config'),
@@ -50,11 +51,22 @@ def test_wrong_config_raises_before_the_first_checkpoint(toy_config, case):
     assert not list(Path(cfg.work_dir).glob('*.pth'))
 
 
-def test_new_run_in_a_folder_with_checkpoints_raises(toy_config):
+@pytest.mark.parametrize(
+    'interface, advice',
+    [
+        (lambda: None, 'resume=True.* out$'),
+        (prepare, '--resume.* --work-dir$'),
+    ],
+    ids=['python', 'command'],
+)
+def test_new_run_in_a_folder_with_checkpoints_raises(toy_config, monkeypatch, interface, advice):
+    for name, words in dict(resume='resume=True', folder='out').items():
+        monkeypatch.setitem(ARGUMENTS, name, words)
+    interface()
     cfg = toy_config(width=8, steps=2)
     run.train(cfg)
     before = {path: path.read_bytes() for path in Path(cfg.work_dir).glob('*.pth')}
-    with raises_code('has-checkpoints', '--resume.*resume=True'):
+    with raises_code('has-checkpoints', advice):
         run.train(toy_config(width=8, steps=2))
     assert before and before == {
         path: path.read_bytes() for path in Path(cfg.work_dir).glob('*.pth')

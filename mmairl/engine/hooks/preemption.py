@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.registry import HOOKS
-from mmairl.signals import Listener, Stopped
+from mmairl.signals import ARGUMENTS, Listener, Stopped
 
 
 @HOOKS.register_module()
@@ -56,7 +56,7 @@ class PreemptionHook(Hook):
         hook.finish()
         self.after_run(runner)
         raise Stopped(
-            f'stopped by {name} after {steps} iterations and saved {path}; {Stopped.advice}'
+            f'stopped by {name} after {steps} iterations and saved {path}; continue with {ARGUMENTS["resume"]}'
         )
 
     def after_run(self, runner: Runner) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from mmairl.errors import Diverged
 from mmairl.models.processes import own_parts
 from mmairl.registry import HOOKS
+from mmairl.signals import ARGUMENTS
 
 # A history keeps this number of values, in memory and in checkpoints. mmengine's histories keep a million.
 KEPT = 2000
@@ -84,10 +85,10 @@ def require_finite(runner: Runner, what: str, values: Sequence[Tensor]) -> None:
     if all_finite:
         return
     last = runner.message_hub.get_info('last_ckpt', None)
-    advice = f'continue from the last good checkpoint (--resume {last})' if last else 'start again'
+    advice = f'continue from the last good checkpoint, {last},' if last else 'start again'
     raise Diverged(
-        f'training: the {what} is not finite at iteration {runner.iter + 1}; {advice} with a lower learning rate '
-        '(--work-dir NEW --cfg-options optim_wrapper.optimizer.lr=...)',
+        f'training: the {what} is not finite at iteration {runner.iter + 1}; {advice} with a lower '
+        f'optim_wrapper.optimizer.lr, in another folder ({ARGUMENTS["folder"]})',
         code='diverged',
     )
 
