@@ -36,7 +36,9 @@ FEWEST_PATCHES = 8  # a ViT divides the side of an image into at least this numb
 CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
 TIMED_IMAGES = 16
 SAMPLED = 100  # approximate number of images whose sides are measured
-STEP = 32  # suggested crops have a multiple of this number of pixels, which is the stride of a ResNet
+STEP = (
+    32  # suggested crops have a multiple of this number of pixels, which is the stride of a ResNet
+)
 # The reasons that a suggested file states for its settings.
 REASONS = {
     'model.backbone.depth': 'customary: a small network. For a ResNet-50, set depth=50 and all widths of 512 to 2048.',
@@ -117,8 +119,8 @@ def suggest_for(data: str | Path, method: str, channels: int | None = None, **re
     return '\n'.join(
         [
             f'# Estimated from a few steps on this machine: {hours:.2g} hours of training.',
-            f'# Crops of {size} pixels: the median of the shorter sides of the images is {side:g} pixels, and larger crops would',
-            f'#     only enlarge the images. They have a multiple of {STEP} pixels, and at most {SIZE} as in the papers.',
+            f'# Crops of {size} pixels, because the median shorter side of the images is {side:g} pixels (crops have a',
+            f'#     multiple of {STEP} pixels, and at most {SIZE}). Larger crops would only enlarge the images.',
             suggest(method, len(dataset), **request),
         ]
     )
