@@ -129,8 +129,8 @@ def test_commands_accept_checkpoints_of_any_channels(case, tmp_path, run_tool):
             {'train_dataloader.dataset.views': [[dict(type='RandomGrayscale', p=0.2)]] * 2},
             'views-channels',
         ),
-        ({'model.backbone.in_channels': 3}, 'backbone-channels'),
-        ({'train_dataloader.dataset.channels': 5}, 'statistics-channels'),
+        ({'model.backbone.in_channels': 3}, 'other-channels'),
+        ({'train_dataloader.dataset.channels': 5}, 'other-channels'),
     ],
 )
 def test_wrong_channels_raise_before_the_first_step(case, tmp_path, options, code):

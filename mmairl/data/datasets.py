@@ -23,6 +23,7 @@ from mmairl.data.decode import (
     extensions,
     to_unit,
 )
+from mmairl.data.foreign_transforms import as_configs
 from mmairl.data.reading import read_file
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS, TRANSFORMS
@@ -44,14 +45,7 @@ def build_views(views: Views | None) -> list[Pipeline]:
     """
     # OpenCV's thread pool does not work in a forked data worker, and workers run in parallel.
     cv2.setNumThreads(0)
-    pipelines = []
-    for steps in views or [[]]:
-        configs = [
-            step if isinstance(step, dict) else dict(type='ForeignTransform', transform=step)
-            for step in steps
-        ]
-        pipelines.append(list(map(TRANSFORMS.build, configs)))
-    return pipelines
+    return [list(map(TRANSFORMS.build, as_configs(steps))) for steps in views or [[]]]
 
 
 class ViewDataset(Dataset):
@@ -95,8 +89,8 @@ class ViewDataset(Dataset):
             self.as_stored = True
 
     def encoded(self, index: int) -> bytes:
-        """Return the content of the image's file."""
-        raise NotImplementedError
+        """Return the content of the image's file or, if the images are not files, its pixels."""
+        return self.raw(index).numpy().tobytes()
 
     def raw(self, index: int) -> Tensor:
         """Return the decoded image, channels first.
@@ -127,10 +121,10 @@ class ViewDataset(Dataset):
         self.depth = self.depth or image.dtype
         if (len(image), image.dtype) != (self.channels, self.depth):
             raise UserError(
-                f'{self.name(index)}: the image has {len(image)} channels of {image.dtype}, but the '
-                f'data set has channels={self.channels} of {self.depth}; set channels to the number '
-                'that all images have, convert this image, or remove it (in a .npy file, the '
-                'channels must be the last dimension)',
+                f'{self.name(index)}: the image has {len(image)} channels of {image.dtype}, but '
+                f'channels={self.channels} of {self.depth} are expected; convert or remove it, or '
+                f'set channels={len(image)} of the data set and model.backbone.in_channels (the '
+                'channels of a .npy file are its last dimension)',
                 code='mixed-images',
             )
         return image
@@ -147,10 +141,6 @@ class ViewDataset(Dataset):
         """Return the size of each image's file in bytes, or None if the images are not files."""
         return None
 
-    def content(self, index: int) -> bytes:
-        """Return the bytes of an image, for fingerprints and for finding exact copies."""
-        return self.raw(index).numpy().tobytes()
-
     def fingerprint(self) -> str:
         """Return a digest of the images' names, sizes and labels, and of 256 images' contents.
 
@@ -166,13 +156,8 @@ class ViewDataset(Dataset):
         chosen = np.linspace(0, len(self) - 1, min(SAMPLE, len(self))).astype(int)
         for index in chosen.tolist():
             with suppress(UnreadableImage):
-                digest.update(self.content(index))
+                digest.update(self.encoded(index))
         return digest.hexdigest()
-
-    @property
-    def metainfo(self) -> dict[str, list[str]]:
-        """The class names, in the form in which mmengine saves them in checkpoints."""
-        return dict(classes=self.classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -234,8 +219,6 @@ class FileDataset(ViewDataset):
     def encoded(self, index: int) -> bytes:
         return read_file(self.path(index), self.root)
 
-    content = encoded
-
     def sizes(self) -> np.ndarray:
         """Return the size of each file in bytes, or -1 if the file is missing."""
         with ThreadPoolExecutor(THREADS) as pool:
@@ -267,10 +250,7 @@ class ImageFolder(FileDataset):
         >>> ImageFolder('data/imagenet/val', views=[view])  # doctest: +SKIP
     """
 
-    layout = (
-        'one folder per class that contains the images of the class (for images without classes, '
-        'set type=UnlabelledFolder)'
-    )
+    layout = 'one folder per class, with the images of the class'
 
     def __init__(self, root: str | Path, **options: Any) -> None:
         endings = extensions() if options.get('channels') is None else (*extensions(), '.npy')
@@ -278,13 +258,10 @@ class ImageFolder(FileDataset):
         if os.path.isdir(root):
             files, labels, self.classes = self.find(root, endings)
         if not files:
+            fault = 'has no images' if os.path.isdir(root) else 'no such folder'
             raise UserError(
-                f'{Path(root).resolve()}: no folder with images for {type(self).__name__}; expected '
-                f'{self.layout}, with file names NAME{", NAME".join(endings)} (.npy requires '
-                'channels=C, archives type=Shards, and DICOM files a checkout of mmairl and '
-                "custom_imports=dict(imports='projects.imaging')); set the folder by --cfg-options "
-                'train_dataloader.dataset.root=DIR (training) or evaluation.train.root=DIR '
-                'evaluation.test.root=DIR (evaluation)',
+                f'{Path(root).resolve()}: {fault}; expected {self.layout}, as {", ".join(endings)} '
+                '(.npy only with channels=C)',
                 code='no-images',
             )
         super().__init__(root, files, labels, **options)
@@ -306,7 +283,7 @@ class UnlabelledFolder(ImageFolder):
     The arguments are the same as for `ImageFolder`.
     """
 
-    layout = 'images in the folder or in any of its subfolders'
+    layout = 'images in the folder or in its subfolders'
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
         files = image_files(root, endings)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from mmairl.errors import UserError, explained
@@ -27,6 +27,10 @@ EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff',
 NPY = b'\x93NUMPY'
 TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 ORIENTATION = 0x0112  # the EXIF tag that states how to rotate the image
+STORED = (
+    'is damaged or not an RGB image; to read C channels as stored, set channels=C of the data set '
+    'and model.backbone.in_channels=C'
+)
 
 
 class UnreadableImage(UserError):
@@ -91,10 +95,7 @@ def decode_bytes(data: bytes) -> Tensor:
     """
     with faults_explained(data), open_image(data) as image:
         if image.format == 'TIFF' and image.n_frames > 1:
-            raise UnreadableImage(
-                'is a TIFF with several pages (set channels of the data set to the number of '
-                'pages, or keep one page)'
-            )
+            raise UnreadableImage(STORED)  # several pages
         pixels = decode_jpeg(image, data)
         if pixels is None:
             image.load()
@@ -139,13 +140,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
         gray = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
         return Image.fromarray(gray).convert('RGB')
     if image.mode in ('I', 'F'):  # the range of the values is unknown, so scaling is impossible
-        raise UnreadableImage(
-            'has 32-bit values (to read such files, set channels of the data set)'
-        )
-    if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
-        # In a CMYK JPEG with Adobe's marker, 255 means no ink. Pillow assumes this of all CMYK
-        # JPEGs, so a file without the marker must be inverted.
-        image = ImageChops.invert(image)
+        raise UnreadableImage(STORED)
     if not image.has_transparency_data:
         return image.convert('RGB')
     image = image.convert('RGBA')
@@ -163,11 +158,12 @@ def faults_explained(data: bytes | None = None) -> Iterator[None]:
     except Exception as error:
         # For broken files, Pillow raises errors of a dozen types: OSError, SyntaxError, ...
         reason = f'cannot be decoded ({" ".join(str(error).split()) or type(error).__name__})'
-        if isinstance(error, UnidentifiedImageError):
-            reason = 'is not recognized as an image'
-            if data and data.startswith(TIFF):
-                reason = 'is damaged or not RGB (to read such a TIFF, set channels of the data set)'
-        raise UnreadableImage(reason if data != b'' else 'is empty') from error
+        if data == b'':
+            reason = 'is empty'
+        elif isinstance(error, UnidentifiedImageError):
+            is_stored = data.startswith((NPY, *TIFF))
+            reason = STORED if is_stored else 'is not recognized as an image'
+        raise UnreadableImage(reason) from error
 
 
 def installed(packages: str, reads: str) -> AbstractContextManager[None]:

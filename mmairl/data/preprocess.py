@@ -236,20 +236,16 @@ def require_channels(
     if not isinstance(images, ViewDataset):  # only a ViewDataset states its channels
         return
     channels = images.channels
-    if mean is not None and len(mean) != channels:
-        raise UserError(
-            f'data_preprocessor.mean: the images have {channels} channels, but the mean has '
-            f'{len(mean)} numbers; set mean and std to one number per channel (mmairl pack '
-            '--statistics measures them), or change channels of the data set',
-            code='statistics-channels',
-        )
-    expected = channels_of(backbone)
-    if expected not in (None, channels):
-        raise UserError(
-            f'the images have {channels} channels, but the first convolution takes {expected}; set '
-            f'model.backbone.in_channels={channels}, or channels={expected} of the data set',
-            code='backbone-channels',
-        )
+    taken = {'data_preprocessor.mean': mean and len(mean), 'backbone': channels_of(backbone)}
+    for part, number in taken.items():
+        if number not in (None, channels):
+            raise UserError(
+                f'model.{part}: takes {number} channels, but the images have {channels}; set '
+                f'channels={number} of the data set, or model.backbone.in_channels={channels} and '
+                'one number per channel as mean and std of model.data_preprocessor (mmairl pack '
+                '--statistics measures them)',
+                code='other-channels',
+            )
     clipping = [step for step in chain.from_iterable(views) if getattr(step, 'clips', False)]
     if not clipping:
         return

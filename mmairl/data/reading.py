@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mmairl.data.decode import UnreadableImage
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 
 Answer = TypeVar('Answer')
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds before the second try, the third try, ...
@@ -27,20 +27,16 @@ def read_file(path: Path, root: Path) -> bytes:
 
 def retried(read: Callable[[], Answer], name: Path | str) -> Answer:
     """Call `read` and return its result. After a temporary failure, pause and call it again."""
-    for pause in (*PAUSES, None):
+    for pause in PAUSES:
         try:
             return read()
         except FAULTS:
             raise
-        except OSError as error:
-            if pause is None:
-                raise UserError(
-                    f'{name}: no answer from the file system ({error.strerror}); check the mount, '
-                    'and continue with --resume',
-                    code='no-answer',
-                ) from error
-        time.sleep(pause)
-    raise AssertionError('unreachable: the last try returns or raises')
+        except OSError:
+            time.sleep(pause)
+    fault, remedy = f'{name}: cannot be read', 'check the mount, and continue with --resume'
+    with explained(fault, remedy, (OSError,), FAULTS, code='no-answer'):
+        return read()
 
 
 def require_root(root: Path) -> None:

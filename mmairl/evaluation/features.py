@@ -67,7 +67,7 @@ class Readable(Dataset):
 
     def __init__(self, dataset: Dataset | dict) -> None:
         self.dataset = DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
-        self.metainfo = getattr(self.dataset, 'metainfo', {})
+        self.metainfo = {}
 
     def __len__(self) -> int:
         return len(self.dataset)

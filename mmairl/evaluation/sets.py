@@ -235,7 +235,7 @@ def _digests(dataset: Dataset, rows: Sequence[int], count: int | None) -> dict[i
                 with path.open('rb') as file:
                     content = file.read(count)
             else:
-                content = dataset.content(row)[:count]
+                content = dataset.encoded(row)[:count]
         except (OSError, UnreadableImage):
             content = os.urandom(32)  # an unreadable image equals no other image
         return hashlib.sha256(content).digest()

@@ -150,6 +150,15 @@ def test_missing_file_differs_from_a_lost_folder(root):
         data.raw(0)
 
 
+@pytest.mark.parametrize('kind', [ImageFolder, UnlabelledFolder])
+@pytest.mark.parametrize('name', ['empty', 'missing'])
+def test_folder_without_images_is_named(tmp_path, kind, name):
+    (tmp_path / 'empty').mkdir()
+    with raises_code('no-images', str(tmp_path / name)) as raised:
+        kind(tmp_path / name)
+    assert len(str(raised.value)) < 200 + len(str(tmp_path))
+
+
 def test_folder_without_permission_is_named(root, monkeypatch):
     def scandir(path: str) -> None:
         raise PermissionError(13, 'Permission denied', path)

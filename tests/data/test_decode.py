@@ -46,14 +46,6 @@ def test_sixteen_bits_are_scaled_or_stored(kind):
     assert np.array_equal(stored(data)[..., 0], DEEP)
 
 
-def test_adobe_inks_are_inverted():
-    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow and black, where 0 is no ink
-    data = encoded(Image.new('CMYK', (16, 16), tuple(inks.tolist())), 'JPEG', quality=100)
-    marker = data.index(b'\xff\xee\x00\x0eAdobe')
-    for file, paper in ((data, 255 - inks), (data[:marker] + data[marker + 16 :], inks)):
-        assert np.abs(pixels(file) - paper[:3] * paper[3] / 255).max() <= 3
-
-
 def test_transparent_pixels_are_shown_on_white():
     values = RANDOM.integers(0, 256, (7, 9, 4), dtype=np.uint8)
     alpha = values[..., 3:] / 255
@@ -92,7 +84,7 @@ def test_first_frame_is_decoded_but_not_first_page():
     frames = [Image.new('RGB', (8, 6), color) for color in ('red', 'blue')]
     gif = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
     assert (pixels(gif) == [255, 0, 0]).all()
-    with pytest.raises(UnreadableImage, match='several pages'):
+    with pytest.raises(UnreadableImage, match='set channels'):
         decode_bytes(encoded(frames[0], 'TIFF', save_all=True, append_images=frames[1:]))
 
 
@@ -115,6 +107,15 @@ def test_arrays_and_tiffs_of_five_channels_are_exact(kind):
 def npy(values: np.ndarray) -> bytes:
     np.save(buffer := BytesIO(), values)
     return buffer.getvalue()
+
+
+def test_five_channels_as_rgb_name_the_keys_to_set():
+    tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed')
+    values = np.zeros((6, 9, 5), np.uint8)
+    tifffile.imwrite(file := BytesIO(), values, photometric='minisblack', planarconfig='contig')
+    for data in (file.getvalue(), npy(values)):
+        with pytest.raises(UnreadableImage, match=r'channels=C .* model.backbone.in_channels=C'):
+            decode_bytes(data)
 
 
 FAULTS = {

@@ -83,11 +83,11 @@ def test_wrong_channels_or_values_are_an_error():
     data, mean = FiveChannels(None), [0.5] * 5
     require_channels(data, mean, nn.Conv2d(5, 1, 1), [[]])
     wrong = FiveChannels([INVERT])
-    for code, arguments in {
-        'statistics-channels': (data, [0.5] * 3),
-        'backbone-channels': (data, mean, nn.Conv2d(3, 1, 1)),
-        'views-range': (wrong, mean, None, wrong.views),
-    }.items():
+    for code, *arguments in (
+        ('other-channels', data, [0.5] * 3),
+        ('other-channels', data, mean, nn.Conv2d(3, 1, 1)),
+        ('views-range', wrong, mean, None, wrong.views),
+    ):
         with raises_code(code):
             require_channels(*arguments)
     with raises_code('bad-statistics'):
