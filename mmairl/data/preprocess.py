@@ -236,7 +236,9 @@ def require_channels(
     if not isinstance(images, ViewDataset):  # only a ViewDataset states its channels
         return
     channels = images.channels
-    taken = {'data_preprocessor.mean': mean and len(mean), 'backbone': channels_of(backbone)}
+    taken = dict(backbone=channels_of(backbone))
+    if mean is not None:
+        taken['data_preprocessor.mean'] = len(mean)
     for part, number in taken.items():
         if number not in (None, channels):
             raise UserError(
