@@ -45,7 +45,7 @@ def load_backbone(
         torch.manual_seed(seed)
         backbone = build_backbone(cfg)
         if checkpoint is None:
-            origin = f'random initialisation, seed {seed}'
+            origin = f'random initialization, seed {seed}'
             logger = MMLogger.get_current_instance()
             level = logger.level
             # At a lower log level, mmengine would log the initialization of each tensor.

@@ -27,7 +27,7 @@ from mmairl.hardware import cores
 from mmairl.io import read_json, write_json
 from mmairl.registry import PROTOCOLS
 
-BASELINES = {'pixels': 'raw pixels', 'random': 'random initialisation'}
+BASELINES = {'pixels': 'raw pixels', 'random': 'random initialization'}
 Scores = dict[str, float]
 # An outcome has the scores, details, and the numbers of excluded images by reason.
 Outcome = tuple[Scores, dict, dict[str, int]]

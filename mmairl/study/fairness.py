@@ -13,6 +13,7 @@ from mmairl.checkpoints.released import is_released
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
+from mmairl.evaluation.protocol import BASELINES
 from mmairl.study.scale import Scale, description, files_read_once, resolve
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import is_measured, require_known
@@ -34,7 +35,6 @@ TRAINING = (
 # declares the first key also declares the second one.
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
-UNTRAINED = dict(pixels='raw pixels', random='random initialization')
 CHECKS = {  # the properties that finished runs of all rows should share, each with its key in the record of a run
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
@@ -106,7 +106,7 @@ def untrained_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> I
     existing = {row.untrained for row in rows}
     config, options = rows[0].config, rows[0].options
     for kind in scale.untrained:
-        row = Row(UNTRAINED[kind], config, options, factor='no training', untrained=kind)
+        row = Row(BASELINES[kind], config, options, factor='no training', untrained=kind)
         if kind not in existing and any(is_measured(row, task) for task in tasks):
             yield row
 

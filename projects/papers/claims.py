@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mmairl.evaluation import metrics
+from mmairl.evaluation.protocol import BASELINES
 from mmairl.io import Declared, read_yaml
 from mmairl.study.statistics.contrasts import LEVEL, Effect, contrast, holm, with_error
 from projects.papers.lines import parallel_lines
@@ -26,7 +27,7 @@ NOT_RUN = 'not run'
 MIXED = 'some runs of a row collapsed'
 ONE_SCORE = 'the scale measures one score in place of both'
 FULL_SCALE = 'in1k'
-UNTRAINED = 'random initialisation'
+UNTRAINED = BASELINES['random']
 # A row has collapsed if it gains less than this share of what a healthy row gains over an untrained network.
 COLLAPSED_SHARE = 0.25
 MOST_SEEDS = 1000

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from mmairl.evaluation.protocol import BASELINES
 from mmairl.io import write_json
 from mmairl.study.statistics.contrasts import LEVEL
 from projects.papers import claims
@@ -221,7 +222,7 @@ def test_rows_of_claims_are_rows_of_their_studies():
     for one in all_claims():
         if one.test is None:
             continue
-        rows = {row.name for row in study_of(one.study).rows} | {UNTRAINED}
+        rows = {row.name for row in study_of(one.study).rows} | set(BASELINES.values())
         for part in one.test.parts(lambda score: 1.0):
             assert {row for _, row, _ in part.terms} <= rows, one.name
         for lines in one.test.regressions:
