@@ -57,7 +57,6 @@ MODELS = Registry(
     'models',
     'models.heads',
     'data.preprocess',
-    'data.masks',
     'apis.given_network',
 )
 MODEL_WRAPPERS = Registry(parent.MODEL_WRAPPERS, 'engine.distributed')
@@ -71,8 +70,7 @@ DATASETS = Registry(
     'evaluation.dense_images',
     'data.shapes',
     'data.shards',
-    'data.hub_images',
-    'data.subsets',
+    'data.splits',
     'evaluation.features',
 )
 DATA_SAMPLERS = Registry(parent.DATA_SAMPLERS, 'data.sampler')

@@ -41,16 +41,17 @@ def pack(
     # These imports come after the parsing of arguments, because importing torch takes seconds.
     from rich.progress import track
 
-    from mmairl.data import packed
+    from mmairl.data import shards
     from mmairl.data.datasets import ImageFolder, UnlabelledFolder
-    from mmairl.data.shards import SUFFIXES, Shards
     from mmairl.data.statistics import channel_statistics
     from mmairl.hardware import cores
 
     workers = cores() if workers is None else workers
     kind = UnlabelledFolder if unlabelled or statistics else ImageFolder
-    if not os.path.isdir(source) or any(name.endswith(SUFFIXES) for name in os.listdir(source)):
-        kind = Shards
+    if not os.path.isdir(source) or any(
+        name.endswith(shards.SUFFIXES) for name in os.listdir(source)
+    ):
+        kind = shards.Shards
     dataset = kind(source, channels=channels)
     if statistics:
         measured = channel_statistics(dataset, workers)
@@ -59,7 +60,7 @@ def pack(
         print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
         print(f'model = dict(data_preprocessor=dict(mean={mean}, std={std}))')
         return
-    images = packed.pack(dataset, out, workers, shard and shard << 20)
+    images = shards.pack(dataset, out, workers, shard and shard << 20)
     left_out = 0
     for path, reason in track(images, 'packing', len(dataset)):
         if reason is not None:

@@ -19,12 +19,13 @@ from mmairl.data.decode import (
     READERS,
     UnreadableImage,
     decode_bytes,
+    decode_stored,
     ending_by_reader,
     extensions,
+    read_file,
     to_unit,
 )
 from mmairl.data.foreign_transforms import as_configs
-from mmairl.data.reading import read_file
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS, TRANSFORMS
 
@@ -108,9 +109,6 @@ class ViewDataset(Dataset):
         if ending := ending_by_reader(data, self.readers):
             image = self.readers[ending].decode(data, self.as_stored)
         elif self.as_stored:
-            # This import is here because data sets of RGB images do not need it.
-            from mmairl.data.raw_values import decode_stored
-
             image = decode_stored(data)
         else:
             image = decode_bytes(data)

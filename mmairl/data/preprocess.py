@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils.data import Dataset
 from mmairl.data.datasets import Pipeline, ViewDataset, Views, build_views, innermost_dataset
 from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.errors import UserError
-from mmairl.registry import MODELS
+from mmairl.registry import MODELS, TRANSFORMS
 
 IMAGENET = dict(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
 SIZE = 224
@@ -266,3 +267,27 @@ def channels_of(backbone: nn.Module | None) -> int | None:
     """Return the input channels of the first convolution, or None if there is no convolution."""
     parts = backbone.modules() if backbone is not None else ()
     return next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), None)
+
+
+@MODELS.register_module()
+class MaskedPreprocessor(ViewPreprocessor):
+    """A ViewPreprocessor for models with one view and one mask per image, such as mmpretrain's SimMIM and MaskFeat.
+
+    mmpretrain's own pipeline passes masks as NumPy arrays, which these models cannot stack. The masks depend on NumPy's random
+    state, which checkpoints contain.
+
+    Args:
+        masks: Config of a transform of mmpretrain that generates a mask, such as
+            ``dict(type='mmpretrain.SimMIMMaskGenerator', input_size=192)``.
+        **settings: The arguments of ViewPreprocessor.
+    """
+
+    def __init__(self, masks: dict, **settings: Any) -> None:
+        super().__init__(single_view=True, **settings)
+        self.masks = TRANSFORMS.build(masks)
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        data = super().forward(data, training)
+        masks = (self.masks.transform({})['mask'] for _ in data['inputs'])
+        samples = [SimpleNamespace(mask=torch.as_tensor(mask).to(self.device)) for mask in masks]
+        return dict(data, data_samples=samples)

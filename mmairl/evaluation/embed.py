@@ -13,10 +13,8 @@ from torch import Tensor
 from mmairl.checkpoints.read import Backbone, read_backbone, warn_of_assumed_statistics
 from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
-from mmairl.data.decode import as_rgb
+from mmairl.data.decode import as_rgb, channels_first, read_file
 from mmairl.data.preprocess import view_of
-from mmairl.data.raw_values import channels_first
-from mmairl.data.reading import read_file
 from mmairl.data.shards import SUFFIXES, Shards
 from mmairl.errors import UserError, explained
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config

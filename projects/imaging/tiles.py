@@ -12,8 +12,14 @@ from rich.progress import track
 from torch import Tensor
 
 from mmairl.data.datasets import ViewDataset, image_files
-from mmairl.data.decode import UnreadableImage, as_rgb, faults_explained, installed, to_unit
-from mmairl.data.raw_values import channels_first
+from mmairl.data.decode import (
+    UnreadableImage,
+    as_rgb,
+    channels_first,
+    faults_explained,
+    installed,
+    to_unit,
+)
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from mmairl.data.subsets import Subset
+from mmairl.data.splits import Subset
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.data.subsets import Subset, read_lines
+from mmairl.data.splits import Subset, read_lines
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 

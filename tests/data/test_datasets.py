@@ -10,7 +10,7 @@ import torch
 from harness.errors import raises_code
 from PIL import Image
 
-from mmairl.data import reading
+from mmairl.data import decode
 from mmairl.data.datasets import ImageFolder, UnlabelledFolder, ViewDataset
 from mmairl.data.decode import UnreadableImage
 from mmairl.data.statistics import channel_statistics
@@ -133,7 +133,7 @@ def test_temporary_failure_is_retried(root, monkeypatch):
         return answer
 
     monkeypatch.setattr(Path, 'read_bytes', read)
-    monkeypatch.setattr(reading.time, 'sleep', pauses.append)
+    monkeypatch.setattr(decode.time, 'sleep', pauses.append)
     assert data.encoded(0) == content and pauses == [0.1, 0.2, 0.4]
     answers[:] = [OSError(5, 'Input/output error')] * 9
     with raises_code('no-answer'):

@@ -9,8 +9,15 @@ from PIL import Image
 
 from mmairl.data import decode
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.decode import READERS, Reader, UnreadableImage, decode_bytes, file_kind, to_unit
-from mmairl.data.raw_values import decode_stored
+from mmairl.data.decode import (
+    READERS,
+    Reader,
+    UnreadableImage,
+    decode_bytes,
+    decode_stored,
+    file_kind,
+    to_unit,
+)
 
 RANDOM = np.random.default_rng(0)
 COLORS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)

@@ -13,9 +13,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from mmairl.data.datasets import ImageFolder, UnlabelledFolder
-from mmairl.data.hub_images import HubImages
-from mmairl.data.packed import pack
-from mmairl.data.shards import Shards
+from mmairl.data.public import HubImages
+from mmairl.data.shards import Shards, pack
 
 
 @pytest.fixture(autouse=True)
