@@ -1,4 +1,4 @@
-"""Decoding of image files to the RGB pixels that an image viewer shows.
+"""Reading of image files, and decoding to the RGB pixels that an image viewer shows or to stored values.
 
 The module also contains the registry of readers for formats that Pillow does not support.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -124,10 +124,10 @@ def decode_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:
     Return None if Pillow must decode the file instead: if simplejpeg is not installed, if the file
     is not an upright JPEG in RGB or gray, or if libjpeg warns about the file.
     """
-    if simplejpeg is None or image.format != 'JPEG' or image.mode not in ('RGB', 'L'):
-        return None
-    with suppress(Exception):  # broken EXIF data and warnings of libjpeg raise errors of many types
-        if image.getexif().get(ORIENTATION, 1) == 1:
+    # Broken EXIF data and warnings of libjpeg raise errors of many types.
+    with suppress(Exception):
+        is_simple = image.format == 'JPEG' and image.mode in ('RGB', 'L')
+        if simplejpeg and is_simple and image.getexif().get(ORIENTATION, 1) == 1:
             return simplejpeg.decode_jpeg(data)
     return None
 
@@ -196,7 +196,6 @@ def to_unit(images: Tensor) -> Tensor:
     return images.float().div_(65535 if images.dtype is torch.uint16 else 255)
 
 
-Answer = TypeVar('Answer')
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds before the second try, the third try, ...
 # These errors are the fault of the file. All others (ESTALE, EIO, ETIMEDOUT) may be temporary.
 FAULTS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
@@ -207,11 +206,16 @@ def read_file(path: Path, root: Path) -> bytes:
     try:
         return retried(path.read_bytes, path)
     except FAULTS as error:
-        require_root(root)
+        if not (root.is_dir() and any(os.scandir(root))):  # for example, after a mount was lost
+            raise UserError(
+                f'{root}: the image folder was removed or became empty during the run; mount it '
+                'again, and continue with --resume',
+                code='lost-folder',
+            ) from error
         raise UnreadableImage(f'cannot be read ({error.strerror})') from error
 
 
-def retried(read: Callable[[], Answer], name: Path | str) -> Answer:
+def retried(read: Callable[[], bytes], name: Path | str) -> bytes:
     """Call `read` and return its result. After a temporary failure, pause and call it again."""
     for pause in PAUSES:
         try:
@@ -225,18 +229,6 @@ def retried(read: Callable[[], Answer], name: Path | str) -> Answer:
         return read()
 
 
-def require_root(root: Path) -> None:
-    """Raise if the root folder is missing or empty, for example after a mount was lost."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
-        if any(entries):
-            return
-    raise UserError(
-        f'{root}: the image folder was removed or became empty during the run; mount the folder '
-        'again, and continue with --resume',
-        code='lost-folder',
-    )
-
-
 def decode_stored(data: bytes) -> Tensor:
     """Decode the content of an image file to its stored values, without conversion to RGB.
 
@@ -245,22 +237,29 @@ def decode_stored(data: bytes) -> Tensor:
     """
     with faults_explained(data):
         if data.startswith(NPY):
-            return channels_first(np.load(BytesIO(data), allow_pickle=False))
-        return channels_first(from_tiff(data) if data.startswith(TIFF) else from_picture(data))
+            pixels = np.load(BytesIO(data), allow_pickle=False)
+        elif data.startswith(TIFF):
+            pixels = from_tiff(data)
+        else:
+            # OpenCV keeps 16 bits, unlike Pillow.
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+            if pixels is None:
+                raise UnreadableImage('cannot be decoded')
+            if pixels.ndim == 3:  # blue, green, red and, in some images, transparency
+                pixels = pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
+        return channels_first(pixels)
 
 
 def channels_first(pixels: np.ndarray) -> Tensor:
     """Convert an array H x W or H x W x C to a tensor C x H x W. Floats become float32."""
-    if pixels.dtype.kind == 'f':
-        pixels = pixels.astype(np.float32)
-        if not np.isfinite(pixels).all():
-            raise UnreadableImage('has NaN or infinite values')
-    pixels = pixels.astype(pixels.dtype.newbyteorder('='), copy=False)
-    if pixels.ndim not in (2, 3) or pixels.dtype not in (np.uint8, np.uint16, np.float32):
+    kind = np.float32 if pixels.dtype.kind == 'f' else pixels.dtype.newbyteorder('=')
+    pixels = pixels.astype(kind, copy=False)
+    is_known = pixels.dtype in (np.uint8, np.uint16, np.float32) and np.isfinite(pixels).all()
+    if not is_known or pixels.ndim not in (2, 3):
         raise UnreadableImage(
-            'is not an array height x width x channels of uint8, uint16 or float values'
+            'is not an array height x width x channels of uint8, uint16 or finite float values'
         )
-    return torch.from_numpy(np.array(np.atleast_3d(pixels).transpose(2, 0, 1), order='C'))
+    return torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
 
 
 def from_tiff(data: bytes) -> np.ndarray:
@@ -277,12 +276,3 @@ def from_tiff(data: bytes) -> np.ndarray:
     others = [number for number, axis in enumerate(axes) if axis not in 'YX']
     # More than three dimensions, such as stacks of RGB pages, are rejected by the caller.
     return np.moveaxis(pixels, others[0], 2) if len(others) == 1 else pixels
-
-
-def from_picture(data: bytes) -> np.ndarray:
-    """Read a JPEG, a PNG or another picture with OpenCV, which keeps 16 bits, unlike Pillow."""
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    if pixels is None:
-        raise UnreadableImage('cannot be decoded')
-    # OpenCV's channels are blue, green, red and transparency.
-    return pixels if pixels.ndim == 2 else pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]

@@ -1,4 +1,4 @@
-"""Public labeled data sets of mmpretrain and torchvision."""
+"""Data sets that mmpretrain, torchvision or the library `datasets` loads."""
 
 import os
 from collections.abc import Mapping
@@ -47,12 +47,12 @@ class PublicImages(FileDataset):
         **options: Any,
     ) -> None:
         self.metric = metric
-        root = source.get('data_root', '')
         splits = [dict(split=part) for part in split.split('+')] if split else [{}]
         parts = [built({**source, **part}) for part in splits]
         self.classes = list(parts[0].CLASSES or ())
         infos = [part.get_data_info(index) for part in parts for index in range(len(part))]
-        files = [os.path.relpath(info['img_path'], root or '.') for info in infos]
+        root = source.get('data_root') or '.'
+        files = [os.path.relpath(info['img_path'], root) for info in infos]
         labels = [label_of(info, len(self.classes)) for info in infos]
         super().__init__(root, files, labels, **options)
 
@@ -60,11 +60,11 @@ class PublicImages(FileDataset):
 def built(source: Mapping[str, Any]) -> Any:
     """Build one of mmpretrain's data sets without a pipeline."""
     kind = str(source['type'])
+    place = Path(source.get('data_root', '')).resolve()
     remedy = (
         'put its files there in the layout that the documentation of mmpretrain states for this '
         'data set, or set source.data_root'
     )
-    place = Path(source.get('data_root', '')).resolve()
     with explained(f'{kind}: cannot be read from {place}', remedy, code='unreadable-set'):
         from mmpretrain.registry import DATASETS as PLATFORM
 
@@ -111,22 +111,27 @@ class TorchvisionArrays(ViewDataset):
         download: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
         from torchvision import datasets
 
+        super().__init__(**options)
         chosen = dict(train=split == 'train') if name.startswith('CIFAR') else dict(split=split)
-        remedy = 'set download=True of the data set, or root to the folder of the files'
         place = Path(root).resolve()
+        remedy = 'set download=True of the data set, or root to the folder of the files'
         with explained(f'{name}: cannot be read from {place}', remedy, code='unreadable-set'):
             arrays = getattr(datasets, name)(root, download=download, **chosen)
         images = torch.from_numpy(np.asarray(arrays.data))
         self.images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
-        self.labels = torch.as_tensor(getattr(arrays, 'targets', None) or arrays.labels).long()
-        numbers = range(int(self.labels.max()) + 1)
-        self.classes = list(map(str, getattr(arrays, 'classes', numbers)))
+        labels = arrays.targets if name.startswith('CIFAR') else arrays.labels
+        self.labels = torch.as_tensor(labels).long()
+        self.classes = getattr(arrays, 'classes', None) or numbered(self.labels)
 
     def raw(self, index: int) -> Tensor:
         return self.images[index].clone(memory_format=torch.contiguous_format)
+
+
+def numbered(labels: Tensor) -> list[str]:
+    """Return the numbers of the classes as their names."""
+    return list(map(str, range(int(labels.max()) + 1)))
 
 
 @DATASETS.register_module()
@@ -134,8 +139,8 @@ class HubImages(ViewDataset):
     """Images that the library `datasets` loads. Its files are memory-mapped, and order is free.
 
     Args:
-        path: A data set of the Hugging Face hub, a folder that `Dataset.save_to_disk` wrote, or a
-            format: 'parquet', 'arrow' or 'webdataset', with `data_files`.
+        path: A data set of the Hugging Face hub, or a format with `data_files`: 'parquet', 'arrow' or
+            'webdataset'.
         split: Name of the split.
         image: Name of the column with the images.
         label: Name of the column with the labels. If there is no such column, images are unlabeled.
@@ -163,10 +168,7 @@ class HubImages(ViewDataset):
             import datasets
         remedy = 'check the name, the split and the connection'
         with explained(f'{path}: cannot be loaded by datasets', remedy, code='bad-hub-dataset'):
-            if (Path(path) / 'state.json').exists():
-                table = datasets.load_from_disk(path)
-            else:
-                table = datasets.load_dataset(path, split=split, **(data or {}))
+            table = datasets.load_dataset(path, split=split, **(data or {}))
         self.path = f'{path}/{split}'
         self.image = image
         self.labels = torch.full((len(table),), -1)
@@ -174,16 +176,15 @@ class HubImages(ViewDataset):
             if isinstance(table[0][label], str):
                 table = table.class_encode_column(label)
             self.labels = torch.tensor([-1 if value is None else value for value in table[label]])
-            numbers = range(int(self.labels.max()) + 1)
-            self.classes = getattr(table.features[label], 'names', list(map(str, numbers)))
-        with explained(
-            f'HubImages.image={image}', 'set a column of images', code='no-image-column'
-        ):
+            names = getattr(table.features[label], 'names', None)
+            self.classes = names or numbered(self.labels)
+        remedy = 'set a column of images'
+        with explained(f'HubImages.image={image}', remedy, code='no-image-column'):
             column = table.select_columns([image])
             self.table = column.cast_column(image, datasets.Image(decode=False))
 
     def name(self, index: int) -> str:
-        return f'{self.path}/{index:09}'
+        return f'{self.path}/{self.member(index)}'
 
     def member(self, index: int) -> str:
         return f'{index:09}'
@@ -194,5 +195,3 @@ class HubImages(ViewDataset):
             path = Path(image['path'])
             return read_file(path, path.parent)
         return image.get('bytes') or b''
-
-    content = encoded

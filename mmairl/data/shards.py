@@ -1,4 +1,7 @@
-"""Images in tar archives, which are called shards. Shards are read in place, without unpacking."""
+"""Images in tar archives, which are called shards. Shards are read in place, without unpacking.
+
+WebDataset and any tar program can read the shards that `pack` writes.
+"""
 
 import glob
 import hashlib
@@ -31,6 +34,9 @@ SUFFIXES = ('.tar',)
 # underscores.
 CLASSES = '__mmairl__/classes.json'
 OPEN = 64  # a process keeps at most this many shards open
+# The name of a member up to the first dot, which is the key of an image, and the rest.
+MEMBER = re.compile(r'(?:\./)?((?:.*/)?[^/.]*)\.?([^/]*)', re.DOTALL)
+BRACES = re.compile(r'\{(\d+)\.\.(\d+)\}')
 
 
 @DATASETS.register_module()
@@ -38,9 +44,8 @@ class Shards(ViewDataset):
     """Images in tar archives of WebDataset or tools/pack.py.
 
     The files of an image have the same name up to the first dot: the image itself, and optionally
-    its label, which is the content of a `.cls` file, or `label` or `cls` in a `.json` file. Labels
-    are numbers or names. At first use, an index of all images is written to the user's cache. It is
-    written again if a shard has changed.
+    a `.cls` file with the number of its class. At first use, an index of all images is written to
+    the user's cache. It is written again if a shard has changed.
 
     Args:
         root: One shard, a folder of shards, a pattern such as 'train-{000000..001281}.tar' or
@@ -80,8 +85,6 @@ class Shards(ViewDataset):
         start, size = (int(self.index[key][index]) for key in ('start', 'size'))
         return retried(lambda: os.pread(opened(path).fileno(), size, start), path)
 
-    content = encoded
-
     def sizes(self) -> np.ndarray:
         return self.index['size']
 
@@ -95,7 +98,7 @@ def opened(path: str) -> Any:
 def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None) -> list[str]:
     """Return the local paths of the shards that `root` specifies. Copy remote shards first."""
     shards = []
-    for place in root if isinstance(root, (list, tuple)) else [root]:
+    for place in [root] if isinstance(root, str | Path) else root:
         for name in expand_braces(os.fspath(place)):
             found = local_copies(name, copies) if '://' in name else local_shards(name)
             if not found:
@@ -111,17 +114,17 @@ def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None
 
 def expand_braces(pattern: str) -> list[str]:
     """Return the names that braces represent. For example, a{01..03}.tar represents three names."""
-    before, *rest = re.split(r'\{(\d+)\.\.(\d+)\}', pattern, maxsplit=1)
-    if not rest:
+    braces = BRACES.search(pattern)
+    if not braces:
         return [pattern]
-    first, last, after = rest
+    first, last = braces.groups()
     numbers = range(int(first), int(last) + 1)
-    return [f'{before}{number:0{len(first)}}{after}' for number in numbers]
+    return [BRACES.sub(f'{number:0{len(first)}}', pattern, 1) for number in numbers]
 
 
 def local_shards(name: str) -> list[str]:
     if os.path.isdir(name):
-        name = os.path.join(glob.escape(name), f'*{SUFFIXES[0]}')
+        name = os.path.join(glob.escape(name), '*.tar')
     paths = [name] if os.path.isfile(name) else sorted(glob.glob(name))
     return [os.path.abspath(path) for path in paths if path.endswith(SUFFIXES)]
 
@@ -134,8 +137,7 @@ def local_copies(url: str, copies: str | Path | None) -> list[str]:
     settings = dict(cache_storage=folder, check_files=True, expiry_time=None)
     remedy = 'check the address, the credentials in the environment and the connection'
     with explained(f'{url}: cannot be copied', remedy, code='remote-shard'):
-        paths = fsspec.open_local(f'filecache::{url}', mode='rb', filecache=settings)
-    return [paths] if isinstance(paths, str) else list(paths)
+        return fsspec.open_local([f'filecache::{url}'], mode='rb', filecache=settings)
 
 
 def index_of(shards: Sequence[str]) -> dict[str, np.ndarray]:
@@ -165,17 +167,11 @@ def build_index(shards: Sequence[str]) -> dict[str, np.ndarray]:
             f'{shards[0]}: no shard contains an image; expected members NAME.jpg, or other images',
             code='no-images',
         )
-    shard, start, size, name, texts = zip(*rows)
-    known = sorted(set(texts) - {''})
-    if all(map(str.isdecimal, known)):
-        labels = [int(text or -1) for text in texts]
-        classes = classes or list(map(str, range(max(labels) + 1)))
-    else:
-        classes = known
-        numbers = {text: number for number, text in enumerate(known)}
-        labels = [numbers.get(text, -1) for text in texts]
-    columns = dict(shard=shard, start=start, size=size, label=labels, name=name, classes=classes)
-    return {key: np.array(values) for key, values in columns.items()}
+    columns = map(np.array, zip(*rows))
+    index = dict(zip(('shard', 'start', 'size', 'name', 'label'), columns))
+    numbers = range(index['label'].max() + 1)
+    index['classes'] = np.array(classes or list(map(str, numbers)), str)
+    return index
 
 
 class Member(tarfile.TarInfo):
@@ -195,47 +191,32 @@ def read_tar(path: str) -> tuple[list[tuple], list[str]]:
     """Return the start, size, name and label of each image of a shard, and the noted classes."""
     kinds = {'npy', 'mpo', *map(str.lower, FORMATS), *(ending[1:] for ending in extensions())}
     images: dict[str, tuple] = {}
-    labels: dict[str, str] = {}
+    labels: dict[str, int] = {}
     classes = []
-    remedy = 'copy or write the shard again'
+    remedy = 'copy or write the shard again, with numbers as labels'
     with (
-        explained(f'{path}: not a complete tar archive', remedy, code='damaged-shard'),
+        explained(f'{path}: cannot be read as a tar archive', remedy, code='damaged-shard'),
         tarfile.open(path, 'r:', tarinfo=Member) as archive,
     ):
         for member in archive:
-            folder, slash, base = member.name.removeprefix('./').rpartition('/')
-            stem, _, kind = base.partition('.')
-            key, kind = folder + slash + stem, kind.lower()
-            place = member.offset_data, member.size
-            if kind in kinds:
+            key, kind = MEMBER.fullmatch(member.name).groups()
+            start, size = member.offset_data, member.size
+            if kind.lower() in kinds:
                 if key in images:
                     raise UserError(
                         f'{path}: two images have the name {key}; rename one of them',
                         code='duplicate-image',
                     )
-                images[key] = place
-            elif kind in ('cls', 'json'):
+                images[key] = start, size
+            elif kind == 'cls' or member.name == CLASSES:
                 # This takes a fifth of the time of archive.extractfile.
-                content = os.pread(archive.fileobj.fileno(), *place[::-1]).decode()
-                if member.name == CLASSES:
-                    classes = json.loads(content)
-                elif kind == 'cls':
-                    labels[key] = content.strip()
+                content = os.pread(archive.fileobj.fileno(), size, start)
+                if kind == 'cls':
+                    labels[key] = int(content)
                 else:
-                    found = json.loads(content)
-                    labels[key] = str(found.get('label', found.get('cls', '')))
-    rows = [(*place, os.fsencode(key), labels.get(key, '')) for key, place in images.items()]
+                    classes = json.loads(content)
+    rows = [(*place, os.fsencode(key), labels.get(key, -1)) for key, place in images.items()]
     return rows, classes
-
-
-def read_packable(index: int, dataset: ViewDataset) -> tuple[int, bytes, str | None]:
-    """Read an image and check that it is readable. Return its index, its file and the fault."""
-    try:
-        data = dataset.encoded(index)
-        dataset.decoded(data, index)
-    except UnreadableImage as fault:
-        return index, b'', fault.reason
-    return index, data, None
 
 
 def pack(
@@ -261,18 +242,29 @@ def pack(
     """
     read = partial(read_packable, dataset=dataset)
     images = DataLoader(range(len(dataset)), batch_size=None, collate_fn=read, num_workers=workers)
-    archive, taken = None, set()
+    archive = None
     number = 0
     with ExitStack() as shard:
         for index, data, fault in images:
             if fault is None:
                 if archive is None or (size and archive.offset + len(data) > size):
                     shard.close()  # the complete shard gets its name
-                    archive, taken = shard.enter_context(new_shard(out, number, size)), set()
+                    archive = shard.enter_context(new_shard(out, number, size))
+                    taken: set[str] = set()
                     add(archive, CLASSES, json.dumps(dataset.classes).encode())
                     number += 1
                 store(archive, dataset, index, data, taken)
             yield dataset.member(index), fault
+
+
+def read_packable(index: int, dataset: ViewDataset) -> tuple[int, bytes, str | None]:
+    """Read an image and check that it is readable. Return its index, its file and the fault."""
+    try:
+        data = dataset.encoded(index)
+        dataset.decoded(data, index)
+    except UnreadableImage as fault:
+        return index, b'', fault.reason
+    return index, data, None
 
 
 @contextmanager
