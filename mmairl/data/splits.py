@@ -1,9 +1,9 @@
-"""The rule by which images are held out, and groups of images that stay on one side of a split."""
+"""Hold-outs, groups of images that stay on one side of a split, and subsets of data sets."""
 
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from csv import reader
+from csv import DictReader
 from itertools import combinations
 from pathlib import Path
 
@@ -62,9 +62,9 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
 def read_column(csv: str | Path, column: str | None = None) -> dict[str, str]:
     """Read a CSV table whose first column has image names. Return the entry of `column` by name."""
     with open(csv, newline='', encoding='utf-8-sig') as file:
-        header, *rows = reader(file)
-    position = 1 if column is None else header.index(column)
-    return {row[0]: row[position] for row in rows if row}
+        table = DictReader(file)
+        name, second, *_ = table.fieldnames
+        return {row[name]: row[column or second] for row in table}
 
 
 def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
@@ -120,9 +120,10 @@ def split_by_class(
         rank, size = _ranks(y, order)
         # Images are held out in the order of these keys, so a larger fraction holds out a superset.
         # The first image of a class is always held out, and the last image never is.
-        key = torch.where(rank == 0, -1.0, (rank + 0.5) / size)
+        key = (rank + 0.5) / size
+        key[rank == 0] = -1
         key[rank == size - 1] = torch.inf
-        classes = int((rank == 0).sum())
+        classes = key.isinf().sum()
         total = min(max(round(fraction * len(y)), classes), len(y) - classes)
         held[key.argsort(stable=True)[:total]] = True
         if fraction >= 1:
@@ -185,11 +186,12 @@ class Subset(ViewDataset):
         self.select(torch.arange(len(self.dataset)))
         if files is not None:
             # Shards store names without an extension.
-            members = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
-            rows = {os.path.basename(member): row for row, member in enumerate(members)}
-            rows |= {member: row for row, member in enumerate(members)}
-            names = [os.path.splitext(name)[0] for name in read_lines(files)]
-            self.select(torch.tensor(sorted({rows[name] for name in known(names, rows, files)})))
+            stems = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
+            listed = [os.path.splitext(name)[0] for name in read_lines(files)]
+            numbers = range(len(stems))
+            rows = dict(zip(map(os.path.basename, stems), numbers)) | dict(zip(stems, numbers))
+            require_known(listed, rows, files)
+            self.select(torch.tensor([rows[name] for name in listed]).unique())
         if fraction is not None:
             _, held = split_by_class(self.labels, seed, fraction)
             self.select(self.indices[held])
@@ -199,13 +201,15 @@ class Subset(ViewDataset):
     def _select_classes(self, classes: str | Path | float, seed: int) -> None:
         names = self.classes
         if isinstance(classes, float):
-            random = torch.Generator().manual_seed(seed)
-            order = torch.randperm(len(names), generator=random).tolist()
-            chosen = {names[label] for label in order[: max(1, round(classes * len(names)))]}
+            count = max(1, round(classes * len(names)))
+            order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
+            chosen = [names[label] for label in order[:count]]
         else:
-            chosen = set(known(read_lines(classes), names, classes))
+            chosen = read_lines(classes)
+            require_known(chosen, names, classes)
         self.classes = [name for name in names if name in chosen]
-        self.rename([self.classes.index(name) if name in chosen else -1 for name in names])
+        numbers = dict(zip(self.classes, range(len(chosen))))
+        self.rename([numbers.get(name, -1) for name in names])
         selected = self.labels >= 0
         self.indices, self.labels = self.indices[selected], self.labels[selected]
 
@@ -227,8 +231,8 @@ class Subset(ViewDataset):
     def raw(self, index: int) -> Tensor:
         return self.dataset.raw(int(self.indices[index]))
 
-    def content(self, index: int) -> bytes:
-        return self.dataset.content(int(self.indices[index]))
+    def encoded(self, index: int) -> bytes:
+        return self.dataset.encoded(int(self.indices[index]))
 
     def sizes(self) -> np.ndarray | None:
         sizes = self.dataset.sizes()
@@ -261,15 +265,14 @@ class Part(Subset):
         self.select(split_by_class(self.labels, seed, fraction, names)[held])
 
 
-def known(names: Sequence[str], expected: Collection[str], path: str | Path) -> Sequence[str]:
-    """Return the names of a list. Raise if the data set lacks one of them."""
+def require_known(names: Sequence[str], expected: Collection[str], path: str | Path) -> None:
+    """Raise if the data set lacks one of the names of a list."""
     if unknown := [name for name in names if name not in expected]:
         raise UserError(
             f'{path}: {len(unknown)} of {len(names)} lines match nothing in the data set (the first: '
             f"'{unknown[0]}'); write names such as '{next(iter(expected))}'",
             code='unknown-name',
         )
-    return names
 
 
 def read_lines(path: str | Path) -> list[str]:
