@@ -137,7 +137,7 @@ def median_side(dataset: UnlabelledFolder) -> float:
 
 def estimated_hours(cfg: Config) -> float:
     """Estimate the hours of a run on one device of this machine by loading a few images and taking two steps."""
-    dataset = TrainingImages(DATASETS.build(cfg.train_dataloader.dataset), workers=False)
+    dataset = TrainingImages(DATASETS.build(cfg.train_dataloader.dataset))
     model = MODELS.build(cfg.model).to(default_device())
     count = min(TIMED_IMAGES, cfg.total_batch_size)
     start = time.perf_counter()

@@ -157,17 +157,14 @@ class ViewPreprocessor(BaseDataPreprocessor):
         self.single_view = single_view
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        samples = data.get('data_samples')
-        if isinstance(samples, dict):
-            # Only hooks on the host read the indices of the images.
-            samples = {key: value for key, value in samples.items() if key != 'index'}
-            data = dict(data, data_samples=samples)
         data = self.cast_data(data)
-        inputs = data['inputs']
-        is_single = self.single_view or isinstance(inputs, Tensor)
+        images = data['inputs']
+        is_single = self.single_view or isinstance(images, Tensor)
+        if isinstance(images, Tensor):
+            images = [images]
         # Autocast and TF32 would make the augmentation less precise.
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
-            images = list(map(to_unit, [inputs] if isinstance(inputs, Tensor) else inputs))
+            images = list(map(to_unit, images))
             if training and self.views:
                 images = self.augment(images)
             images = [normalize(batch, self.mean, self.std) for batch in images]
@@ -183,7 +180,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
     def augment(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Apply `views` to a batch. Return one augmented batch for each view."""
         if len(images) == 1:
-            images = [*images] * len(self.views)
+            images = list(images) * len(self.views)
         if len(images) != len(self.views):
             raise UserError(
                 f'data_preprocessor.views: lists {len(self.views)} views, but the data set has '
@@ -202,9 +199,8 @@ def normalize(
     images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
 ) -> Tensor:
     """Scale integers to [0, 1], subtract the mean, and divide by the standard deviation."""
-    mean, std = (
-        torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std)
-    )
+    mean = torch.as_tensor(mean, device=images.device).view(-1, 1, 1)
+    std = torch.as_tensor(std, device=images.device).view(-1, 1, 1)
     return (to_unit(images) - mean) / std
 
 
@@ -249,18 +245,16 @@ def require_channels(
                 '--statistics measures them)',
                 code='other-channels',
             )
-    clipping = [step for step in chain.from_iterable(views) if getattr(step, 'clips', False)]
-    if not clipping:
-        return
-    with suppress(UnreadableImage):
-        low, high = to_unit(images.raw(0)).aminmax()
-        if low < 0 or high > 1:
-            raise UserError(
-                f'{type(clipping[0]).__name__}: requires values from 0 to 1, but the first image '
-                f'has values from {low:.4g} to {high:.4g}; scale the stored images, or remove the '
-                'transform from the views',
-                code='views-range',
-            )
+    if any(getattr(step, 'clips', False) for step in chain.from_iterable(views)):
+        with suppress(UnreadableImage):
+            low, high = to_unit(images.raw(0)).aminmax()
+            if low < 0 or high > 1:
+                raise UserError(
+                    'views: ColorJitter and Solarize require values from 0 to 1, but the first '
+                    f'image has values from {low:.4g} to {high:.4g}; scale the stored images, or '
+                    'remove these transforms',
+                    code='views-range',
+                )
 
 
 def channels_of(backbone: nn.Module | None) -> int | None:

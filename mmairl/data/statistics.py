@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from rich.progress import track
 from torch.utils.data import DataLoader
 
@@ -24,15 +25,16 @@ class Statistics(NamedTuple):
     unreadable: int
 
 
-def moments(index: int, dataset: ViewDataset) -> tuple[int, list[float], list[float]] | None:
-    """Return the number of pixels of an image, and the sums of values and squares per channel.
+def moments(index: int, dataset: ViewDataset) -> np.ndarray | None:
+    """Return the number of pixels, the sum of values and the sum of squares per channel.
 
-    Return None if the image is unreadable. The results are plain numbers, because a tensor from a
-    data worker keeps a file open.
+    Return None if the image is unreadable. The result is an array, because a tensor from a data
+    worker keeps a file open.
     """
     with suppress(UnreadableImage):
         values = to_unit(dataset.raw(index)).double().flatten(1)
-        return values.shape[1], values.sum(1).tolist(), values.square().sum(1).tolist()
+        sums = [torch.ones_like(values).sum(1), values.sum(1), values.square().sum(1)]
+        return torch.stack(sums).numpy()
     return None
 
 
@@ -52,7 +54,7 @@ def channel_statistics(
     measure = partial(moments, dataset=dataset)
     loader = DataLoader(indices, batch_size=None, num_workers=workers, collate_fn=measure)
     measured = [found for found in track(loader, 'measuring', count) if found is not None]
-    pixels, sums, squares = (np.sum(column, 0) for column in zip(*measured))
+    pixels, sums, squares = np.sum(measured, 0)
     mean = sums / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
     return Statistics(mean.tolist(), std.tolist(), len(measured), count - len(measured))

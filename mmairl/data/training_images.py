@@ -32,21 +32,20 @@ class TrainingImages(Dataset):
 
     Args:
         dataset: The data set.
-        workers: Whether data workers load the images. If so, `unreadable` is in shared memory.
 
     Attributes:
-        unreadable: For each image, whether it is known to be unreadable.
+        unreadable: For each image, whether it is known to be unreadable. Data workers share it.
         allowed: How many unreadable images each process may meet. Over the epochs, each process
-            meets all images.
+            meets all images. Unless `max_unreadable` of the data set is 0, this number is at least
+            10.
     """
 
-    def __init__(self, dataset: Dataset, workers: bool = True) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.unreadable = torch.zeros(len(dataset), dtype=torch.bool)
-        if workers:
-            self.unreadable.share_memory_()
+        self.unreadable = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
         fraction = getattr(innermost_dataset(dataset), 'max_unreadable', 0)
-        self.allowed = unreadable_allowed(len(dataset), fraction)
+        allowed = max(ALWAYS_ALLOWED, int(fraction * len(dataset))) if fraction else 0
+        self.allowed = min(allowed, len(dataset) - 1)
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
         """Return the object itself, because mmengine copies configs and the memory is shared."""
@@ -88,7 +87,6 @@ class TrainingImages(Dataset):
                     'them, or raise max_unreadable of the data set',
                     code='too-many-unreadable',
                 )
-        raise AssertionError('unreachable: allowed is less than the number of images')
 
     def met(self) -> Tensor:
         """Return the indices of unreadable images that this process and its workers have met."""
@@ -108,13 +106,6 @@ class TrainingImages(Dataset):
 
     def __len__(self) -> int:
         return len(self.dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped data set, such as its labels or classes."""
-        # During unpickling, `dataset` is not set yet, and looking it up would not end.
-        if name == 'dataset':
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
 
 
 def require_tensors(sample: Any, dataset: Dataset) -> Any:
@@ -141,13 +132,3 @@ def require_a_batch(loader: DataLoader) -> None:
             f'{loader.batch_size} on each of {get_world_size()} processes; lower total_batch_size',
             code='no-batch',
         )
-
-
-def unreadable_allowed(count: int, fraction: float) -> int:
-    """Return how many of `count` images may be unreadable. It is always less than `count`.
-
-    If the fraction is 0, no image may be unreadable. Otherwise, the result is `fraction` of the
-    images, but at least ALWAYS_ALLOWED.
-    """
-    allowed = max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0
-    return min(allowed, count - 1)

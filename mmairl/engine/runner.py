@@ -173,7 +173,7 @@ class Runner(PlainRunner):
             dataset = DATASETS.build(dataset)
         if hasattr(dataset, 'full_init'):
             dataset.full_init()
-        options['dataset'] = TrainingImages(dataset, workers=bool(options.get('num_workers')))
+        options['dataset'] = TrainingImages(dataset)
         if not torch.cuda.is_available():
             # Without a GPU, torch would warn about pinned memory twice per epoch.
             options['pin_memory'] = False

@@ -28,7 +28,7 @@ def test_neighboring_seeds_share_no_order():
 
 
 def test_processes_share_the_batches_and_seeds(monkeypatch):
-    data = TrainingImages(range(7), workers=False)
+    data = TrainingImages(range(7))
     plan = list(ResumableSampler(data, seed=1))
     assert len({seed for _, seed in plan}) == 7
     for processes in (2, 3):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.sampler import ResumableSampler
-from mmairl.data.training_images import TrainingImages, unreadable_allowed
+from mmairl.data.training_images import TrainingImages
 
 
 class Draws(Dataset):
@@ -50,8 +50,8 @@ def test_seeded_views_do_not_depend_on_the_process():
 
 
 def test_seeds_do_not_depend_on_the_size_of_the_epoch():
-    few = ResumableSampler(TrainingImages(range(10), workers=False), seed=2**31 + 7)
-    many = ResumableSampler(TrainingImages(range(1000), workers=False), seed=2**31 + 7)
+    few = ResumableSampler(TrainingImages(range(10)), seed=2**31 + 7)
+    many = ResumableSampler(TrainingImages(range(1000)), seed=2**31 + 7)
     assert (
         np.array_equal(few.seeds(), many.seeds()[:10]) and len(set(many.seeds().tolist())) == 1000
     )
@@ -79,17 +79,18 @@ def test_unreadable_image_is_replaced_and_reported(tmp_path, workers):
 
 
 def test_too_many_unreadable_images_raise(tmp_path):
-    data = TrainingImages(UnlabelledFolder(folder(tmp_path, list(range(0, 24, 2)))))
+    root = folder(tmp_path, list(range(0, 24, 2)))
     with raises_code('too-many-unreadable'):
-        list(DataLoader(data, batch_size=1))
-    limits = {0.01: 10, 0.5: 15, 0: 0, 1: 29}
-    assert limits == {part: unreadable_allowed(30, part) for part in limits}
+        list(DataLoader(TrainingImages(UnlabelledFolder(root)), batch_size=1))
+    for fraction, allowed in {0.01: 10, 0.5: 15, 0: 0, 1: 29}.items():
+        data = TrainingImages(UnlabelledFolder(root, max_unreadable=fraction))
+        assert data.allowed == allowed
 
 
 @pytest.mark.parametrize(
     'wrap', [lambda image: image, lambda image: (image, 3), lambda image: dict(inputs=[image])]
 )
 def test_pillow_images_have_a_clear_error(wrap):
-    data = TrainingImages([wrap(Image.new('RGB', (8, 8)))], workers=False)
+    data = TrainingImages([wrap(Image.new('RGB', (8, 8)))])
     with raises_code('pillow-images'):
         data[0]
