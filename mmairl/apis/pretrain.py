@@ -98,9 +98,13 @@ def pretrain(
     if labels is not None:
         checkpoint = read_json(Path(out) / 'guard.json')['checkpoint']
     images, page = str(data), str(Path(out) / 'map.html')
+    # Without a config, the network is recognized by its weights.
+    config = f', config={str(Path(out) / cfg.filename)!r}' if network is not None else ''
+    hint = '  # if labels/CLASS has labeled images' if labels is None else ''
     print(f'checkpoint: {checkpoint}')
-    print(f'next: features, names = mmairl.embed({checkpoint!r}, {images!r})')
-    print(f'next: mmairl.map_images({checkpoint!r}, {images!r}, {page!r})')
+    print(f'next: mmairl.evaluate({checkpoint!r}, {str(labels or "labels")!r}{config}){hint}')
+    print(f'next: features, names = mmairl.embed({checkpoint!r}, {images!r}{config})')
+    print(f'next: mmairl.map_images({checkpoint!r}, {images!r}, {page!r}{config})')
     return Path(checkpoint)
 
 

@@ -34,18 +34,19 @@ def evaluate(
     """Score a checkpoint, such as by k-NN or a linear classifier
 
     mmairl evaluate knn CONFIG CKPT      on the images that a config names
-    mmairl evaluate knn CKPT --data DIR  on labeled images in DIR/train/CLASS/ and DIR/test/CLASS/
+    mmairl evaluate knn CKPT --data DIR  on labeled images in DIR/train/CLASS/ and DIR/test/CLASS/, or in DIR/CLASS/
 
     CKPT has any known format, or is a released model such as torchvision:resnet50. --init evaluates a baseline instead.
 
     Args:
         protocol: choose knn, logreg, svm, linear, finetune, segment, depth_probe, retrieval, uniformity, norms or your own
-        config: use the model and the data sets of this config; with --data, leave it out
+        config: use the model and the data sets of this config; with --data, required for networks other than ResNets and ViTs
         checkpoint: evaluate this checkpoint; required without --init
         data: evaluate on the labeled images in this folder (default: those of the config)
         init: evaluate random weights or raw pixels as a baseline, instead of a checkpoint (default: none)
         part: choose the network in the checkpoint
-        k: knn: set one or more numbers of neighbors (default: the config's, or 20 200)
+        k: knn: set one or more numbers of neighbors (default: the config's, or 20 200; at most the number
+            of training images)
         recipe: linear, finetune: use this recipe of configs/_base_/recipes or this file (default: that of the config)
         seed: set the random seed of a protocol that trains (default: 0)
         settings: set other settings of the protocol by name, such as temperature=0.1 (default: none)
@@ -56,8 +57,8 @@ def evaluate(
         launcher: set the launcher that started the processes (default: none)
         cfg_options: override config keys, such as evaluation.test.root=data/test (default: none)
     """
-    if data:
-        config, checkpoint = '', checkpoint or config
+    if data and not checkpoint:
+        config, checkpoint = None, config
     if bool(checkpoint) == bool(init):
         raise UserError(
             'evaluate: expected a checkpoint, --init random or --init pixels; give exactly one of them',
@@ -87,15 +88,15 @@ def evaluate(
     )
     setting = protocols.settings_for(protocol, cfg, **chosen)
     results = [protocols.evaluate(cfg, protocol, init or checkpoint, part, setting)]
-    if data and not init:  # on few images, only a comparison shows what the checkpoint has learned
+    if data:  # on few images, only a comparison shows what the checkpoint has learned
         results.append(protocols.evaluate(cfg, protocol, 'random', part, setting))
-    record = dict(protocol=protocol, config=config or data, checkpoint=checkpoint, part=part)
+    record = dict(protocol=protocol, config=data or config, checkpoint=checkpoint, part=part)
     write_result(results, record, name, out)
     stop_processes()
 
 
 def evaluated_config(
-    config: str, checkpoint: str | None, data: str | None, options: dict
+    config: str | None, checkpoint: str | None, data: str | None, options: dict
 ) -> 'Config':
     """Return the config that defines the network and the images."""
     from mmairl.apis.evaluate import labeled_config
@@ -104,7 +105,7 @@ def evaluated_config(
     from mmairl.config import load_config
 
     if data:
-        return labeled_config(checkpoint, data, options=options)
+        return labeled_config(checkpoint, data, config, options)
     cfg = load_config(config, options)
     if checkpoint and is_hub(checkpoint):
         backbone = read_backbone(checkpoint)

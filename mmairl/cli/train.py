@@ -98,7 +98,7 @@ def train(
         cfg.randomness.seed = seed
     runner = run.train(cfg, launcher)
     if is_main_process():
-        print('\n'.join(result_lines(runner, config)))
+        print('\n'.join(result_lines(runner)))
     stop_processes()
 
 
@@ -133,15 +133,20 @@ def accumulate(cfg: 'Config', per_gpu: int, processes: int) -> None:
     cfg.optim_wrapper.accumulative_counts = steps
 
 
-def result_lines(runner: 'Runner', config: str) -> list[str]:
+def result_lines(runner: 'Runner') -> list[str]:
     """Return lines with the last checkpoint, and commands that work as the next step."""
-    note = Path(runner.work_dir) / 'last_checkpoint'
+    folder = Path(runner.work_dir)
+    note = folder / 'last_checkpoint'
     lines = []
     if note.is_file():
         checkpoint = note.read_text().strip()
         lines.append(f'checkpoint {checkpoint}')
-        if runner.cfg.get('evaluation'):
-            lines.append('next: ' + shlex.join(['mmairl', 'evaluate', 'knn', config, checkpoint]))
+        # The config in the work dir contains the values of --cfg-options.
+        config = str(folder / Path(runner.cfg.filename).name)
+        scored = 'next: ' + shlex.join(['mmairl', 'evaluate', 'knn', config, checkpoint])
+        if not runner.cfg.get('evaluation'):
+            scored += ' --data labels  # if labels/CLASS has labeled images'
+        lines.append(scored)
     if any('health' in name for name in runner.message_hub.log_scalars):
         lines.append('next: ' + shlex.join(['mmairl', 'report', 'health', runner.work_dir]))
     return lines

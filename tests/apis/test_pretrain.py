@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,9 +64,17 @@ def test_run_prints_few_lines_and_commands_that_work(images, tmp_path, monkeypat
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) <= 10
     commands = [line.removeprefix('next: ') for line in lines if line.startswith('next: ')]
-    assert len(commands) == 2
-    for command in commands:
-        exec(command, dict(mmairl=mmairl))
+    assert [re.search(r'mmairl\.(\w+)', command)[1] for command in commands] == [
+        'evaluate',
+        'embed',
+        'map_images',
+    ]
+    for number, image in enumerate(images.iterdir()):
+        folder = Path('labels', 'ab'[number % 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / image.name).write_bytes(image.read_bytes())
+    script = '\n'.join(['import mmairl', *commands, 'assert names'])
+    subprocess.run([sys.executable, '-c', script], check=True)
     assert Path('run/map.html').is_file()
     # The run is named after its method, network and data, and a second run does not overwrite it.
     assert Path('run/mocov2plus_resnet18_images.py').is_file()
@@ -160,7 +169,7 @@ SMALL_HEADS = {key: value for key, value in NARROW.items() if 'hidden' in key}
 
 
 @pytest.mark.parametrize('output', ['map', 'pooled', 'stages'])
-def test_copy_of_the_callers_network_is_trained(output, images, tmp_path):
+def test_copy_of_the_callers_network_is_trained(output, images, tmp_path, capsys):
     torch.manual_seed(0)
     network = Map(output)
     before = {key: value.clone() for key, value in network.state_dict().items()}
@@ -172,6 +181,9 @@ def test_copy_of_the_callers_network_is_trained(output, images, tmp_path):
         )
         assert last.name == 'epoch_2.pth'
     state = load_checkpoint(last)['state_dict']
+    commands = re.findall('next: (.*)', capsys.readouterr().out)
+    for command in commands[1:]:  # the first requires labeled images
+        exec(command, dict(mmairl=mmairl))
     assert {f'backbone.{key}' for key in before} <= state.keys()
     assert not torch.equal(state['backbone.body.0.weight'], before['body.0.weight'])
     # The caller's network stays unchanged because a copy of it is trained.

@@ -3,9 +3,13 @@
 import contextlib
 import io
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ from PIL import Image
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.cli.main import main
-from mmairl.cli.train import accumulate, start_or_resume
+from mmairl.cli.train import accumulate, result_lines, start_or_resume
 from mmairl.config import load_config
 
 DEMO = 'mmairl::demo/mocov2plus_shapes.py'
@@ -77,14 +81,28 @@ def run(folder, trained, monkeypatch, capsys):
     return run
 
 
-def test_next_commands_of_training_run_as_printed(run, trained, folder):
-    commands = [line.removeprefix('next: mmairl ') for line in trained if line.startswith('next: ')]
-    assert [command.split()[0] for command in commands] == ['evaluate', 'report']
-    scores = run(f'{commands[0]} --k 5 --cfg-options {" ".join(EVALUATION)}')
-    assert (
-        'k-NN' in scores and (folder / 'run/epoch_2_student_knn_mocov2plus_shapes.json').is_file()
-    )
-    assert Path(run(commands[1]).strip()).is_file()
+def in_shell(command: str, folder: Path) -> None:
+    environment = os.environ | dict(PATH=f'{Path(sys.executable).parent}:{os.environ["PATH"]}')
+    subprocess.run(command, shell=True, check=True, cwd=folder, env=environment)
+
+
+def test_next_commands_of_training_run_as_printed(trained, folder):
+    commands = [line.removeprefix('next: ') for line in trained if line.startswith('next: ')]
+    assert [command.split()[1] for command in commands] == ['evaluate', 'report']
+    for command in commands:
+        in_shell(command, folder)
+    assert (folder / 'run/epoch_2_student_knn_mocov2plus_shapes.json').is_file()
+    assert (folder / 'run/health.html').is_file()
+
+
+def test_next_command_without_labels_scores_a_folder(trained, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    cfg = load_config(DEMO, dict(evaluation=None))
+    hub = SimpleNamespace(log_scalars={})
+    [_, line] = result_lines(SimpleNamespace(work_dir='run', cfg=cfg, message_hub=hub))
+    (folder / 'labels').symlink_to(folder / 'images')
+    in_shell(line.removeprefix('next: '), folder)
+    assert (folder / 'run/epoch_2_student_knn_labels.json').is_file()
 
 
 def test_labeled_folder_is_evaluated_without_a_config(run):
