@@ -131,7 +131,7 @@ def default_out(
 
 
 def write_result(shown: list['Result'], record: dict[str, Any], name: str, out: Path) -> None:
-    """Print the scores, then write those of the first result to a file. They are printed first, because writing can fail."""
+    """Print the scores, then write each result to a file. They are printed first, because writing can fail."""
     import dataclasses
 
     from mmengine.dist import is_main_process
@@ -142,7 +142,9 @@ def write_result(shown: list['Result'], record: dict[str, Any], name: str, out: 
     if not is_main_process():
         return
     print(results_table(shown).text(f'in percent, {name}'))
-    write_json(out, {**record, **dataclasses.asdict(shown[0])})
+    for number, result in enumerate(shown):
+        file = out.with_stem(f'{out.stem}_random') if number else out
+        write_json(file, {**record, **dataclasses.asdict(result)})
     print(
         f'the scores are in {out}, and the page of this folder is {write_evaluation_page(out.parent)}'
     )

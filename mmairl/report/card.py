@@ -11,7 +11,7 @@ from mmairl.data.preprocess import preprocessing_code, preprocessing_of
 from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.sets import stated_preprocessing
 from mmairl.io import read_text, write_text
-from mmairl.report.evaluation_page import Record, records_in
+from mmairl.report.evaluation_page import Record, records_in, results, scores_table
 from mmairl.report.page import MARKDOWN, fill
 from mmairl.report.table import escaped
 
@@ -29,6 +29,12 @@ SHOWN = (
     'default_hooks.momentum.',
     'randomness.seed',
 )
+SHARED = (
+    'protocol',
+    'network',
+    'input',
+    'data',
+)  # what results of trained and random weights share
 SIGNATURE = '\n`{}` is the '  # the start of a card's line about its file of weights
 
 
@@ -71,7 +77,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
         recipe=preprocessing_code(preprocessing),
         parameters=sum(value.numel() for value in parameters),
         settings=settings,
-        records=_records_of(backbone),
+        scores={data: scores_table(rows) for data, rows in results(_records_of(backbone)).items()},
     )
     return write_text(path, text)
 
@@ -91,9 +97,13 @@ def _front_matter(backbone: Backbone, to: str, license: str) -> str:
 
 
 def _records_of(backbone: Backbone) -> list[Record]:
-    """Return the results in the folder of the checkpoint that were measured with exactly these weights."""
+    """Return the results in the folder of the checkpoint of exactly these weights, and of random weights."""
     if is_released(backbone.path):
         return []
     own = weights_identity(backbone.weights)
     records = records_in(Path(backbone.path).parent)
-    return [record for record in records if (record.identity or {}).get('weights') == own]
+    measured = {record.key(*SHARED) for record in records if record.weights == own}
+    kept = (own, 'random')
+    return [
+        record for record in records if record.weights in kept and record.key(*SHARED) in measured
+    ]

@@ -1,6 +1,6 @@
 """Write the page about all evaluation results in some folders: a table of checkpoints and scores for each set of images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,11 @@ class Record(msgspec.Struct):
         """The name of the data set, which is the name of its config file."""
         return Path(self.config).stem
 
+    @property
+    def weights(self) -> str | None:
+        """The digest of the weights, or the name of a baseline."""
+        return (self.identity or {}).get('weights')
+
     def key(self, *parts: str) -> str:
         """Return the digest of some entries of the result's identity."""
         return key_of({name: (self.identity or {}).get(name) for name in parts})[:6]
@@ -49,7 +54,8 @@ def records_in(*folders: str | Path) -> list[Record]:
 
 
 # These columns are not scores. They follow the scores.
-FACTS = ('chance', 'test images', 'image size', 'left out')
+STATED = ('chance', 'test images', 'image size')
+FACTS = (*STATED, 'left out')
 INTERVAL = ', 95 % interval'
 Rows = dict[str, dict[str, Cell]]  # the scores and facts of each row, by name
 
@@ -79,18 +85,23 @@ def results(records: Sequence[Record]) -> dict[str, Rows]:
 
 def facts_of(result: Result | Record) -> dict[str, Cell]:
     """Return what a reader of the scores must know: interval, chance, number and size of test images, omitted images."""
-    details = result.details
     facts: dict[str, Cell] = {}
-    if 'interval' in details:
-        low, high = details['interval']
-        facts[next(iter(result.scores)) + INTERVAL] = f'{low:.1f} to {high:.1f}'
+    if interval := result.details.get('interval'):
+        facts[next(iter(result.scores)) + INTERVAL] = '{:.1f} to {:.1f}'.format(*interval)
+    facts |= stated_facts(result.details)
+    if result.left_out:
+        facts['left out'] = ', '.join(f'{count} {name}' for name, count in result.left_out.items())
+    return facts
+
+
+def stated_facts(details: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the details of a result state about its test images, as text."""
+    facts = {}
     if 'chance' in details:
-        facts['chance'] = details['chance']
+        facts['chance'] = f'{details["chance"]:.1f}'
     if 'test_images' in details:
         facts['test images'] = f'{details["test_images"]:,}'
         facts['image size'] = ' x '.join(map(str, details['image_size']))
-    if result.left_out:
-        facts['left out'] = ', '.join(f'{count} {name}' for name, count in result.left_out.items())
     return facts
 
 

@@ -103,6 +103,7 @@ def describe_run(run: Run, prepared: Prepared, labels: dict[str, str]) -> Record
             labels.setdefault(key, f'{name} {task.partition("@")[2]}'.strip())
         if measured.left_out:
             record.setdefault('left_out', {})[task] = measured.left_out
+        record.setdefault('details', {})[task] = measured.details
     if trained := run.trained:
         record |= to_builtins(trained)
         fingerprint = record.pop('fingerprint')

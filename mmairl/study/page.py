@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmairl.io import write_text
+from mmairl.report.evaluation_page import STATED, stated_facts
 from mmairl.report.figures import embedded, lines, save_figure, short, styled
 from mmairl.report.page import write_page
 from mmairl.report.table import Table, counted, signed
@@ -136,22 +137,39 @@ def score_table(study: Record) -> Table:
     if above:
         columns.append('above the random network')
     columns += [f'{key} (published)' for key in published]
+    facts = {row['name']: _stated(row) for row in study['rows']}
+    stated = [name for name in STATED if any(name in own for own in facts.values())]
+    columns += stated
     rows = []
     for row in study['rows']:
-        measured = [_score(found, row['name']) for found in metrics]
+        measured = [_score(found, row) for found in metrics]
         if above:
             measured.append(_difference(metrics[0], row['name'], random[0]))
-        rows.append([row['name'], *measured, *map(row['published'].get, published)])
+        measured += map(row['published'].get, published)
+        rows.append([row['name'], *measured, *map(facts[row['name']].get, stated)])
     return Table(columns, rows)
 
 
-def _score(found: Findings, row: str) -> str | None:
-    scores = list(found.scores[row].values())
+def _stated(row: Record) -> dict[str, str]:
+    """Return the chance, number and size of the test images of a row's tasks. Different values are separated by slashes."""
+    found: dict[str, dict[str, None]] = {}
+    for run in row['runs']:
+        for details in run.get('details', {}).values():
+            for name, value in stated_facts(details).items():
+                found.setdefault(name, {})[str(value)] = None
+    return {name: ' / '.join(values) for name, values in found.items()}
+
+
+def _score(found: Findings, row: Record) -> str | None:
+    """Return the score of a row: mean and standard deviation or, of a single run, the score and its interval."""
+    scores = list(found.scores[row['name']].values())
     if not scores:
         return None
     text = f'{mean(scores):.{found.digits}f}'
     if len(scores) > 1:
         text += f' ± {stdev(scores):.{found.digits}f} (n = {len(scores)})'
+    elif interval := row['runs'][0].get('details', {}).get(found.key, {}).get('interval'):
+        text += ' ({:.1f} to {:.1f})'.format(*interval)
     return text.replace('-', '−')
 
 

@@ -26,6 +26,7 @@ from mmairl.study.tasks import is_measured
 
 CONFIG, REQUEST, TRAINED, FAILED = 'config.yaml', 'run.json', 'trained.json', 'failed.txt'
 COLLAPSE = 'collapse.json'
+STATED = ('interval', 'chance', 'test_images', 'image_size')
 # A run has collapsed if its features have a smaller spread, or vary along fewer directions.
 LEAST_SPREAD, LEAST_RANK = 0.01, 1.5
 SOURCE = 'the source of '  # the keys of modules in a fingerprint begin with these words
@@ -87,6 +88,7 @@ class Measured(Struct, frozen=True):
         str, int
     ] = {}  # how many images were unreadable and how many classes had no image
     right: dict[str, Any] | None = None  # which test images were classified correctly
+    details: dict[str, Any] = {}  # the entries `STATED` of the details of the result
 
 
 class Health(Struct, frozen=True):

@@ -50,6 +50,7 @@ from mmairl.study.runs import (
     CONFIG,
     REQUEST,
     SOURCE,
+    STATED,
     TRAINED,
     Health,
     Measured,
@@ -304,7 +305,9 @@ def measure(task: str, folder: Path, request: Request, launcher: str) -> None:
     )
     result = evaluate(cfg, name, subject, settings=settings)
     if is_main_process():
-        measured = Measured(result.scores, result.left_out, result.details.get('right'))
+        stated = {key: result.details[key] for key in STATED if key in result.details}
+        right = result.details.get('right')
+        measured = Measured(result.scores, result.left_out, right, stated)
         write_json(folder / f'{task}.json', measured)
 
 

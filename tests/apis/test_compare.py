@@ -17,6 +17,7 @@ from mmairl.apis.evaluate import labeled_config
 from mmairl.apis.sample import PATH
 from mmairl.checkpoints.read import read_backbone
 from mmairl.cli.main import main
+from mmairl.evaluation.metrics import interval
 from mmairl.io import read_json
 from mmairl.registry import MODELS
 
@@ -125,7 +126,12 @@ def test_compare_prepares_images_alike_and_its_page_names_a_command_that_works(t
     assert {name: scores[name] for name in files} == {
         name: pytest.approx(knn_by_hand(path, labels)) for name, path in files.items()
     }
-    assert 'images are recognized only by b' in str(found) and 'random initialization' in str(found)
+    assert 'images are recognized only by b' in str(found)
+    by_row = {line.split(' | ')[0].strip('| '): line for line in str(found).splitlines()}
+    low, high = interval(scores['b'], 15)
+    for text in (f'{scores["b"]:.1f} ({low:.1f} to {high:.1f})', '33.3 | 15 | 64 x 64'):
+        assert text in by_row['b']
+    assert '33.3 | 15 | 32 x 32' in by_row['random initialization']
     commands = re.findall('<code>(mmairl .*)</code>', found.page.read_text())
     for command in commands:
         environment = os.environ | dict(PATH=f'{Path(sys.executable).parent}:{os.environ["PATH"]}')

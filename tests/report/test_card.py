@@ -36,8 +36,16 @@ def checkpoint(tmp_path):
         dict(state_dict=state, meta=dict(epoch=7, settings=SETTINGS)), tmp_path / 'epoch_7.pth'
     )
     own = weights_identity(read_backbone(tmp_path / 'epoch_7.pth').weights)
-    write_result(tmp_path / 'run', 'student', {'knn': 71.25}, identity=dict(weights=own))
-    write_result(tmp_path / 'run', 'student', {'knn': 99.0}, identity=dict(weights='other'))
+    stated = dict(details=dict(chance=25.0, test_images=80, image_size=[64, 64], interval=[60, 80]))
+    for score, weights, name in (
+        (71.25, own, 'student'),
+        (99, 'other', 'student'),
+        (30, 'random', 'r'),
+    ):
+        identity = dict(weights=weights, network='ResNet-18')
+        write_result(tmp_path / 'run', name, {'knn': score}, identity=identity, **stated)
+    other = dict(weights='random', network='ResNet-50')
+    write_result(tmp_path / 'run', 'random', {'knn': 98.0}, identity=other, **stated)
     return (tmp_path / 'epoch_7.pth').rename(tmp_path / 'run' / 'epoch_7.pth')
 
 
@@ -74,11 +82,13 @@ def test_card_states_settings_and_scores_of_these_weights(checkpoint, tmp_path):
     for text in (
         'ResNet-18 with 11.2 million',
         '`model.queue.length`: 4096',
-        '| knn | 71.25 | flowers |',
+        'images of flowers',
+        '| student | 71.2 | 60.0 to 80.0 | 25.0 | 80 | 64 x 64 |',
+        '| r | 30.0 |',
     ):
         assert text in body
     assert r'`train_dataloader.dataset.root`: \](x)\`\|&lt;b&gt;' in body
-    assert not any(text in body for text in ('99', 'log_level', '/home/me'))
+    assert not any(text in body for text in ('99', '98', 'log_level', '/home/me'))
 
 
 def test_card_of_foreign_weights_claims_no_recipe(tmp_path):
