@@ -57,14 +57,15 @@ class ZeroStrategy(Strategy):
         # Weights are initialized on the training device, as without a strategy, because the same seed gives other weights on
         # another device. With stage 3, they are initialized on the CPU, because the GPU may be too small for the full model.
         initialize(model, 'cpu' if self.stage == 3 else device)
-        sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
         settings = dict(
             mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
             reshard_after_forward=self.stage == 3,
         )
-        for side in sides:
-            for block in blocks(side.backbone):
-                fully_shard(block, **settings)
+        for side in (model, getattr(model, 'teacher', None)):
+            # A frozen teacher is not sharded.
+            if hasattr(side, 'backbone'):
+                for block in blocks(side.backbone):
+                    fully_shard(block, **settings)
         fully_shard(model, **settings)
         model.data_preprocessor.to(device)
         model.register_load_state_dict_pre_hook(shard_weights)

@@ -14,6 +14,7 @@ from harness import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 
+import mmairl
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
@@ -22,6 +23,24 @@ from mmairl.signals import stop_processes
 
 # With the usual eps, rounding errors in gradients that should be 0 would become steps of Adam.
 ADAMW = dict(type='AdamW', lr=1e-3, weight_decay=0.05, eps=1e-3, _delete_=True)
+VIT = dict(
+    type='TimmBackbone',
+    name='vit_tiny_patch16_224',
+    img_size=32,
+    patch_size=8,
+    embed_dim=16,
+    depth=2,
+    num_heads=2,
+    tokens=True,
+)
+TEACHER = dict(
+    type='mmpretrain.ResNet',
+    depth=18,
+    stem_channels=16,
+    base_channels=16,
+    init_cfg=dict(type='PretrainedBackbone', checkpoint=mmairl.sample()),
+    _delete_=True,
+)
 # Each name stands for a config and changes to it.
 CASES = {
     'lars': ('mocov2plus_lars_r50_200e.py', {'default_hooks.health.interval': 1}),
@@ -35,10 +54,22 @@ CASES = {
     ),
     'sgd': ('mocov2plus_r50_200e.py', {'default_hooks.health.interval': 1}),
     'bfloat16': ('byol_r50_200e.py', {'optim_wrapper.dtype': 'bfloat16'}),
+    # Adapters, an anchor and a frozen teacher.
+    'adapted': (
+        'distill/r50_from_dinov2_vits14.py',
+        {
+            'model.backbone': dict(VIT, lora=2, _delete_=True),
+            'model.projector': dict(in_channels=16, out_channels=128),
+            'model.teacher': dict(backbone=TEACHER, patches=1.0),
+            'model.gram': 1.0,
+            'optim_wrapper.optimizer': ADAMW,
+        },
+    ),
 }
 # These cases run under DDP and under a strategy, and are compared.
 SUITES = {
     'zero': [('lars', 'zero1'), ('lars', 'zero3'), ('adamw', 'zero2'), ('bfloat16', 'zero2')],
+    'adapted': [('adapted', 'zero2'), ('adapted', 'zero3')],
     'deepspeed': [
         ('sgd', 'deepspeed2'),
         ('adamw', 'deepspeed1'),
