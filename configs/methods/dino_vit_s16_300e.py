@@ -13,6 +13,7 @@ model = dict(
         norm_cfg=None,
         act_cfg=dict(type='GELU'),
         prototypes=65536,
+        init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
     ),
     predictor=None,
     key_views=[0, 1],
