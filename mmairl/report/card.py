@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from mmengine.config import Config
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.released import is_hub, is_released
-from mmairl.data.preprocess import preprocessing_code, preprocessing_of
+from mmairl.data.preprocess import preprocessing_code
 from mmairl.evaluation.identity import weights_identity
-from mmairl.evaluation.sets import stated_preprocessing
+from mmairl.evaluation.sets import prepared_config
 from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in, results, scores_table
 from mmairl.report.page import MARKDOWN, fill
@@ -38,7 +39,13 @@ SHARED = (
 SIGNATURE = '\n`{}` is the '  # the start of a card's line about its file of weights
 
 
-def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = '') -> Path:
+def write_card(
+    backbone: Backbone,
+    weights: str | Path,
+    to: str,
+    license: str = '',
+    cfg: Config | None = None,
+) -> Path:
     """Write a model card next to a file of weights.
 
     The card is README.md. If README.md exists and describes another file, the card is FILE.md instead, where FILE is the
@@ -50,6 +57,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
         weights: The path of the file of weights.
         to: The format of the file of weights, such as 'timm'.
         license: Identifier of the license, such as 'apache-2.0'.
+        cfg: A config that defines the network, if it is not recognized by its weights.
 
     Returns:
         The path of the card.
@@ -63,7 +71,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
         if key.startswith(SHOWN):
             settings[key] = Path(value).name if str(value).startswith('/') else value
     parameters = [value for key, value in backbone.weights.items() if 'running_' not in key]
-    preprocessing = preprocessing_of(dict(preprocessing=stated_preprocessing(backbone)))
+    cfg = cfg or Config(dict(model=dict(backbone=backbone.network)))
     text = fill(
         'card.md',
         front=_front_matter(backbone, to, license),
@@ -73,8 +81,8 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
         source=Path(backbone.path).name,
         to=to,
         backbone=backbone,
-        network=backbone.network,
-        recipe=preprocessing_code(preprocessing),
+        network=cfg.model.backbone,
+        recipe=preprocessing_code(prepared_config(cfg, backbone).preprocessing),
         parameters=sum(value.numel() for value in parameters),
         settings=settings,
         scores={data: scores_table(rows) for data, rows in results(_records_of(backbone)).items()},

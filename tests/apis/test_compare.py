@@ -17,6 +17,7 @@ from mmairl.apis.evaluate import labeled_config
 from mmairl.apis.sample import PATH
 from mmairl.checkpoints.read import read_backbone
 from mmairl.cli.main import main
+from mmairl.data.preprocess import preprocessing_code
 from mmairl.evaluation.metrics import interval
 from mmairl.io import read_json
 from mmairl.registry import MODELS
@@ -75,7 +76,7 @@ def knn_by_hand(path: Path, labels: Path, k: int = 20) -> float:
 
 
 @pytest.mark.parametrize('size, channels', [(32, 3), (64, 3), (224, 3), (32, 5)])
-def test_all_routes_prepare_images_alike(tmp_path, size, channels):
+def test_all_routes_prepare_images_alike(tmp_path, size, channels, capsys):
     labels = write_labels(tmp_path / 'labels', channels)
     path = checkpoint(tmp_path, 0, size, channels)
     by_hand = pytest.approx(knn_by_hand(path, labels))
@@ -87,6 +88,8 @@ def test_all_routes_prepare_images_alike(tmp_path, size, channels):
     features, _ = mmairl.embed(path, labels / 'test')
     for to, name in (('torchvision', 'a.pth'), ('safetensors', 'a.safetensors'), ('hub', 'hub')):
         main(['convert', str(path), str(tmp_path / name), '--to', to])
+        card = Path(capsys.readouterr().out.split(': ')[-1].split('\n')[0])
+        assert preprocessing_code(vars(read_backbone(path).input)) in card.read_text()
         file = tmp_path / name / 'model.safetensors' if to == 'hub' else tmp_path / name
         np.testing.assert_allclose(
             mmairl.embed(file, labels / 'test')[0], features, rtol=1e-4, atol=1e-5
