@@ -116,6 +116,7 @@ def labeled_config(
         shared = dict(type='ImageFolder', views=views, channels=channels)
         # The published learning rates of linear evaluation diverge on small sets, so it is chosen.
         cfg.evaluation = {**class_folders(Path(data), shared), 'batch_size': 64, 'sweep': True}
+        cfg.recipes = dict(linear='linear_folder_20e')
     override(cfg, options or {}, str(data))
     return cfg
 

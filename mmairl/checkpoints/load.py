@@ -135,8 +135,9 @@ def require_same_keys(
             others.append(f'{key} has shape {shape}, not {expected}')
     if missing or others:
         raise UserError(
-            f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config of this checkpoint or, '
-            'if the file contains several networks, the prefix of the right network',
+            f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config of this checkpoint, or '
+            'the prefix of the right network; if a model changes its backbone after building it, register the changed network '
+            'as a class, and name this class in model.backbone',
             code='other-network' if others else 'incomplete-network',
         )
 

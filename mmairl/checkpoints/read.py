@@ -15,7 +15,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.checkpoints.architecture import backbone_of, heads_of, tensors_of
-from mmairl.checkpoints.formats import IGNORED, TEACHER, detect_format, prefixes, to_ours
+from mmairl.checkpoints.formats import BACKBONES, IGNORED, TEACHER, detect_format, prefixes, to_ours
 from mmairl.checkpoints.load import ADAPTER, load_checkpoint, require_same_keys, warn
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import (
@@ -196,7 +196,11 @@ def read_backbone(
         prefix = prefix or ''
     else:
         tensors, origin, settings = read_tensors(path)
-        prefix, source = _prefix_of(tensors, path, part, prefix, network or ())
+        if settings and prefix is None and part == 'student':
+            # A prefix that is found could skip layers that the model has put around its backbone.
+            prefix, source = BACKBONES[0], 'mmairl'
+        else:
+            prefix, source = _prefix_of(tensors, path, part, prefix, network or ())
     inside = {key.removeprefix(prefix): key for key in tensors if key.startswith(prefix)}
     if not inside:
         raise _no_backbone(path, part, tensors)
@@ -285,7 +289,7 @@ def _names(
     if network is None:
         names = as_stored if is_timm else ours or as_stored
     else:
-        names = max(ours, as_stored, key=lambda names: len(required & set(names.values())))
+        names = max(as_stored, ours, key=lambda names: len(required & set(names.values())))
     has_heads = ours or network is not None
     return {
         name: new

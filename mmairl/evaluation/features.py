@@ -156,13 +156,13 @@ def require_features(compute: Callable[[Tensor], Tensor], images: Tensor, name: 
     with explained(f'{name}: its output cannot be pooled', remedy, code='not-features'):
         first, second = compute(images), compute(images)
         apart = (first - second).abs().max() / first.abs().max()
-    # NaN is allowed here: it means that the pre-training diverged.
-    if first.ndim != 2 or len(first) != len(images) or apart > TOLERANCE:
-        raise UserError(
-            f'{name}: its features differ between two calls, or have the wrong shape '
-            f'{tuple(first.shape)} for {len(images)} images; {remedy}',
-            code='not-features',
-        )
+    fault = ''
+    if first.ndim != 2 or len(first) != len(images):
+        fault = f'its features of {len(images)} images have the shape {tuple(first.shape)}'
+    elif apart > TOLERANCE:  # NaN is allowed here: it means that the pre-training diverged
+        fault = 'its features of the same images differ between two calls'
+    if fault:
+        raise UserError(f'{name}: {fault}; {remedy}', code='not-features')
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:

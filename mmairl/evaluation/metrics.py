@@ -15,6 +15,7 @@ from mmairl.registry import METRICS
 MANY = 100  # A class with more training images than this is many-shot.
 FEW = 20  # A class with fewer training images than this is few-shot.
 LARGEST_MATRIX = 50  # With more classes than this, a confusion matrix is hard to read.
+DIVERGED = 1e20  # no useful classifier gives such a large score
 NORMAL = 1.96  # 95 % of a normal distribution are within this many standard deviations
 # A score whose name contains one of these words is better if it is lower. A protocol with another
 # such score adds its name.
@@ -209,7 +210,8 @@ class HeadAccuracy(BaseMetric):
 
     Predictions are collected image by image, so that the scores do not depend on padding or on the
     number of processes. Unreadable images are counted but not scored. If the classifier has several
-    heads, the name of each score ends in ``@`` and the index of the head.
+    heads, the name of each score ends in ``@`` and the index of the head. A head that has diverged
+    gets 0.
 
     Args:
         metric: The data set's metric. Default: 'top-1'.
@@ -229,10 +231,11 @@ class HeadAccuracy(BaseMetric):
         for outputs in data_samples:
             scores, labels = outputs['scores'].cpu(), outputs['label'].cpu()
             self.classes = scores.shape[2]
-            self.results += zip(ranked(scores, labels), labels, readable.cpu())
+            useful = scores.abs().amax(dim=2) < DIVERGED
+            self.results += zip(ranked(scores, labels), labels, readable.cpu(), useful)
 
-    def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
-        best, labels, readable = map(torch.stack, zip(*results))
+    def compute_metrics(self, results: list[tuple[Tensor, ...]]) -> dict[str, float]:
+        best, labels, readable, useful = map(torch.stack, zip(*results))
         best, labels = best[readable], labels[readable]
         scores = {}
         for head in range(best.shape[1]):
@@ -240,6 +243,8 @@ class HeadAccuracy(BaseMetric):
             found = ranked_scores(self.metric, best[:, head], labels, self.classes)
             if self.train_counts is not None and self.metric == 'top-1':
                 found |= shot_report(best[:, head, 0], labels, self.train_counts)
+            if not useful[:, head].all():
+                found = dict.fromkeys(found, 0.0)
             scores |= {f'{name}{suffix}': value for name, value in found.items()}
         if not readable.all():
             scores['unreadable test images'] = float((~readable).sum())

@@ -114,8 +114,8 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
             fault = 'has other classes than the training images', 'other-classes'
         if fault:
             problem, code = fault
-            kind = type(dataset).__name__
-            raise UserError(f'evaluation.{name}: {kind} {problem}; check its folder', code=code)
+            where = innermost(described[name]).get('root', type(dataset).__name__)
+            raise UserError(f'evaluation.{name}: {where} {problem}; check its images', code=code)
     data = cfg.evaluation
     if data.get('groups') is not None:
         built = {label: DATASETS.build(data[part]) for part, label in PARTS.items() if part in data}

@@ -27,7 +27,7 @@ from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.sets import held_out, refit
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
-from mmairl.registry import RUNNERS
+from mmairl.registry import DATASETS, RUNNERS
 
 # The keys of a recipe that affect the trained classifier.
 RECIPE_KEYS = (
@@ -139,6 +139,7 @@ class TrainingProtocol(Protocol):
             on_held = measure(_many_heads(recipe, points), held_out(data), 'sweep')
             main, *_ = next(iter(on_held)).partition('@')  # The first score is the main score.
             tried = [value for name, value in on_held.items() if name.partition('@')[0] == main]
+            chosen = gentlest(points, tried, len(DATASETS.build(held_out(data)[1])))
         elif trials := recipe.get('trials'):
             tried = []
             for number, trial in enumerate(trials):
@@ -149,12 +150,30 @@ class TrainingProtocol(Protocol):
                     scores = {'diverged': 0.0}
                 tried.append(next(iter(scores.values())))
                 print_log(f'trial {number}: {tried[-1]:.2f} on held-out images', logger='current')
+            chosen = tried.index(max(tried))
         else:
             return measure(recipe, everything, 'test'), {}
-        best = dict(trials[tried.index(max(tried))])
+        best = dict(trials[chosen])
         table = [dict(trial, score=score) for trial, score in zip(trials, tried)]
         scores = measure(_changed(recipe, best), everything, 'test')
         return scores, dict(chosen=best, held_out=table)
+
+
+def gentlest(points: Sequence[Mapping[str, Any]], scores: Sequence[float], images: int) -> int:
+    """Return the index of the best point among those with the smallest learning rate.
+
+    Only rates with a score within one standard error of the best score count. On few images, the
+    best of many scores is best by chance.
+
+    Args:
+        points: The settings that were tried, with the key `lr`.
+        scores: The percentage of images that each setting classifies correctly.
+        images: Number of these images.
+    """
+    share = max(scores) / 100
+    error = 100 * (share * (1 - share) / images) ** 0.5
+    near = [index for index, score in enumerate(scores) if score >= max(scores) - error]
+    return min(near, key=lambda index: (points[index].get('lr', 0.0), -scores[index]))
 
 
 def run_recipe(cfg: Config, launcher: str) -> Scores:

@@ -87,6 +87,9 @@ class Classifier(BaseModel):
         labels = data_samples['label']
         if mode == 'predict':
             return [dict(scores=scores, label=labels)]
+        if self.heads > 1:
+            # The loss of a head that diverges stays finite, so that the other heads go on.
+            scores = scores.clamp(-1e30, 1e30)
         return self.loss(scores, labels)
 
     def pool(self, images: Tensor) -> Tensor:

@@ -183,7 +183,9 @@ def test_images_are_described_by_the_training_run(states, tmp_path):
         (dict(settings=[]), Input()),
         ('text', Input()),
     ):
-        torch.save(dict(meta=meta, state_dict=states[0]), tmp_path / 'a.pth')
+        torch.save(
+            dict(meta=meta, state_dict=with_prefix('backbone.', states[0])), tmp_path / 'a.pth'
+        )
         assert read_backbone(tmp_path / 'a.pth').input == expected
 
 

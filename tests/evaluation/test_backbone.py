@@ -39,3 +39,19 @@ def test_refreshed_statistics_match_the_images():
     out = torch.cat([backbone(batch) for batch in images])
     assert out.mean((0, 2, 3)).abs().max() < 1e-4 and (out.std((0, 2, 3)) - 1).abs().max() < 0.05
     assert backbone[1].momentum == 0.1 and not any(module.training for module in backbone.modules())
+
+
+def test_layers_around_the_backbone_of_a_run_are_an_error(cfg, checkpoint):
+    saved = torch.load(checkpoint)
+    saved['meta']['settings'] = {'model.backbone.type': 'mmpretrain.ResNet'}
+    torch.save(saved, checkpoint)
+    load_backbone(cfg, checkpoint)
+    state = {
+        key.replace('backbone.', 'backbone.inner.'): value
+        for key, value in saved['state_dict'].items()
+    }
+    state['backbone.extra.weight'] = torch.zeros(4, 4)
+    torch.save({**saved, 'state_dict': state}, checkpoint)
+    with raises_code('other-network'):
+        load_backbone(cfg, checkpoint)
+    load_backbone(cfg, checkpoint, prefix='backbone.inner.')

@@ -63,6 +63,14 @@ def test_other_outputs_are_never_scored(output):
         extract(Backbone(output), Noise(), HOW)
 
 
+def test_error_names_the_fault_of_the_features():
+    with raises_code('not-features', match='two calls') as random:
+        extract(Backbone(lambda x: torch.rand(len(x), 8)), Noise(), HOW)
+    with raises_code('not-features', match='shape') as shape:
+        extract(Backbone(lambda x: x.mean((2, 3))[:2]), Noise(), HOW)
+    assert 'shape' not in str(random.value) and 'two calls' not in str(shape.value)
+
+
 def test_nan_is_a_diverged_network():
     with pytest.raises(Diverged):
         extract(Backbone(lambda x: x.mean((2, 3)) / 0), Noise(), HOW)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from harness.errors import raises_code
+from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
 from mmairl.evaluation import features as module
@@ -118,6 +119,15 @@ def test_wrong_input_has_one_line(cfg, tmp_path, protocol, key, value, code):
     wrong(cfg, key, value)
     with raises_code(code):
         evaluate(cfg, protocol, 'random')
+
+
+def test_error_of_a_folder_names_it(cfg, tmp_path):
+    (tmp_path / 'set' / 'only').mkdir(parents=True)
+    for name in 'ab':
+        Image.new('RGB', (32, 32)).save(tmp_path / 'set' / 'only' / f'{name}.png')
+    cfg.evaluation.train = dict(type='ImageFolder', root=str(tmp_path / 'set'))
+    with raises_code('one-class', match=str(tmp_path / 'set')):
+        evaluate(cfg, 'knn', 'random')
 
 
 def test_exact_copies_are_counted(cfg, tmp_path):

@@ -91,6 +91,37 @@ def test_sweep_chooses_on_held_out_images(cfg, small_recipe, tmp_path, started):
     assert len(result.details['held_out']) == 4
 
 
+@pytest.mark.parametrize(
+    'scores, chosen',
+    [
+        ([50, 60, 69, 80], 3),
+        ([50, 70, 72, 80], 1),  # the standard error of 80 % of 16 images is 10 points
+        ([79, 80, 71, 80], 1),
+        ([100, 100, 100, 100], 0),
+        ([0, 0, 0, 0], 0),
+    ],
+)
+def test_sweep_prefers_the_smallest_rate_near_the_best(scores, chosen):
+    points = [dict(lr=0.1), dict(lr=0.1, weight_decay=1e-4), dict(lr=1.0), dict(lr=10.0)]
+    assert training_protocol.gentlest(points, scores, images=16) == chosen
+
+
+def test_head_that_diverges_loses(cfg, small_recipe, tmp_path):
+    recipe = small_recipe(epochs=3, sweep=dict(lr=[3.0], weight_decay=[1e30, 0.0]))
+    settings = settings_for('linear', recipe=recipe, sweep=True, work_dir=tmp_path / 'a')
+    result = evaluate(cfg, 'linear', 'random', settings=settings)
+    assert result.details['chosen'] == {'optim_wrapper.optimizer': dict(lr=3.0, weight_decay=0.0)}
+    diverged, other = (trial['score'] for trial in result.details['held_out'])
+    assert diverged == 0 < other
+
+
+def test_single_head_that_diverges_is_an_error(cfg, small_recipe, tmp_path):
+    recipe = small_recipe(epochs=2, optim_wrapper=dict(optimizer=dict(type='SGD', lr=1e38)))
+    with pytest.raises(Diverged):
+        settings = settings_for('linear', recipe=recipe, work_dir=tmp_path / 'a')
+        evaluate(cfg, 'linear', 'random', settings=settings)
+
+
 def test_trials_choose_on_held_out_images(cfg, small_recipe, monkeypatch, tmp_path):
     seen = []
 

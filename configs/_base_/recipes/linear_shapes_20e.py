@@ -12,3 +12,4 @@ param_scheduler = [
     )
 ]
 train_cfg = dict(max_epochs=20)
+default_hooks = dict(health=None)  # a frozen network cannot collapse

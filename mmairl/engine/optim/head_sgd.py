@@ -9,6 +9,8 @@ from torch import Tensor
 
 from mmairl.registry import OPTIMIZERS
 
+LARGEST = 1e30  # updates are clipped to this size, so that a head that diverges stays finite
+
 
 @OPTIMIZERS.register_module()
 class HeadSGD(torch.optim.SGD):
@@ -60,7 +62,8 @@ class HeadSGD(torch.optim.SGD):
         rates = on_device(self.rates, param.dtype, param.device).view(column)
         decays = on_device(self.decays, param.dtype, param.device).view(column)
         decayed = param.unflatten(0, (heads, -1)) * decays
-        return decayed.add_(grad.unflatten(0, (heads, -1))).mul_(rates).flatten(0, 1)
+        update = decayed.add_(grad.unflatten(0, (heads, -1))).mul_(rates)
+        return update.clamp_(-LARGEST, LARGEST).flatten(0, 1)
 
 
 @cache
