@@ -74,7 +74,7 @@ DATASETS = Registry(
     'evaluation.features',
 )
 DATA_SAMPLERS = Registry(parent.DATA_SAMPLERS, 'data.sampler')
-TRANSFORMS = Registry(parent.TRANSFORMS, 'data.foreign_transforms', 'data.transforms')
+TRANSFORMS = Registry(parent.TRANSFORMS, 'data.transforms')
 OPTIMIZERS = Registry(parent.OPTIMIZERS, 'engine.optim')
 OPTIM_WRAPPERS = Registry(parent.OPTIM_WRAPPERS, 'engine.optim', 'engine.deepspeed')
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

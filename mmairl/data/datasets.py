@@ -25,7 +25,7 @@ from mmairl.data.decode import (
     read_file,
     to_unit,
 )
-from mmairl.data.foreign_transforms import as_configs
+from mmairl.data.transforms import as_configs
 from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS, TRANSFORMS
 

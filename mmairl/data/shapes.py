@@ -38,10 +38,9 @@ def arc(radius: float, start: float = 0.0, end: float = 2 * np.pi, center: compl
     return center + radius * np.exp(1j * np.linspace(start, end, 33))
 
 
-def box(half_width: float, half_height: float) -> Points:
-    return (
-        half_width * np.array([-1, 1, 1, -1, -1]) + half_height * np.array([-1, -1, 1, 1, -1]) * 1j
-    )
+def corners(points: str) -> Points:
+    """Return the given points x+iy of an outline, which are in hundredths of the radius."""
+    return np.array(points.split(), complex) / 100
 
 
 def heart() -> Points:
@@ -51,22 +50,23 @@ def heart() -> Points:
     return np.array([-0.55 - 0.55j, *lobe, *mirrored]) * np.exp(1j * np.pi / 4)
 
 
-CORNER = np.array([0.28 - 0.98j, 0.28 - 0.28j, 0.98 - 0.28j])
 # The outline of each kind of shape: the points x + iy of a polygon with a radius of about 1. An
 # outline with a hole continues along the inner edge in the opposite direction.
 KINDS: dict[str, Points] = dict(
     disc=arc(0.9),
     ring=np.array([*arc(0.96), *arc(0.52)[::-1]]),
-    square=box(0.78, 0.78),
-    frame=np.array([*box(0.84, 0.84), *box(0.44, 0.44)[::-1]]),
+    square=corners('-78-78j 78-78j 78+78j -78+78j -78-78j'),
+    frame=corners('-84-84j 84-84j 84+84j -84+84j -84-84j -44-44j -44+44j 44+44j 44-44j -44-44j'),
     triangle=1.12 * np.exp(2j * np.pi * np.arange(3) / 3),
-    plus=np.concatenate([CORNER * 1j**turn for turn in range(4)]),
+    plus=corners(
+        '28-98j 28-28j 98-28j 98+28j 28+28j 28+98j -28+98j -28+28j -98+28j -98-28j -28-28j -28-98j'
+    ),
     star=np.tile([1.08, 0.42], 5) * np.exp(1j * np.pi * np.arange(10) / 5),
     crescent=np.array([*arc(0.98, 0.885, 5.398), *arc(0.76, 4.645, 1.638, 0.45)]),
-    bar=box(1.0, 0.3),
-    ell=np.array([-78 - 90j, -78 + 90j, -22 + 90j, -22 - 34j, 78 - 34j, 78 - 90j]) / 100,
+    bar=corners('-100-30j 100-30j 100+30j -100+30j -100-30j'),
+    ell=corners('-78-90j -78+90j -22+90j -22-34j 78-34j 78-90j'),
     heart=heart(),
-    arrow=np.array([-100 - 22j, 5 - 22j, 5 - 95j, 100, 5 + 95j, 5 + 22j, -100 + 22j]) / 100,
+    arrow=corners('-100-22j 5-22j 5-95j 100 5+95j 5+22j -100+22j'),
 )
 
 
