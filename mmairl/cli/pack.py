@@ -14,7 +14,7 @@ def pack(
     statistics: bool = False,
     channels: Positive | None = None,
     unlabelled: bool = False,
-    shard: Positive | None = None,
+    shards: Positive = 1,
     workers: Count | None = None,
 ) -> None:
     """Pack images into tar archives, or measure their channel statistics
@@ -22,7 +22,7 @@ def pack(
     mmairl pack data/imagenet/train data/imagenet/train.tar
 
     To train from an archive, set train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=OUT.tar, or with
-    --shard root=OUT-*.tar. WebDataset can read the archives, too. Unreadable images are left out and listed.
+    --shards root=OUT-*.tar. WebDataset can read the archives, too. Unreadable images are left out and listed.
 
     Args:
         source: read images in the folders SOURCE/CLASS, or in archives (SOURCE is then a file, folder or pattern)
@@ -30,7 +30,7 @@ def pack(
         statistics: print the mean and standard deviation of each channel for a config, and write nothing (default: off)
         channels: read images with N channels (default: RGB)
         unlabelled: read images at any depth, without classes (default: off)
-        shard: write several archives of about N MiB: OUT-000000.tar, ... (default: one archive)
+        shards: write N archives OUT-000000.tar, OUT-000001.tar, ... of about equal size (default: 1)
         workers: read and decode in N processes (default: one per core)
     """
     if (out is None) != statistics:
@@ -41,17 +41,16 @@ def pack(
     # These imports come after the parsing of arguments, because importing torch takes seconds.
     from rich.progress import track
 
-    from mmairl.data import shards
     from mmairl.data.datasets import ImageFolder, UnlabelledFolder
+    from mmairl.data.shards import SUFFIXES, Shards
+    from mmairl.data.shards import pack as write
     from mmairl.data.statistics import channel_statistics
     from mmairl.hardware import cores
 
     workers = cores() if workers is None else workers
     kind = UnlabelledFolder if unlabelled or statistics else ImageFolder
-    if not os.path.isdir(source) or any(
-        name.endswith(shards.SUFFIXES) for name in os.listdir(source)
-    ):
-        kind = shards.Shards
+    if not os.path.isdir(source) or any(name.endswith(SUFFIXES) for name in os.listdir(source)):
+        kind = Shards
     dataset = kind(source, channels=channels)
     if statistics:
         measured = channel_statistics(dataset, workers)
@@ -60,7 +59,7 @@ def pack(
         print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
         print(f'model = dict(data_preprocessor=dict(mean={mean}, std={std}))')
         return
-    images = shards.pack(dataset, out, workers, shard and shard << 20)
+    images = write(dataset, out, workers, shards)
     left_out = 0
     for path, reason in track(images, 'packing', len(dataset)):
         if reason is not None:

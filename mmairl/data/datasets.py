@@ -204,29 +204,26 @@ class FileDataset(ViewDataset):
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
 
-    def path(self, index: int) -> Path:
-        return self.root / self.member(index)
-
     def name(self, index: int) -> str:
-        return str(self.path(index))
+        return os.path.join(self.root, self.member(index))
 
     def member(self, index: int) -> str:
         """Return the path of the file relative to the root."""
         return os.fsdecode(self.files[index])
 
     def encoded(self, index: int) -> bytes:
-        return read_file(self.path(index), self.root)
+        return read_file(Path(self.name(index)), self.root)
 
     def sizes(self) -> np.ndarray:
         """Return the size of each file in bytes, or -1 if the file is missing."""
         with ThreadPoolExecutor(THREADS) as pool:
-            sizes = pool.map(size_of, map(self.path, range(len(self))))
+            sizes = pool.map(size_of, map(self.name, range(len(self))))
             return np.fromiter(sizes, np.int64, len(self))
 
 
-def size_of(path: Path) -> int:
+def size_of(path: str) -> int:
     with suppress(OSError):
-        return path.stat().st_size
+        return os.path.getsize(path)
     return -1
 
 
@@ -300,17 +297,17 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
 
     def files_below(folder: str) -> list[str]:
         found = []
-        top = os.path.join(root, folder)
-        for path, folders, files in os.walk(top, followlinks=True, onerror=refuse):
+        for path, folders, files in os.walk(top + folder, followlinks=True, onerror=refuse):
             folders[:] = sorted(name for name in folders if name[0] != '.')
-            below = os.path.relpath(path, root)
             names = [name for name in files if name.lower().endswith(endings) and name[0] != '.']
-            found += [os.path.normpath(os.path.join(below, name)) for name in sorted(names)]
+            below = os.path.join(path, '').removeprefix(top)
+            found += [below + name for name in sorted(names)]
             if not folder:  # the threads list the subfolders of the root
                 found += chain.from_iterable(pool.map(files_below, folders))
                 break
         return found
 
+    top = os.path.join(root, '')
     fault, remedy = f'{root}: a folder cannot be listed', 'fix its permissions, or move it away'
     with explained(fault, remedy, code='unlisted-folder'), ThreadPoolExecutor(THREADS) as pool:
         return files_below('')

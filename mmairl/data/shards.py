@@ -11,7 +11,6 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -36,7 +35,6 @@ CLASSES = '__mmairl__/classes.json'
 OPEN = 64  # a process keeps at most this many shards open
 # The name of a member up to the first dot, which is the key of an image, and the rest.
 MEMBER = re.compile(r'(?:\./)?((?:.*/)?[^/.]*)\.?([^/]*)', re.DOTALL)
-BRACES = re.compile(r'\{(\d+)\.\.(\d+)\}')
 
 
 @DATASETS.register_module()
@@ -48,9 +46,8 @@ class Shards(ViewDataset):
     the user's cache. It is written again if a shard has changed.
 
     Args:
-        root: One shard, a folder of shards, a pattern such as 'train-{000000..001281}.tar' or
-            'train-*.tar', or a list of these. A remote shard ('s3://...', 'https://...') is copied
-            to `copies` before training.
+        root: One shard, a folder of shards, a pattern such as 'train-*.tar', or a list of these. A
+            remote shard ('s3://...', 'https://...') is copied to `copies` before training.
         copies: A folder on this machine for copies of remote shards. Default: the user's cache.
         options: `views`, `channels` and `max_unreadable`, as in `ViewDataset`.
 
@@ -58,7 +55,7 @@ class Shards(ViewDataset):
         UserError: If a shard is missing or damaged, or if no shard has an image.
 
     Example:
-        >>> Shards('data/imagenet/imagenet-train-{000000..001281}.tar')  # doctest: +SKIP
+        >>> Shards('data/imagenet/imagenet-train-*.tar')  # doctest: +SKIP
     """
 
     def __init__(
@@ -99,27 +96,17 @@ def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None
     """Return the local paths of the shards that `root` specifies. Copy remote shards first."""
     shards = []
     for place in [root] if isinstance(root, str | Path) else root:
-        for name in expand_braces(os.fspath(place)):
-            found = local_copies(name, copies) if '://' in name else local_shards(name)
-            if not found:
-                raise UserError(
-                    f'{name}: no shard found; set a file NAME.tar, a folder of such files, or a '
-                    'pattern such as train-{000000..000146}.tar (for Parquet, Arrow and the '
-                    'Hugging Face hub, set type=HubImages)',
-                    code='no-shards',
-                )
-            shards += found
+        name = os.fspath(place)
+        found = local_copies(name, copies) if '://' in name else local_shards(name)
+        if not found:
+            raise UserError(
+                f'{name}: no shard found; set a file NAME.tar, a folder of such files, or a pattern '
+                'such as train-*.tar (for Parquet, Arrow and the Hugging Face hub, set '
+                'type=HubImages)',
+                code='no-shards',
+            )
+        shards += found
     return shards
-
-
-def expand_braces(pattern: str) -> list[str]:
-    """Return the names that braces represent. For example, a{01..03}.tar represents three names."""
-    braces = BRACES.search(pattern)
-    if not braces:
-        return [pattern]
-    first, last = braces.groups()
-    numbers = range(int(first), int(last) + 1)
-    return [BRACES.sub(f'{number:0{len(first)}}', pattern, 1) for number in numbers]
 
 
 def local_shards(name: str) -> list[str]:
@@ -220,10 +207,7 @@ def read_tar(path: str) -> tuple[list[tuple], list[str]]:
 
 
 def pack(
-    dataset: ViewDataset,
-    out: str | Path,
-    workers: int = 0,
-    size: int | None = None,
+    dataset: ViewDataset, out: str | Path, workers: int = 0, shards: int = 1
 ) -> Iterator[tuple[str, str | None]]:
     """Write the images of a data set into shards.
 
@@ -232,29 +216,31 @@ def pack(
 
     Args:
         dataset: Images in files, shards or a Hugging Face data set.
-        out: Path of the archive, such as OUT.tar. If `size` is set, the archives are
-            OUT-000000.tar, OUT-000001.tar, ...
+        out: Path of the archive, such as OUT.tar. Several shards are OUT-000000.tar, OUT-000001.tar,
+            ...
         workers: Number of processes that read and decode images.
-        size: Approximate limit on the size of a shard in bytes. Default: a single archive.
+        shards: Number of shards.
 
     Raises:
         UserError: If an archive exists already.
     """
-    read = partial(read_packable, dataset=dataset)
-    images = DataLoader(range(len(dataset)), batch_size=None, collate_fn=read, num_workers=workers)
-    archive = None
-    number = 0
-    with ExitStack() as shard:
-        for index, data, fault in images:
-            if fault is None:
-                if archive is None or (size and archive.offset + len(data) > size):
-                    shard.close()  # the complete shard gets its name
-                    archive = shard.enter_context(new_shard(out, number, size))
-                    taken: set[str] = set()
-                    add(archive, CLASSES, json.dumps(dataset.classes).encode())
-                    number += 1
-                store(archive, dataset, index, data, taken)
-            yield dataset.member(index), fault
+    out = Path(out)
+    for number, rows in enumerate(np.array_split(range(len(dataset)), shards)):
+        path = out if shards == 1 else out.with_name(f'{out.stem}-{number:06}.tar')
+        if path.exists():
+            raise UserError(
+                f'{path}: the file exists already; remove it, or choose another name',
+                code='shard-exists',
+            )
+        read = partial(read_packable, dataset=dataset)
+        images = DataLoader(rows.tolist(), batch_size=None, collate_fn=read, num_workers=workers)
+        taken: set[str] = set()
+        with replacing(path) as temporary, tarfile.open(temporary, 'w') as archive:
+            add(archive, CLASSES, json.dumps(dataset.classes).encode())
+            for index, data, fault in images:
+                if fault is None:
+                    store(archive, dataset, index, data, taken)
+                yield dataset.member(index), fault
 
 
 def read_packable(index: int, dataset: ViewDataset) -> tuple[int, bytes, str | None]:
@@ -265,20 +251,6 @@ def read_packable(index: int, dataset: ViewDataset) -> tuple[int, bytes, str | N
     except UnreadableImage as fault:
         return index, b'', fault.reason
     return index, data, None
-
-
-@contextmanager
-def new_shard(out: str | Path, number: int, size: int | None) -> Iterator[tarfile.TarFile]:
-    path = Path(out)
-    if size:
-        path = path.with_name(f'{path.stem}-{number:06}.tar')
-    if path.exists():
-        raise UserError(
-            f'{path}: the file exists already; remove it, or choose another name',
-            code='shard-exists',
-        )
-    with replacing(path) as temporary, tarfile.open(temporary, 'w') as archive:
-        yield archive
 
 
 def store(

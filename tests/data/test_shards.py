@@ -39,16 +39,13 @@ def assert_same(data, folder: ImageFolder) -> None:
 def test_packed_folder_is_the_same_data_set(folder, tmp_path):
     assert {fault for _, fault in pack(folder, tmp_path / 'all.tar')} == {None}
     assert_same(Shards(tmp_path / 'all.tar'), folder)
-    list(pack(folder, tmp_path / 'out' / 'part.tar', workers=1, size=20_000))
+    list(pack(folder, tmp_path / 'out' / 'part.tar', workers=1, shards=3))
     parts = sorted((tmp_path / 'out').glob('*.tar'))
-    assert len(parts) > 1 and all(part.stat().st_size <= 30_000 for part in parts)
-    last = len(parts) - 1
+    assert len(parts) == 3
     for root in (
         tmp_path / 'out',
         f'{tmp_path}/out/part-*.tar',
-        f'{tmp_path}/out/part-{{000000..{last:06}}}.tar',
         [str(part) for part in parts],
-        f'file://{parts[0]}' if last == 0 else tmp_path / 'out',
     ):
         assert_same(Shards(root), folder)
     data = Shards(tmp_path / 'out')
@@ -69,7 +66,7 @@ def test_webdataset_reads_packed_shards(folder, tmp_path):
 
 
 def test_unreadable_images_are_left_out(folder, tmp_path):
-    folder.path(3).write_bytes(b'')
+    Path(folder.name(3)).write_bytes(b'')
     faults = dict(pack(folder, tmp_path / 'a.tar'))
     assert faults[folder.member(3)] == 'is empty' and len(Shards(tmp_path / 'a.tar')) == 11
     with raises_code('shard-exists'):
