@@ -43,13 +43,8 @@ def corners(points: str) -> Points:
     return np.array(points.split(), complex) / 100
 
 
-def heart() -> Points:
-    """Return a square that stands on its corner, with a half disc on each of its upper sides."""
-    lobe = arc(0.55, -np.pi / 2, np.pi / 2, 0.55)
-    mirrored = 1j * lobe[::-1].conj()
-    return np.array([-0.55 - 0.55j, *lobe, *mirrored]) * np.exp(1j * np.pi / 4)
-
-
+# A heart is a square that stands on its corner, with a half disc on each of its upper sides.
+LOBE = arc(0.55, -np.pi / 2, np.pi / 2, 0.55)
 # The outline of each kind of shape: the points x + iy of a polygon with a radius of about 1. An
 # outline with a hole continues along the inner edge in the opposite direction.
 KINDS: dict[str, Points] = dict(
@@ -65,7 +60,7 @@ KINDS: dict[str, Points] = dict(
     crescent=np.array([*arc(0.98, 0.885, 5.398), *arc(0.76, 4.645, 1.638, 0.45)]),
     bar=corners('-100-30j 100-30j 100+30j -100+30j -100-30j'),
     ell=corners('-78-90j -78+90j -22+90j -22-34j 78-34j 78-90j'),
-    heart=heart(),
+    heart=np.array([-0.55 - 0.55j, *LOBE, *1j * LOBE[::-1].conj()]) * np.exp(1j * np.pi / 4),
     arrow=corners('-100-22j 5-22j 5-95j 100 5+95j 5+22j -100+22j'),
 )
 

@@ -1,4 +1,4 @@
-"""Augmentations of single images in data workers and of batches on a device.
+"""Augmentations of single images in data workers and of batches on a device, and transforms of other libraries.
 
 Resize and CenterCrop always change an image in the same way. All others sample random parameters.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 from torchvision.transforms import v2
 
-from mmairl.data.decode import to_unit
+from mmairl.data.decode import channels_first, to_unit
 from mmairl.errors import UserError, explained
 from mmairl.registry import TRANSFORMS
 
@@ -116,7 +116,7 @@ def interleaved(image: Tensor) -> np.ndarray:
     pixels = image.permute(1, 2, 0)
     if pixels.stride()[1:] == (len(image), 1):
         return pixels.numpy()
-    return cv2.merge([plane.numpy() for plane in image])
+    return cv2.merge(image.numpy())
 
 
 def planes(pixels: np.ndarray) -> Tensor:
@@ -146,7 +146,10 @@ class RandomResizedCrop(Augmentation):
         size: Height and width of the result.
         scale: Range of the area of the box, as a fraction of the image's area.
         ratio: Range of the aspect ratio (width / height), which is sampled log-uniformly.
-        interpolation: The filter, 'bilinear' or 'bicubic'.
+        interpolation: The filter, 'bilinear' or 'bicubic'. Batches require 'bilinear'.
+
+    Raises:
+        UserError: If a batch is cropped with another filter.
     """
 
     def __init__(
@@ -158,7 +161,6 @@ class RandomResizedCrop(Augmentation):
     ) -> None:
         super().__init__()
         self.interpolation = v2.InterpolationMode(interpolation)
-        self.kernel = KERNELS[interpolation]
         self.size = size
         self.scale = scale
         self.ratio = ratio
@@ -184,10 +186,16 @@ class RandomResizedCrop(Augmentation):
         return F.resized_crop(image, *box, [self.size] * 2, self.interpolation, antialias=True)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
+        if self.interpolation is not v2.InterpolationMode.BILINEAR:
+            raise UserError(
+                'RandomResizedCrop.interpolation: must be bilinear on the device; crop the images in '
+                'the views of the data set',
+                code='device-filter',
+            )
         box = [to_device_of(value.to(images.dtype), images) for value in params.values()]
         top, left, h, w = (value[:, None, None] for value in box)
-        rows = filter_weights(self.kernel, top, h, images.shape[2], self.size)
-        columns = filter_weights(self.kernel, left, w, images.shape[3], self.size)
+        rows = filter_weights(top, h, images.shape[2], self.size)
+        columns = filter_weights(left, w, images.shape[3], self.size)
         # One large product is faster than a product for each channel.
         narrow = torch.bmm(images.flatten(1, 2), columns.mT).unflatten(1, images.shape[1:3])
         return rows[:, None] @ narrow
@@ -197,24 +205,8 @@ def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
     return low + (high - low) * chance
 
 
-def linear(distance: Tensor) -> Tensor:
-    return (1 - distance).clamp_(min=0)
-
-
-def cubic(distance: Tensor) -> Tensor:
-    """Return the values of Keys's cubic kernel with a = -0.5, as torch and Pillow use it."""
-    near = (1.5 * distance - 2.5) * distance**2 + 1
-    far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
-    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
-
-
-KERNELS = dict(bilinear=linear, bicubic=cubic)
-
-
-def filter_weights(
-    kernel: Callable[[Tensor], Tensor], start: Tensor, length: Tensor, source: int, target: int
-) -> Tensor:
-    """Return the weights of an antialiased filter that resizes [start, start + length).
+def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
+    """Return the weights of an antialiased bilinear filter that resizes [start, start + length).
 
     The result has the shape (B, target, source): one matrix per image, which maps `source` pixels
     to `target` pixels.
@@ -222,7 +214,7 @@ def filter_weights(
     step = length / target
     center = start + (torch.arange(target, device=start.device)[:, None] + 0.5) * step
     pixel = torch.arange(source, device=start.device) + 0.5
-    weights = kernel((pixel - center).abs() / step.clamp(min=1))
+    weights = (1 - (pixel - center).abs() / step.clamp(min=1)).clamp_(min=0)
     weights *= (pixel > start) & (pixel < start + length)
     return weights / weights.sum(-1, keepdim=True)
 
@@ -261,7 +253,7 @@ class RandomTurn(Augmentation):
         turned = []
         for image, turn in zip(images, params['turn'].tolist()):
             mirrored = image.flip(-1) if turn > 3 else image
-            turned.append(mirrored.rot90(turn % 4, (-2, -1)))
+            turned.append(mirrored.rot90(turn, (-2, -1)))
         return torch.stack(turned)
 
 
@@ -337,9 +329,9 @@ class ColorJitter(Augmentation):
         # In each column, the images are sorted by the change that they have at this step.
         groups = to_device_of(params['order'].argsort(0), images)
         changed = images.clone()
-        for step, order in enumerate(params['order'].unbind(1)):
-            rows_of_changes = groups[:, step].split(order.bincount(minlength=4).tolist())
-            for number, rows in enumerate(rows_of_changes):
+        for step, numbers in enumerate(params['order'].T):
+            counts = numbers.bincount(minlength=4).tolist()
+            for number, rows in enumerate(groups[:, step].split(counts)):
                 if self.strengths[number]:
                     amount = amounts[rows, number].view(-1, 1, 1, 1)
                     result = self.change(changed[rows], number, amount)
@@ -353,7 +345,9 @@ class ColorJitter(Augmentation):
         if number == 3:
             return shift_hue(images, amount)
         gray = to_gray(images) if number == 2 or images.shape[1] == 3 else images
-        return torch.lerp(gray if number == 2 else gray.mean((2, 3), keepdim=True), images, amount)
+        if number == 1:
+            gray = gray.mean((2, 3), keepdim=True)
+        return torch.lerp(gray, images, amount)
 
 
 def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
@@ -543,7 +537,7 @@ class ForeignTransform:
             seed = int(torch.randint(2**62, ()))
             self.transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
             pixels = self.transform(image=interleaved(image.cpu()))['image']
-            changed = torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
+            changed = channels_first(pixels)
         else:
             changed = self.transform(image)
         if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
