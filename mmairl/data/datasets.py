@@ -32,8 +32,6 @@ from mmairl.registry import DATASETS, TRANSFORMS
 # The views of an image: one list of transforms for each view.
 Views = Sequence[Sequence[dict]]
 Pipeline = list[Callable[[Tensor], Tensor]]
-# The images of a data set: their paths relative to the root, their labels, and the class names.
-Listing = tuple[list[str], list, list[str]]
 THREADS = 16  # network disks are slow, so this many folders or files are examined in parallel
 SAMPLE = 256  # a fingerprint covers the contents of this many images
 
@@ -231,7 +229,8 @@ def size_of(path: str) -> int:
 class ImageFolder(FileDataset):
     """Labeled images in one folder per class: `root/class/.../name.jpg`.
 
-    Classes are numbered in the order of their names.
+    Classes are numbered in the order of their names. Images that are in no class folder are left
+    out.
 
     Args:
         root: The folder that contains the class folders.
@@ -245,30 +244,28 @@ class ImageFolder(FileDataset):
         >>> ImageFolder('data/imagenet/val', views=[view])  # doctest: +SKIP
     """
 
+    has_classes = True
     layout = 'one folder per class, with the images of the class'
 
     def __init__(self, root: str | Path, **options: Any) -> None:
         endings = extensions() if options.get('channels') is None else (*extensions(), '.npy')
-        files, labels = [], []
-        if os.path.isdir(root):
-            files, labels, self.classes = self.find(root, endings)
+        is_folder = os.path.isdir(root)
+        files = image_files(root, endings) if is_folder else []
+        if self.has_classes:
+            files = [file for file in files if os.sep in file]
         if not files:
-            fault = 'has no images' if os.path.isdir(root) else 'no such folder'
+            fault = 'has no images' if is_folder else 'no such folder'
             raise UserError(
                 f'{Path(root).resolve()}: {fault}; expected {self.layout}, as {", ".join(endings)} '
                 '(.npy only with channels=C)',
                 code='no-images',
             )
+        if self.has_classes:
+            folders = [entry.name for entry in os.scandir(root) if entry.is_dir()]
+            self.classes = sorted(name for name in folders if name[0] != '.')
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        labels = [numbers.get(file.partition(os.sep)[0], -1) for file in files]
         super().__init__(root, files, labels, **options)
-
-    def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
-        """List the images. Images that are in no class folder are left out."""
-        files = [file for file in image_files(root, endings) if os.sep in file]
-        classes = sorted(
-            entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
-        )
-        numbers = {name: number for number, name in enumerate(classes)}
-        return files, [numbers[file.partition(os.sep)[0]] for file in files], classes
 
 
 @DATASETS.register_module()
@@ -278,11 +275,8 @@ class UnlabelledFolder(ImageFolder):
     The arguments are the same as for `ImageFolder`.
     """
 
+    has_classes = False
     layout = 'images in the folder or in its subfolders'
-
-    def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
-        files = image_files(root, endings)
-        return files, [-1] * len(files), []
 
 
 def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:

@@ -238,9 +238,17 @@ def pack(
         with replacing(path) as temporary, tarfile.open(temporary, 'w') as archive:
             add(archive, CLASSES, json.dumps(dataset.classes).encode())
             for index, data, fault in images:
+                member = PurePosixPath(dataset.member(index))
                 if fault is None:
-                    store(archive, dataset, index, data, taken)
-                yield dataset.member(index), fault
+                    # WebDataset cuts names at the first dot, so dots are replaced.
+                    key = str(member.with_name(member.stem.replace('.', '_')))
+                    if key in taken:  # images whose names differ only in the extension
+                        key = f'{key}_{index}'
+                    taken.add(key)
+                    if dataset.classes:
+                        add(archive, f'{key}.cls', str(int(dataset.labels[index])).encode())
+                    add(archive, f'{key}.{file_kind(data)}', data)
+                yield str(member), fault
 
 
 def read_packable(index: int, dataset: ViewDataset) -> tuple[int, bytes, str | None]:
@@ -251,20 +259,6 @@ def read_packable(index: int, dataset: ViewDataset) -> tuple[int, bytes, str | N
     except UnreadableImage as fault:
         return index, b'', fault.reason
     return index, data, None
-
-
-def store(
-    archive: tarfile.TarFile, dataset: ViewDataset, index: int, data: bytes, taken: set[str]
-) -> None:
-    """Add an image and its label. WebDataset cuts names at the first dot, so dots are replaced."""
-    path = PurePosixPath(dataset.member(index))
-    key = str(path.with_name(path.stem.replace('.', '_')))
-    if key in taken:  # images whose names differ only in the extension
-        key = f'{key}_{index}'
-    taken.add(key)
-    if dataset.classes:
-        add(archive, f'{key}.cls', str(int(dataset.labels[index])).encode())
-    add(archive, f'{key}.{file_kind(data)}', data)
 
 
 def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
