@@ -21,7 +21,8 @@ RUN_TAG = 'mmairl.run'
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
     """Add the loggers with these names to the config, as `--log NAME ...` does."""
-    backends = cfg.visualizer.setdefault('vis_backends', [])
+    visualizer = {'type': 'Visualizer', **(cfg.get('visualizer') or {})}
+    backends = list(visualizer.get('vis_backends') or [])
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES or find_spec(name) is None:
             raise UserError(
@@ -31,6 +32,7 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
             )
         if not any(backend['type'] == NAMES[name] for backend in backends):
             backends.append(dict(type=NAMES[name]))
+    cfg.visualizer = {**visualizer, 'vis_backends': backends}
 
 
 def keep_run(cfg: Config, run_id: str) -> None:
