@@ -46,8 +46,9 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
         training = training['dataset']
     own = dict(cfg.get('preprocessing', {}))
     size = own.get('size') or _crop_size(training) or _crop_size(device) or SIZE
+    kind = str(device.get('type', 'ViewPreprocessor'))
     # The preprocessors of mmpretrain and mmengine normalize values from 0 to 255.
-    scale = 1 if str(device.get('type', 'ViewPreprocessor')).endswith('ViewPreprocessor') else 255
+    scale = 1 if kind.endswith(('ViewPreprocessor', 'MaskedPreprocessor')) else 255
     derived = dict(
         resize=size * 8 // 7,
         size=size,

@@ -94,6 +94,11 @@ def test_wrong_channels_or_values_are_an_error():
         ViewPreprocessor([0.5], [0.0])
 
 
+def normalized(kind: str, value: float) -> dict:
+    device = dict(type=kind, mean=[value], std=[value])
+    return dict(model=dict(data_preprocessor=device))
+
+
 CROPS = [[dict(type='RandomResizedCrop', size=64)]] * 2
 
 
@@ -117,6 +122,8 @@ CROPS = [[dict(type='RandomResizedCrop', size=64)]] * 2
             dict(resize=36, size=32, interpolation='bicubic'),
         ),
         (dict(preprocessing=dict(size=48, resize=48)), dict(resize=48, size=48)),
+        (normalized('mmairl.MaskedPreprocessor', 0.5), dict(mean=[0.5], std=[0.5])),
+        (normalized('mmpretrain.SelfSupDataPreprocessor', 127.5), dict(mean=[0.5], std=[0.5])),
     ],
 )
 def test_preprocessing_follows_from_the_config(cfg, expected):
