@@ -3,7 +3,7 @@
 # distinguish kinds of shapes.
 _base_ = '../_base_/models/backbone_shapes.py'
 evaluation = dict(
-    train=dict(type='Scenes', count=400, gray=True, seed=0),
-    test=dict(type='Scenes', count=300, gray=True, seed=1),
+    train=dict(type='Scenes', count=400, seed=0),
+    test=dict(type='Scenes', count=300, seed=1),
     settings=dict(segment=dict(size=48, ignore=[0], epochs=10, lr=0.01)),
 )

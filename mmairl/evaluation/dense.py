@@ -1,7 +1,7 @@
 """Linear probes that predict a class or a depth per pixel from the patches of a frozen backbone."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,12 +19,13 @@ from mmairl.data.preprocess import normalize
 from mmairl.errors import Diverged
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.dense_images import IGNORED
-from mmairl.evaluation.features import extraction, on_main_process, show_progress
+from mmairl.evaluation.features import on_main_process, show_progress
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.models.layers import joined_map, layer_outputs, patch_size
 from mmairl.registry import PROTOCOLS
 
 Maps = Callable[[Tensor], Tensor]  # returns the feature maps of a batch of images
+Pixels = tuple[Tensor, Tensor]  # the predictions (N, C) and targets (N,) of all pixels that count
 
 
 @dataclass(frozen=True)
@@ -68,27 +69,24 @@ class DenseProtocol(Protocol):
         """Return the loss of predictions (N, C) for the targets (N,) of pixels."""
 
     @abstractmethod
-    def measure(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """Return statistics of the pixels of one image. The caller adds those of all images."""
-
-    @abstractmethod
-    def summarize(self, statistics: Tensor, classes: Sequence[str]) -> tuple[Scores, dict]:
-        """Return the scores and details from the added statistics."""
+    def score(self, images: Iterable[Pixels], classes: Sequence[str]) -> tuple[Scores, dict]:
+        """Return the scores and details from the pixels of each test image."""
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
         backbone = load_backbone(cfg, None if subject == 'random' else subject).to(self.device)
-        how = extraction(cfg, self.device)
+        normal = cfg.model.data_preprocessor
+        test = sets['test'][1]
 
         @torch.no_grad()
         def maps(images: Tensor) -> Tensor:
-            x = normalize(images.to(self.device), how.mean, how.std)
+            x = normalize(images.to(self.device), normal.mean, normal.std)
             return joined_map(layer_outputs(backbone, x, self.layers))
 
         def probe() -> tuple[Scores, dict]:
             head = self._trained(sets['train'][1], maps)
-            return self._tested(head, sets['test'][1], maps, patch_size(backbone))
+            return self.score(self._tested(head, test, maps, patch_size(backbone)), test.classes)
 
         scores, details = on_main_process(probe)
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
@@ -100,8 +98,12 @@ class DenseProtocol(Protocol):
             outputs = self.bins or len(train.classes)
             head = nn.Sequential(nn.LazyBatchNorm2d(), nn.LazyConv2d(outputs, 1))
             head.to(self.device)(maps(train[0]['inputs'][0][None]))
-        crops = RandomCrops(train, self.size, self.epochs, self.seed)
-        loader = DataLoader(crops, self.batch, num_workers=self.workers)
+        random = np.random.default_rng(self.seed)
+        order = [row for _ in range(self.epochs) for row in random.permutation(len(train)).tolist()]
+        crops = RandomCrops(train, self.size, self.seed)
+        loader = DataLoader(
+            crops, self.batch, sampler=list(enumerate(order)), num_workers=self.workers
+        )
         optimizer = torch.optim.AdamW(head.parameters(), lr=self.lr, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(loader))
         for images, targets in show_progress(loader, f'{self.name} head', len(loader)):
@@ -117,21 +119,18 @@ class DenseProtocol(Protocol):
         return head.eval()
 
     @torch.inference_mode()
-    def _tested(self, head: nn.Module, test: Dataset, maps: Maps, step: int) -> tuple[Scores, dict]:
-        total: Tensor | float = 0.0
+    def _tested(self, head: nn.Module, test: Dataset, maps: Maps, step: int) -> Iterator[Pixels]:
         loader = DataLoader(test, batch_size=None, num_workers=self.workers)
         for item in show_progress(loader, self.name, len(test)):
-            image, target = item['inputs'][0], item['data_samples']['target']
+            target = item['data_samples']['target']
             factor = self.size / min(target.shape) / step
             sides = [step * round(factor * side) for side in target.shape]
-            image = v2.functional.resize(image, sides, antialias=True)
+            image = v2.functional.resize(item['inputs'][0], sides, antialias=True)
             pixels = self._pixels(head(maps(image[None])), target[None], testing=True)
             if len(pixels[1]):
-                total += self.measure(*pixels).cpu()
-        return self.summarize(total, test.classes)
+                yield pixels
 
-    def _pixels(self, outputs: Tensor, target: Tensor, testing: bool) -> tuple[Tensor, Tensor]:
-        """Return the predictions (N, C) and targets (N,) of all pixels that count."""
+    def _pixels(self, outputs: Tensor, target: Tensor, testing: bool) -> Pixels:
         predicted = F.interpolate(self.predict(outputs), target.shape[-2:], mode='bilinear')
         target = target.to(self.device)
         counted = self.counted(target, testing)
@@ -139,30 +138,25 @@ class DenseProtocol(Protocol):
 
 
 class RandomCrops(Dataset):
-    """Random crops and flips of the images and targets of a data set, in random order.
+    """Random crops and flips of images and their targets. They depend only on the seed and the key.
 
-    They depend only on the seed, the epoch and the image.
+    A key is the number of the crop and the index of the image.
     """
 
-    def __init__(self, dataset: Dataset, size: int, epochs: int, seed: int) -> None:
+    def __init__(self, dataset: Dataset, size: int, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
         crop = v2.RandomResizedCrop(size, scale=(0.25, 1.0), antialias=True)
         self.change = v2.Compose([crop, v2.RandomHorizontalFlip()])
-        random = np.random.default_rng(seed)
-        self.order = np.concatenate([random.permutation(len(dataset)) for _ in range(epochs)])
 
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        item = self.dataset[int(self.order[number])]
-        image = tv_tensors.Image(item['inputs'][0])
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        number, index = key
+        item = self.dataset[index]
         target = tv_tensors.Mask(item['data_samples']['target'])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((self.seed, number)))
-            image, target = self.change(image, target)
-        return image.as_subclass(Tensor), target.as_subclass(Tensor)
+            image, target = self.change(item['inputs'][0], target)
+        return image, target.as_subclass(Tensor)
 
 
 @PROTOCOLS.register_module('segment')
@@ -187,15 +181,16 @@ class Segmentation(DenseProtocol):
     def loss(self, predicted: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(predicted, target)
 
-    def measure(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """Return the confusion matrix of pixels: true classes in rows, predicted in columns."""
-        count = predicted.shape[1]
-        cells = target * count + predicted.argmax(1)
-        return cells.bincount(minlength=count**2).view(count, count).double()
-
-    def summarize(self, statistics: Tensor, classes: Sequence[str]) -> tuple[Scores, dict]:
-        right, areas = statistics.diagonal(), statistics.sum(1)
-        iou = 100 * right / (areas + statistics.sum(0) - right)
+    def score(self, images: Iterable[Pixels], classes: Sequence[str]) -> tuple[Scores, dict]:
+        count = len(classes)
+        confusion = torch.zeros(count * count)  # true classes in rows, predicted ones in columns
+        for predicted, target in images:
+            cells = target * count + predicted.argmax(1)
+            confusion = confusion + cells.bincount(minlength=count * count).cpu().double()
+        confusion = confusion.view(count, count)
+        right = confusion.diagonal()
+        areas = confusion.sum(1)
+        iou = 100 * right / (areas + confusion.sum(0) - right)
         per_class = {name: value for name, value in zip(classes, iou.tolist()) if value == value}
         accuracy = 100 * (right.sum() / areas.sum()).item()
         return {'mIoU': iou[areas > 0].mean().item()}, dict(per_class=per_class, accuracy=accuracy)
@@ -229,23 +224,27 @@ class DepthProbe(DenseProtocol):
         return torch.einsum('bchw,c->bhw', weights, centers)[:, None] / weights.sum(1, True)
 
     def counted(self, target: Tensor, testing: bool) -> Tensor:
-        top, bottom, left, right = self.scored if testing else (0, None, 0, None)
-        inside = torch.zeros_like(target, dtype=torch.bool)
-        inside[..., top:bottom, left:right] = True
-        return inside & (target > 1e-3) & (target < self.max_depth)
+        known = (target > 1e-3) & (target < self.max_depth)
+        if testing:
+            top, bottom, left, right = self.scored
+            inside = torch.zeros_like(known)
+            inside[..., top:bottom, left:right] = True
+            known &= inside
+        return known
 
     def loss(self, predicted: Tensor, target: Tensor) -> Tensor:
         """Return the scale-invariant log loss of AdaBins without its factor of 10."""
         error = predicted[:, 0].log() - target.log()
         return (error.var(correction=0) + 0.15 * error.mean().square() + 1e-9).sqrt()
 
-    def measure(self, predicted: Tensor, target: Tensor) -> Tensor:
-        depth, truth = predicted[:, 0].double(), target.double()
-        within = (torch.maximum(depth / truth, truth / depth) < 1.25).double().mean()
-        error = (depth - truth).abs()
-        rmse = error.square().mean().sqrt()
-        return torch.stack([within, rmse, (error / truth).mean(), torch.ones_like(rmse)])
-
-    def summarize(self, statistics: Tensor, classes: Sequence[str]) -> tuple[Scores, dict]:
-        within, rmse, relative = (statistics[:-1] / statistics[-1]).tolist()
+    def score(self, images: Iterable[Pixels], classes: Sequence[str]) -> tuple[Scores, dict]:
+        found = []
+        for predicted, target in images:
+            depth = predicted[:, 0].double()
+            truth = target.double()
+            within = torch.maximum(depth / truth, truth / depth) < 1.25
+            error = (depth - truth).abs()
+            rmse = error.square().mean().sqrt()
+            found.append(torch.stack([within.double().mean(), rmse, (error / truth).mean()]).cpu())
+        within, rmse, relative = torch.stack(found).mean(0).tolist()
         return {'delta < 1.25': 100 * within, 'RMSE (m)': rmse, 'AbsRel': relative}, {}

@@ -26,7 +26,6 @@ class DenseImages(Dataset):
     """Base class of data sets with a target for every pixel. Subclasses define `pair`."""
 
     classes: Sequence[str]
-    depth = False
 
     @abstractmethod
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
@@ -34,7 +33,7 @@ class DenseImages(Dataset):
 
     def fingerprint(self) -> str:
         """Return a digest of the classes, the size, and evenly spaced images and targets."""
-        digest = hashlib.sha256(repr((len(self), self.classes, self.depth)).encode())
+        digest = hashlib.sha256(repr((len(self), self.classes)).encode())
         for index in np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int)).tolist():
             for part in self.pair(index):
                 digest.update(part.numpy().tobytes())
@@ -85,8 +84,8 @@ class MMSegImages(DenseImages):
             image = decode_bytes(file.read())
         target = info['gt_depth_map' if self.depth else 'gt_seg_map']
         target = torch.tensor(target, dtype=torch.float32 if self.depth else torch.int64)
-        known = target[target != IGNORED]
-        if not self.depth and len(known) and known.max() >= len(self.classes):
+        wrong = (target >= len(self.classes)) & (target != IGNORED)
+        if not self.depth and wrong.any():
             raise UserError(
                 f'MMSegImages: {info["img_path"]} has a label of {len(self.classes)} or more; '
                 'check the files, and set reduce_zero_label if 0 marks unlabeled pixels',
@@ -97,7 +96,7 @@ class MMSegImages(DenseImages):
 
 @DATASETS.register_module()
 class Scenes(DenseImages):
-    """Drawn images with several kinds of shapes, which need no download.
+    """Drawn gray images with several kinds of shapes, which need no download.
 
     The classes are the background and the kinds of `Shapes`. Shapes may overlap. Image i is the same
     for every `count`.
@@ -106,7 +105,6 @@ class Scenes(DenseImages):
         count: Number of images.
         size: Height and width in pixels.
         seed: Seed of all images.
-        gray: Whether the three channels are equal.
 
     Example:
         >>> image, target = Scenes(count=3).pair(0)
@@ -116,25 +114,21 @@ class Scenes(DenseImages):
 
     classes = ('background', *KINDS)
 
-    def __init__(self, count: int, size: int = 48, seed: int = 0, gray: bool = False) -> None:
+    def __init__(self, count: int, size: int = 48, seed: int = 0) -> None:
         self.count = count
         self.size = size
         self.seed = seed
-        self.gray = gray
 
     def __len__(self) -> int:
         return self.count
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        image, target = draw_scene(self.seed, index, self.size)
-        if self.gray:
-            image = (image @ LUMA).round()[..., None].repeat(3, 2)
-        return torch.tensor(image.astype(np.uint8)).movedim(2, 0), torch.tensor(target).long()
+        return draw_scene(self.seed, index, self.size)
 
 
 @cache
-def draw_scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the shapes of a scene. Return the image, (H, W, 3), and the class of each pixel."""
+def draw_scene(seed: int, index: int, size: int) -> tuple[Tensor, Tensor]:
+    """Draw a scene, and return the image and the class of each pixel."""
     random = np.random.default_rng((seed, index))
     image = background(random, size)
     kinds = random.integers(len(KINDS), size=COPIES).tolist()
@@ -143,4 +137,5 @@ def draw_scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray
     mask = Image.new('L', image.size)
     for kind, outline in zip(kinds, draw_shapes(image, kinds, centers, radii, random)):
         ImageDraw.Draw(mask).polygon(outline, fill=kind + 1)
-    return noisy(image, random), np.asarray(mask)[::FINE, ::FINE]
+    gray = torch.tensor(noisy(image, random) @ LUMA).round().byte()
+    return gray.expand(3, -1, -1), torch.tensor(np.asarray(mask)[::FINE, ::FINE]).long()
