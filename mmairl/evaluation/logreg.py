@@ -6,9 +6,9 @@ strong or very weak. If images can have several classes, there is one binary fit
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import WARNING
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,31 +41,15 @@ class LogisticRegression(FeatureProtocol):
     The strength of the regularization is chosen on the config's validation images or, if there are
     none, on a part of the training images. The final fit uses all of them. A test image whose class
     has no training image counts as wrong.
-
-    Args:
-        standardize: Whether to scale features to mean 0 and standard deviation 1. Default: False.
     """
-
-    standardize: bool = False
 
     validation: ClassVar = 'choose'
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        parts = [split.train, split.test, split.val]
-        if self.standardize:
-            parts = standardized(parts)
-        found, details = logistic_regression(*parts, split.metric, device=self.device)
-        scores = {f'logistic regression, {name}': score for name, score in found.items()}
-        return scores, dict(standardize=self.standardize, **details)
-
-
-def standardized(parts: Sequence[Features]) -> list[Features]:
-    """Return features whose first part has mean 0 and standard deviation 1."""
-    x = parts[0].x
-    deviation = x.std(dim=0)
-    # Rounding gives constant dimensions a small standard deviation. They become 0.
-    deviation[deviation <= 1e-6 * x.abs().amax(dim=0)] = torch.inf
-    return [replace(part, x=(part.x - x.mean(dim=0)) / deviation) for part in parts]
+        parts = (split.train, split.test, split.val)
+        scores, details = logistic_regression(*parts, split.metric, device=self.device)
+        named = {f'logistic regression, {name}': score for name, score in scores.items()}
+        return named, details
 
 
 def logistic_regression(
@@ -75,7 +59,7 @@ def logistic_regression(
     metric: str = 'top-1',
     strengths: Sequence[float] = STRENGTHS,
     device: str | torch.device = 'cpu',
-) -> tuple[Scores, dict[str, Any]]:
+) -> tuple[Scores, dict]:
     """Choose the strength on validation images, fit on all other images, and score the test images.
 
     Args:
@@ -88,56 +72,43 @@ def logistic_regression(
 
     Returns:
         The test scores in percent, and the details: the chosen `strength`, the validation score of
-        each strength (`held_out`) and, if images have one class, the `predicted` classes.
+        each strength (`held_out`), and the `predicted` classes, or None if images can have several.
     """
     several = train.y.ndim == 2
     fits = per_class_fits if several else newton_fits
     classes = int(max(part.y.max() for part in (train, val, test))) + 1
     held_out = {}
     strengths = sorted(strengths, reverse=True)
-    for strength, weight in zip(strengths, fits(train.x, train.y, strengths, classes, device)):
-        on_val = scores_of(metric, class_scores(val.x, weight), val.y)
-        held_out[strength] = next(iter(on_val.values()))
+    for strength, weight in zip(strengths, fits(train.x.to(device), train.y, strengths, classes)):
+        held_out[strength], *_ = scores_of(metric, class_scores(val.x, weight), val.y).values()
     # On small validation sets, several strengths share the best score. The middle one is chosen,
     # because it is far from both overfitting and underfitting.
     highest = max(held_out.values())
     tied = [strength for strength, score in held_out.items() if score == highest]
     best = tied[len(tied) // 2]
-    x, y = torch.cat([train.x, val.x]), torch.cat([train.y, val.y])
-    [weight] = fits(x, y, [best], classes, device)
+    x = torch.cat([train.x, val.x]).to(device)
+    [weight] = fits(x, torch.cat([train.y, val.y]), [best], classes)
     on_test = class_scores(test.x, weight)
-    details: dict[str, Any] = dict(strength=best, held_out=held_out)
-    if not several:
-        details['predicted'] = on_test.argmax(1)
+    predicted = None if several else on_test.argmax(1)
+    details = dict(strength=best, held_out=held_out, predicted=predicted)
     return scores_of(metric, on_test, test.y), details
 
 
 def per_class_fits(
-    x: Tensor,
-    y: Tensor,
-    strengths: Sequence[float],
-    classes: int,
-    device: str | torch.device = 'cpu',
+    x: Tensor, y: Tensor, strengths: Sequence[float], classes: int
 ) -> Iterator[Tensor]:
     """Fit one binary classifier per column of labels. Labels of -1 do not count."""
     columns = []
     for column in y.T:
         rows = column >= 0
         # Both classes have weights, which share the penalty, so the strength is doubled.
-        scale = 2 * len(y) / int(rows.sum())
-        target = (column[rows] == 1).long()
-        fits = newton_fits(x[rows], target, [scale * each for each in strengths], classes, device)
+        doubled = [2 * len(y) / int(rows.sum()) * strength for strength in strengths]
+        fits = newton_fits(x[rows], (column[rows] == 1).long(), doubled, classes)
         columns.append([weight[1] - weight[0] for weight in fits])
     return map(torch.stack, zip(*columns))
 
 
-def newton_fits(
-    x: Tensor,
-    y: Tensor,
-    strengths: Sequence[float],
-    classes: int,
-    device: str | torch.device = 'cpu',
-) -> Iterator[Tensor]:
+def newton_fits(x: Tensor, y: Tensor, strengths: Sequence[float], classes: int) -> Iterator[Tensor]:
     """Minimize the mean cross-entropy plus strength/2 |W|^2 for each strength.
 
     Yield the weights (classes, D + 1). The last column is the bias, which is not penalized. In
@@ -147,9 +118,9 @@ def newton_fits(
 
     A class without a training image always gets the score -NEVER.
     """
-    target = F.one_hot(y.to(device), classes).double()
+    target = F.one_hot(y.to(x.device), classes).double()
     known = target.any(0)
-    x = x.to(device).double()
+    x = x.double()
     mean = x.mean(0)
     centered = x - mean
     if len(x) < x.shape[1]:
@@ -160,9 +131,7 @@ def newton_fits(
     weight = before = x.new_zeros(fit.target.shape[1], fit.x.shape[1])
     for strength in strengths:
         # The fit starts from a linear extrapolation of the last two solutions.
-        start = 2 * weight - before
-        before = weight
-        weight = fit.minimum(start, strength)
+        before, weight = weight, fit.minimum(2 * weight - before, strength)
         inner = weight[:, :-1] @ axes.T
         plain = x.new_zeros(classes, x.shape[1] + 1)
         plain[:, -1] = -NEVER
@@ -183,57 +152,56 @@ class Fit:
 
     def minimum(self, weight: Tensor, strength: float) -> Tensor:
         """Return the weights that minimize the loss, or warn that the fit does not converge."""
-        penalty = self.x.new_full(self.x.shape[1:], strength)
-        penalty[-1] = 0
-        gradient, p = self.gradient(weight, penalty)
+        self.penalty = self.x.new_full(self.x.shape[1:], strength)
+        self.penalty[-1] = 0
+        gradient, p = self.gradient(weight)
         for _ in range(STEPS):
-            step = self.newton_step(gradient, p, penalty)
+            step = self.newton_step(gradient, p)
             slope = (gradient * step).sum().abs()
             # Near the minimum, the loss is too flat to compare its values, so slopes are compared.
             for halving in range(HALVINGS):
                 candidate = weight + 0.5**halving * step
-                gradient, p = self.gradient(candidate, penalty)
+                gradient, p = self.gradient(candidate)
                 if (gradient * step).sum() <= slope / 2:
                     break
             weight = candidate
-            if gradient.norm() <= BALANCE * (penalty * weight).norm():
+            if gradient.norm() <= BALANCE * (self.penalty * weight).norm():
                 return weight
         text = f'logistic regression at strength {strength:.1e} did not converge'
         print_log(text, logger='current', level=WARNING)
         return weight
 
-    def gradient(self, weight: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient and the class probabilities of each image."""
         p = (self.x @ weight.T).softmax(dim=1)
-        return (p - self.target).T @ self.x / len(p) + penalty * weight, p
+        return (p - self.target).T @ self.x / len(p) + self.penalty * weight, p
 
-    def newton_step(self, gradient: Tensor, p: Tensor, penalty: Tensor) -> Tensor:
+    def newton_step(self, gradient: Tensor, p: Tensor) -> Tensor:
         # If all probabilities are 0 or 1, the curvature of the bias is 0.
-        curvature = (p * (1 - p)).T.float() @ self.narrow.square() / len(p) + penalty
-        curvature = curvature.clamp_min(penalty[0])
+        curvature = (p * (1 - p)).T.float() @ self.narrow.square() / len(p) + self.penalty
+        curvature = curvature.clamp_min(self.penalty[0])
         step = torch.zeros_like(gradient)
         residual = -gradient
         towards = residual / curvature
         product = first = (residual * towards).sum()
         for _ in range(INNER):
-            bent = self.hessian(p, towards, penalty)
+            bent = self.hessian(p, towards)
             length = product / (towards * bent).sum()
             step += length * towards
             residual = residual - length * bent
             downhill = residual / curvature
-            before = product
-            product = (residual * downhill).sum()
+            before, product = product, (residual * downhill).sum()
             if not product > FORCING**2 * first:
                 break
             towards = downhill + product / before * towards
         # The same change of the scores of all classes changes no probability.
         return step - step.mean(dim=0)
 
-    def hessian(self, p: Tensor, direction: Tensor, penalty: Tensor) -> Tensor:
+    def hessian(self, p: Tensor, direction: Tensor) -> Tensor:
         """Return the product of the Hessian and a direction."""
         change = p * (self.narrow @ direction.T.float())
         change = change - p * change.sum(1, True)
-        return change.T.float() @ self.narrow / len(p) + penalty * direction
+        return change.T.float() @ self.narrow / len(p) + self.penalty * direction
 
 
 def class_scores(x: Tensor, weight: Tensor) -> Tensor:

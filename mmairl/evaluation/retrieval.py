@@ -8,7 +8,7 @@ import torch
 
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
-from mmairl.evaluation.knn import QUERY_BLOCK, unit_rows
+from mmairl.evaluation.knn import QUERY_BLOCK, nearest
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -32,14 +32,12 @@ class Retrieval(FeatureProtocol):
 
     def score(self, split: Split) -> tuple[Scores, dict]:
         test = split.test
-        x = unit_rows(test.x.to(self.device))
         precisions, places = [], []
-        for rows in torch.arange(len(x)).split(QUERY_BLOCK // 4):
-            similarity = x[rows] @ x.T
-            similarity[range(len(rows)), rows] = -torch.inf  # an image must not match itself
-            order = similarity.argsort(dim=1, descending=True, stable=True).cpu()[:, :-1]
+        for rows in torch.arange(len(test.x)).split(QUERY_BLOCK // 4):
+            _, order = nearest(test.x[rows], test.x, len(test.x), self.device)
+            order = order[order != rows[:, None]].view(len(rows), -1)  # no image matches itself
             match = test.y[order] == test.y[rows, None]
-            rank = torch.arange(1, len(x))
+            rank = torch.arange(1, len(test.x))
             precisions.append((match.cumsum(1) / rank * match).double().sum(1) / match.sum(1))
             places.append(match.long().argmax(dim=1))
         precision, place = torch.cat(precisions), torch.cat(places)

@@ -49,13 +49,14 @@ class LinearSVM(FeatureProtocol):
 
     def score(self, split: Split) -> tuple[Scores, dict]:
         decisions, costs = svm(split.train, split.test, seed=self.seed, jobs=max(1, self.workers))
-        y_test = labels_by_class(split.test.y, decisions.shape[1])
+        y = split.test.y
+        by_class = labels_by_class(y, decisions.shape[1])
         scores = {
-            'SVM, mAP': 100 * mean_ap(decisions, y_test),
-            'SVM, mAP (11 points)': 100 * mean_ap(decisions, y_test, ap11),
+            'SVM, mAP': 100 * mean_ap(decisions, by_class),
+            'SVM, mAP (11 points)': 100 * mean_ap(decisions, by_class, ap11),
         }
-        if split.test.y.ndim == 1:
-            scores['SVM, top-1'] = scores_of('top-1', decisions, split.test.y)['top-1']
+        if y.ndim == 1:
+            scores['SVM, top-1'] = scores_of('top-1', decisions, y)['top-1']
         return scores, dict(cost=costs)
 
 
@@ -81,10 +82,11 @@ def svm(
     folds = kind(FOLDS, shuffle=True, random_state=seed)
     weights = {True: 2, False: 1}
     model = LinearSVC(class_weight=weights, max_iter=ITERATIONS, dual='auto', random_state=seed)
-    grid = {'C': sorted(costs)}
+    grid = dict(C=sorted(costs))
     search = GridSearchCV(model, grid, scoring='average_precision', cv=folds, n_jobs=jobs)
     y = labels_by_class(train.y, int(max(train.y.max(), test.y.max())) + 1).numpy()
-    decisions, chosen = [], {}
+    decisions = []
+    chosen = {}
     for label, column in enumerate(show_progress(y.T, 'SVM', y.shape[1])):
         counted = column != -1
         positive = column[counted] == 1
