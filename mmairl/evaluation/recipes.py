@@ -95,18 +95,11 @@ def compose(
     composed.model.merge(_network(cfg, recipe, start, image))
     composed.model.classes = len(images.classes)
     # Training crops have the size of the test images, unless the recipe sets their size.
-    view = []
-    for step in recipe.train_view:
-        view.append({'size': image.shape[-1], **step} if 'Crop' in step['type'] else step)
+    crop = dict(size=image.shape[-1])
+    view = [crop | step if 'Crop' in step['type'] else step for step in recipe.train_view]
+    collate = dict(type='default_collate')
     on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        composed.setdefault('fast', dict(channels_last=True))
-    loader = dict(
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        pin_memory=on_gpu,
-        collate_fn=dict(type='default_collate'),
-    )
+    loader = dict(num_workers=workers, pin_memory=on_gpu, collate_fn=collate)
     composed.train_dataloader = dict(
         **loader,
         drop_last=len(images) >= composed.total_batch_size,

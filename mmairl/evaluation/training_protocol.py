@@ -101,11 +101,38 @@ class TrainingProtocol(Protocol):
         start = on_main_process(lambda: self._start(folder, subject))
         name = Path(recipe.filename).stem
         print_log(f'{self.name}: the recipe is {name}, the run is in {folder}', logger='current')
-        scores, details = self._train_and_test(cfg, recipe, start, folder)
-        unreadable = [name for name in scores if name.startswith('unreadable')]
-        counts = {name: int(scores.pop(name)) for name in unreadable}
-        named = {f'{self.name}, {name}': value for name, value in scores.items()}
-        return named, {**details, 'recipe': name, 'work_dir': str(folder)}, counts
+        data = cfg.evaluation
+        held = held_out(data)
+
+        def measure(recipe: Config, sets: tuple[dict, dict], name: str) -> Scores:
+            run = compose(cfg, recipe, *sets, start, folder / name, self.workers)
+            return run_recipe(run, self.launcher)
+
+        details = {}
+        if sweep := self.sweep_of(recipe, cfg):
+            points = [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
+            of_heads = measure(_many_heads(recipe, points), held, 'sweep').items()
+            main = next(iter(of_heads))[0].partition('@')[0]
+            scores = [score for key, score in of_heads if key.partition('@')[0] == main]
+            chosen = gentlest(points, scores, len(DATASETS.build(held[1])))
+            details = _choice([{OPTIMIZER: point} for point in points], scores, chosen)
+        elif trials := recipe.get('trials'):
+            scores = []
+            for number, trial in enumerate(trials):
+                try:
+                    found = measure(_changed(recipe, trial), held, f'trial_{number}')
+                except Diverged as error:
+                    print_log(f'trial {number} has diverged: {error}', logger='current')
+                    found = {'diverged': 0.0}
+                scores.append(next(iter(found.values())))
+                print_log(f'trial {number}: {scores[-1]:.2f} on held-out images', logger='current')
+            details = _choice(trials, scores, scores.index(max(scores)))
+        # For the test, the network is trained again on all training images.
+        recipe = _changed(recipe, details.get('chosen', {}))
+        scores = measure(recipe, (refit(data), data.test), 'test')
+        lost = {key: int(scores.pop(key)) for key in list(scores) if key.startswith('unreadable')}
+        named = {f'{self.name}, {key}': value for key, value in scores.items()}
+        return named, {**details, 'recipe': name, 'work_dir': str(folder)}, lost
 
     def _start(self, folder: Path, subject: Backbone | str) -> dict | None:
         """Write the weights from which all runs start. Return the `init_cfg` that loads them."""
@@ -119,44 +146,10 @@ class TrainingProtocol(Protocol):
             write_backbone(subject, path)
         return dict(type='PretrainedBackbone', checkpoint=str(path))
 
-    def _train_and_test(
-        self, cfg: Config, recipe: Config, start: dict | None, folder: Path
-    ) -> tuple[Scores, dict]:
-        """Return the scores on the test images, and the settings chosen on held-out images.
 
-        For the test, the network is trained again on all training images.
-        """
-        data = cfg.evaluation
-        everything = (refit(data), data.test)
-
-        def measure(recipe: Config, sets: tuple[dict, dict], name: str) -> Scores:
-            run = compose(cfg, recipe, *sets, start, folder / name, self.workers)
-            return run_recipe(run, self.launcher)
-
-        if sweep := self.sweep_of(recipe, cfg):
-            points = [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
-            trials = [{OPTIMIZER: point} for point in points]
-            on_held = measure(_many_heads(recipe, points), held_out(data), 'sweep')
-            main, *_ = next(iter(on_held)).partition('@')  # The first score is the main score.
-            tried = [value for name, value in on_held.items() if name.partition('@')[0] == main]
-            chosen = gentlest(points, tried, len(DATASETS.build(held_out(data)[1])))
-        elif trials := recipe.get('trials'):
-            tried = []
-            for number, trial in enumerate(trials):
-                try:
-                    scores = measure(_changed(recipe, trial), held_out(data), f'trial_{number}')
-                except Diverged as error:
-                    print_log(f'trial {number} has diverged: {error}', logger='current')
-                    scores = {'diverged': 0.0}
-                tried.append(next(iter(scores.values())))
-                print_log(f'trial {number}: {tried[-1]:.2f} on held-out images', logger='current')
-            chosen = tried.index(max(tried))
-        else:
-            return measure(recipe, everything, 'test'), {}
-        best = dict(trials[chosen])
-        table = [dict(trial, score=score) for trial, score in zip(trials, tried)]
-        scores = measure(_changed(recipe, best), everything, 'test')
-        return scores, dict(chosen=best, held_out=table)
+def _choice(trials: Sequence[Mapping], scores: Sequence[float], chosen: int) -> dict[str, Any]:
+    table = [dict(trial, score=score) for trial, score in zip(trials, scores)]
+    return dict(chosen=dict(trials[chosen]), held_out=table)
 
 
 def gentlest(points: Sequence[Mapping[str, Any]], scores: Sequence[float], images: int) -> int:
