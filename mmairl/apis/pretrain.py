@@ -12,7 +12,7 @@ from mmairl.apis.continuation import guarded
 from mmairl.apis.suggest import config_for
 from mmairl.config import override
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.statistics import channel_statistics
+from mmairl.data.preprocess import channel_statistics
 from mmairl.data.transforms import as_configs
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train

@@ -21,7 +21,7 @@ from mmairl.config import PREFIX, home, load_config, override, walk
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.decode import UnreadableImage
 from mmairl.data.preprocess import SIZE
-from mmairl.data.training_images import TrainingImages
+from mmairl.data.sampler import TrainingImages
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.protocol import default_device
 from mmairl.hardware import cores

@@ -42,9 +42,9 @@ def pack(
     from rich.progress import track
 
     from mmairl.data.datasets import ImageFolder, UnlabelledFolder
+    from mmairl.data.preprocess import channel_statistics
     from mmairl.data.shards import SUFFIXES, Shards
     from mmairl.data.shards import pack as write
-    from mmairl.data.statistics import channel_statistics
     from mmairl.hardware import cores
 
     workers = cores() if workers is None else workers

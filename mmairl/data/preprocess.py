@@ -1,15 +1,18 @@
-"""Preprocessing of batches on the device, and the one preprocessing of images in evaluation."""
+"""Preprocessing of batches on the device, the one preprocessing of images in evaluation, and channel statistics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from mmengine.model import BaseDataPreprocessor
+from rich.progress import track
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.datasets import Pipeline, ViewDataset, Views, build_views, innermost_dataset
 from mmairl.data.decode import UnreadableImage, to_unit
@@ -67,12 +70,11 @@ def preprocessing_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def _crop_size(images: Mapping[str, Any]) -> int | None:
     """Return the size of the crop in the first of `views`, or None if it has no crop."""
-    views = images.get('views')
     # A data set of the user may have another argument of this name.
-    for step in views[0] if isinstance(views, list | tuple) and views else ():
-        if isinstance(step, Mapping) and 'Crop' in str(step.get('type')):
-            size = step.get('size')
-            return size if isinstance(size, int) else size[0]
+    with suppress(LookupError, TypeError):
+        for step in images['views'][0]:
+            if 'Crop' in str(step['type']):
+                return step['size'] if isinstance(step['size'], int) else step['size'][0]
     return None
 
 
@@ -286,3 +288,50 @@ class MaskedPreprocessor(ViewPreprocessor):
         masks = (self.masks.transform({})['mask'] for _ in data['inputs'])
         samples = [SimpleNamespace(mask=torch.as_tensor(mask).to(self.device)) for mask in masks]
         return dict(data, data_samples=samples)
+
+
+class Statistics(NamedTuple):
+    """The mean and standard deviation of each channel, and the numbers of images.
+
+    Integer images are scaled to [0, 1] before the measurement.
+    """
+
+    mean: list[float]
+    std: list[float]
+    images: int
+    unreadable: int
+
+
+def moments(index: int, dataset: ViewDataset) -> np.ndarray | None:
+    """Return the number of pixels, the sum of values and the sum of squares per channel.
+
+    Return None if the image is unreadable. The result is an array, because a tensor from a data
+    worker keeps a file open.
+    """
+    with suppress(UnreadableImage):
+        values = to_unit(dataset.raw(index)).double().flatten(1)
+        sums = [torch.ones_like(values).sum(1), values.sum(1), values.square().sum(1)]
+        return torch.stack(sums).numpy()
+    return None
+
+
+def channel_statistics(
+    dataset: ViewDataset, workers: int = 0, most: int | None = None
+) -> Statistics:
+    """Measure the mean and standard deviation of each channel over all pixels.
+
+    If `most` is set, at most this many evenly spaced images are read.
+
+    >>> channel_statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP
+    [0.0213, 0.1871]
+    """
+    count = min(len(dataset), most or len(dataset))
+    indices = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
+    # Without batches, a data worker calls the collate function with one index at a time.
+    measure = partial(moments, dataset=dataset)
+    loader = DataLoader(indices, batch_size=None, num_workers=workers, collate_fn=measure)
+    measured = [found for found in track(loader, 'measuring', count) if found is not None]
+    pixels, sums, squares = np.sum(measured, 0)
+    mean = sums / pixels
+    std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
+    return Statistics(mean.tolist(), std.tolist(), len(measured), count - len(measured))

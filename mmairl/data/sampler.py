@@ -1,13 +1,138 @@
-"""The order of the images in an epoch. It does not depend on the number of processes, and a run can resume at any image."""
+"""Training images with reproducible views, and their order, from which a run can resume at any image."""
 
-from collections.abc import Iterator, Sized
+import random
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
-from mmengine.dist import get_dist_info, sync_random_seed
-from torch.utils.data import Sampler
+import torch
+from mmengine.dist import get_dist_info, get_world_size, sync_random_seed
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from mmairl.data.training_images import TrainingImages
+from mmairl.data.datasets import innermost_dataset
+from mmairl.data.decode import UnreadableImage
+from mmairl.errors import UserError
+from mmairl.randomness import same_randomness
 from mmairl.registry import DATA_SAMPLERS
+
+# Unless max_unreadable is 0, a data set of any size may have this many unreadable images.
+ALWAYS_ALLOWED = 10
+LISTED = 20  # at most this many unreadable images are listed
+
+
+class TrainingImages(Dataset):
+    """Wraps a data set for training, so that views are reproducible and bad images are replaced.
+
+    An item is requested by an index or by a pair (index, seed). ResumableSampler yields pairs. The
+    seed alone determines the views of the image. The number of workers, the number of processes and
+    interruptions have no effect. If an image is unreadable, the next readable image takes its
+    place.
+
+    Args:
+        dataset: The data set.
+
+    Attributes:
+        unreadable: For each image, whether it is known to be unreadable. Data workers share it.
+        allowed: How many unreadable images each process may meet. Over the epochs, each process
+            meets all images. Unless `max_unreadable` of the data set is 0, this number is at least
+            10.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self.unreadable = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
+        fraction = getattr(innermost_dataset(dataset), 'max_unreadable', 0)
+        allowed = max(ALWAYS_ALLOWED, int(fraction * len(dataset))) if fraction else 0
+        self.allowed = min(allowed, len(dataset) - 1)
+
+    def __deepcopy__(self, memo: dict) -> 'TrainingImages':
+        """Return the object itself, because mmengine copies configs and the memory is shared."""
+        return self
+
+    def __getitems__(self, items: Sequence[int | tuple[int, int]]) -> list[Any]:
+        """Return a list of samples. If the items have seeds, restore the random states afterwards.
+
+        Without seeds, restoring the states would give every batch the same views.
+        """
+        pairs = [item if isinstance(item, tuple) else (item, None) for item in items]
+        seeded = any(seed is not None for _, seed in pairs)
+        with same_randomness() if seeded else nullcontext():
+            return [self.sample(index, seed) for index, seed in pairs]
+
+    def __getitem__(self, item: int | tuple[int, int]) -> Any:
+        return self.__getitems__([item])[0]
+
+    def sample(self, index: int, seed: int | None) -> Any:
+        """Return the image at this index or, if that image is unreadable, the next readable one."""
+        for step in range(len(self)):
+            current = (index + step) % len(self)
+            if self.unreadable[current]:
+                continue
+            if seed is not None:
+                # torch.manual_seed would also queue a call on the GPU for every image.
+                torch.default_generator.manual_seed(seed)
+                np.random.seed(seed)
+                random.seed(seed)
+            try:
+                return require_tensors(self.dataset[current], self.dataset)
+            except UnreadableImage:
+                self.unreadable[current] = True
+            if len(met := self.met()) > self.allowed:
+                first = ', '.join(self.names_with_reasons(met[:3]))
+                raise UserError(
+                    f'{len(met)} of the {len(self)} training images cannot be read, more than the '
+                    f'{self.allowed} that each process allows (the first: {first}); fix or remove '
+                    'them, or raise max_unreadable of the data set',
+                    code='too-many-unreadable',
+                )
+
+    def met(self) -> Tensor:
+        """Return the indices of unreadable images that this process and its workers have met."""
+        return self.unreadable.nonzero().flatten()
+
+    def names_with_reasons(self, met: Tensor) -> list[str]:
+        """Read the first unreadable images again, and return their names with the reasons."""
+        lines = []
+        for index in met[:LISTED].tolist():
+            reason = 'is readable again'
+            try:
+                self.dataset.raw(index)
+            except UnreadableImage as fault:
+                reason = fault.reason
+            lines.append(f'{self.dataset.name(index)} ({reason})')
+        return lines
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+def require_tensors(sample: Any, dataset: Dataset) -> Any:
+    """Return the sample. Raise if it is or contains a Pillow image, which cannot be batched."""
+    parts = sample.get('inputs') if isinstance(sample, dict) else sample
+    if not isinstance(parts, (tuple, list)):
+        parts = [parts]
+    if any(isinstance(part, Image.Image) for part in parts):
+        raise UserError(
+            f'{type(dataset).__name__}: returns Pillow images instead of views; derive a class from '
+            'mmairl.data.datasets.ViewDataset whose method raw(index) returns '
+            'torchvision.transforms.functional.pil_to_tensor(image), and set it as '
+            'train_dataloader.dataset',
+            code='pillow-images',
+        )
+    return sample
+
+
+def require_a_batch(loader: DataLoader) -> None:
+    """Raise if an epoch has no batch, for which mmengine's schedules have no clear error."""
+    if len(loader) == 0:
+        raise UserError(
+            f'the training set has {len(loader.dataset)} images, fewer than one batch of '
+            f'{loader.batch_size} on each of {get_world_size()} processes; lower total_batch_size',
+            code='no-batch',
+        )
 
 
 @DATA_SAMPLERS.register_module()

@@ -177,9 +177,7 @@ class Member(tarfile.TarInfo):
 def read_tar(path: str) -> tuple[list[tuple], list[str]]:
     """Return the start, size, name and label of each image of a shard, and the noted classes."""
     kinds = {'npy', 'mpo', *map(str.lower, FORMATS), *(ending[1:] for ending in extensions())}
-    images: dict[str, tuple] = {}
-    labels: dict[str, int] = {}
-    classes = []
+    images, labels, classes = {}, {}, []
     remedy = 'copy or write the shard again, with numbers as labels'
     with (
         explained(f'{path}: cannot be read as a tar archive', remedy, code='damaged-shard'),
@@ -234,7 +232,7 @@ def pack(
             )
         read = partial(read_packable, dataset=dataset)
         images = DataLoader(rows.tolist(), batch_size=None, collate_fn=read, num_workers=workers)
-        taken: set[str] = set()
+        taken = set()
         with replacing(path) as temporary, tarfile.open(temporary, 'w') as archive:
             add(archive, CLASSES, json.dumps(dataset.classes).encode())
             for index, data, fault in images:

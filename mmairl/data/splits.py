@@ -128,7 +128,8 @@ def split_by_class(
         held[key.argsort(stable=True)[:total]] = True
         if fraction >= 1:
             held = rank < (size - 1).clamp(max=fraction)
-    return (~held).nonzero().flatten(), held.nonzero().flatten()
+    rows = torch.arange(len(y))
+    return rows[~held], rows[held]
 
 
 def _ranks(y: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,10 +84,6 @@ class Augmentation:
         return images.index_copy(0, rows, self.apply(images[rows], params))
 
 
-def uniform(low: float, high: float, *shape: int) -> Tensor:
-    return torch.empty(shape).uniform_(low, high)
-
-
 def to_device_of(values: Tensor, images: Tensor) -> Tensor:
     """Copy parameters to the device of the images. The host does not wait for the copy."""
     if images.is_cuda:
@@ -168,8 +164,10 @@ class RandomResizedCrop(Augmentation):
     def draw(self, count: int, height: int, width: int) -> Params:
         # For a single image, NumPy's calls take a fifth of the time of torch's calls.
         chance = torch.rand(count, 2 * ATTEMPTS + 2, dtype=torch.float64).numpy()
-        area = between(*self.scale, chance[:, :ATTEMPTS]) * height * width
-        ratio = np.exp(between(*np.log(self.ratio), chance[:, ATTEMPTS:-2]))
+        low, high = self.scale
+        area = (low + (high - low) * chance[:, :ATTEMPTS]) * height * width
+        low, high = np.log(self.ratio)
+        ratio = np.exp(low + (high - low) * chance[:, ATTEMPTS:-2])
         heights = np.rint(np.sqrt(area / ratio)).clip(1)
         widths = np.rint(np.sqrt(area * ratio)).clip(1)
         # The first sampled box that fits into the image is used. For long images, it can happen
@@ -199,10 +197,6 @@ class RandomResizedCrop(Augmentation):
         # One large product is faster than a product for each channel.
         narrow = torch.bmm(images.flatten(1, 2), columns.mT).unflatten(1, images.shape[1:3])
         return rows[:, None] @ narrow
-
-
-def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
-    return low + (high - low) * chance
 
 
 def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
@@ -312,9 +306,10 @@ class ColorJitter(Augmentation):
 
     def draw(self, count: int, height: int, width: int) -> Params:
         *strengths, hue = self.strengths
-        factors = [uniform(max(0.0, 1 - value), 1 + value, count) for value in strengths]
-        amounts = torch.stack([*factors, uniform(-hue, hue, count)], dim=1)
-        return dict(amounts=amounts, order=torch.rand(count, 4).argsort(1))
+        ranges = [(max(0.0, 1 - value), 1 + value) for value in strengths]
+        amounts = [torch.empty(count).uniform_(*limits) for limits in [*ranges, (-hue, hue)]]
+        order = torch.rand(count, 4).argsort(1)
+        return dict(amounts=torch.stack(amounts, 1), order=order)
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         pixels = interleaved(image).astype(np.float32)
@@ -449,11 +444,12 @@ class GaussianBlur(Augmentation):
         self.sigma = sigma
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        return dict(sigma=uniform(*self.sigma, count))
+        return dict(sigma=torch.empty(count).uniform_(*self.sigma))
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         sigma = params['sigma'].item()
-        reach = min(reach_of(image), max(1, int(MAX_SIGMAS * sigma)))
+        reach = min(*image.shape[1:]) // 20
+        reach = min(reach, max(1, int(MAX_SIGMAS * sigma)))
         kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
         kernel = (kernel / kernel.sum()).astype(np.float32)
         pixels = interleaved(image)
@@ -463,18 +459,13 @@ class GaussianBlur(Augmentation):
     def apply(self, images: Tensor, params: Params) -> Tensor:
         """Blur by two depthwise convolutions: each channel of each image has its own kernel."""
         sigma = to_device_of(params['sigma'].to(images.dtype), images)[:, None]
-        reach = reach_of(images)
+        reach = min(images.shape[2:]) // 20
         offset = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
         kernels = (-0.5 * (offset / sigma) ** 2).softmax(1).repeat_interleave(images.shape[1], 0)
         blurred = pad(images, [reach] * 4, mode='reflect').flatten(0, 1)[None]
         for shape in [(1, len(offset)), (len(offset), 1)]:
             blurred = conv2d(blurred, kernels.view(-1, 1, *shape), groups=len(kernels))
         return blurred.view(images.shape)
-
-
-def reach_of(images: Tensor) -> int:
-    """Return how many pixels the blur kernel extends to each side."""
-    return min(images.shape[-2:]) // 20
 
 
 # The transforms that a user passed as Python objects, by the names that configs use for them.

@@ -23,7 +23,7 @@ import mmairl
 from mmairl.checkpoints.load import load_checkpoint, require_same_keys
 from mmairl.checkpoints.pickles import write_checkpoint
 from mmairl.data.preprocess import float32_precision
-from mmairl.data.training_images import TrainingImages, require_a_batch
+from mmairl.data.sampler import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
 from mmairl.engine.checkpoint import NOTE, choose_start, settings
 from mmairl.engine.checks import check_built_run

@@ -13,7 +13,7 @@ from PIL import Image
 from mmairl.data import decode
 from mmairl.data.datasets import ImageFolder, UnlabelledFolder, ViewDataset
 from mmairl.data.decode import UnreadableImage
-from mmairl.data.statistics import channel_statistics
+from mmairl.data.preprocess import channel_statistics
 
 NAMES = [
     'b/1.png',

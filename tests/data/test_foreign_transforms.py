@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from mmairl.data.datasets import ViewDataset, build_views
-from mmairl.data.sampler import ResumableSampler
-from mmairl.data.training_images import TrainingImages
+from mmairl.data.sampler import ResumableSampler, TrainingImages
 from mmairl.data.transforms import ForeignTransform, as_configs
 
 ROTATION = dict(

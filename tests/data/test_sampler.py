@@ -3,8 +3,7 @@
 import pytest
 
 from mmairl.data import sampler as module
-from mmairl.data.sampler import ResumableSampler
-from mmairl.data.training_images import TrainingImages
+from mmairl.data.sampler import ResumableSampler, TrainingImages
 
 
 @pytest.mark.parametrize(('count', 'seed', 'epoch'), [(1, 0, 0), (37, 3, 2), (40_000, 5, 0)])

@@ -9,8 +9,8 @@ from harness.errors import raises_code
 from PIL import Image
 
 from mmairl.data.datasets import ViewDataset
+from mmairl.data.sampler import TrainingImages
 from mmairl.data.splits import Part, Subset, groups_of, refuse_shared, split_by_class
-from mmairl.data.training_images import TrainingImages
 from mmairl.registry import DATASETS
 
 

@@ -12,8 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.sampler import ResumableSampler
-from mmairl.data.training_images import TrainingImages
+from mmairl.data.sampler import ResumableSampler, TrainingImages
 
 
 class Draws(Dataset):
