@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
@@ -12,9 +11,9 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from mmairl.errors import UserError
+from mmairl.evaluation.knn import nearest
 
 COMPONENTS = 30
-BLOCK = 256  # this number of feature vectors is compared with all others at once
 SAME = 1e-6  # cosine distances below this limit are rounding errors of float32
 GROUP_COUNTS = (4, 8, 12, 16, 24)
 SILHOUETTE_IMAGES = 2000
@@ -54,40 +53,27 @@ def map_features(x: Tensor, seed: int = 0) -> FeatureMap:
             'another checkpoint',
             code='collapsed-features',
         )
-    places = tsne(x, seed)
+    unit = F.normalize(x).numpy()
+    components = PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(unit)
+    places = tsne(components, seed)
     places = (places - places.min(axis=0)) / np.ptp(places, axis=0)
-    distance = nearest_distances(x)
+    # The nearest image of all is the image itself.
+    similarity, _ = nearest(x, x, 2)
+    distance = (1 - similarity[:, 1]).clamp_min(0)
     far = outlier_limit(distance)
     order = distance.argsort(descending=True)
     outliers = order[distance[order] > far].tolist()
-    return FeatureMap(places, far, outliers, find_groups(x, seed))
+    return FeatureMap(places, far, outliers, find_groups(components, seed))
 
 
-def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
-    """Return the positions (N, 2) of features on a t-SNE map, after scaling each feature vector to unit length.
+def tsne(components: np.ndarray, seed: int) -> np.ndarray:
+    """Return the positions (N, 2) of images on a t-SNE map.
 
-    t-SNE uses only the principal components of the features, which saves time and changes the result little.
+    The principal components save time and change the result little.
     """
-    components = principal_components(x, seed)
     perplexity = min(30, (len(components) - 1) / 3)
     embedding = TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1)
     return embedding.fit_transform(components)
-
-
-def principal_components(x: Tensor, seed: int) -> np.ndarray:
-    unit = F.normalize(x).numpy()
-    return PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(unit)
-
-
-def nearest_distances(x: Tensor) -> Tensor:
-    """Return the cosine distance of each image to its nearest other image."""
-    unit = F.normalize(x)
-    distances = []
-    for start in range(0, len(x), BLOCK):
-        similarity = unit[start : start + BLOCK] @ unit.T
-        similarity[:, start:].fill_diagonal_(-torch.inf)
-        distances.append((1 - similarity.amax(1)).clamp_min(0))
-    return torch.cat(distances)
 
 
 def outlier_limit(distances: Tensor) -> float:
@@ -96,15 +82,15 @@ def outlier_limit(distances: Tensor) -> float:
     if len(logs) < 4:
         return float('inf')
     low, high = np.quantile(logs, [0.25, 0.75])
-    return float(np.exp(high + 1.5 * (high - low)))
+    fence = high + 1.5 * (high - low)
+    return float(np.exp(fence))
 
 
-def find_groups(x: Tensor, seed: int) -> list[list[int]]:
+def find_groups(components: np.ndarray, seed: int) -> list[list[int]]:
     """Group images by k-means of the principal components of their features.
 
     The number of groups is the one with the best silhouette score. Returns an empty list if there are too few images.
     """
-    components = principal_components(x, seed)
     fits = [
         KMeans(count, n_init=4, random_state=seed).fit(components)
         for count in GROUP_COUNTS
@@ -112,8 +98,13 @@ def find_groups(x: Tensor, seed: int) -> list[list[int]]:
     ]
     if not fits:
         return []
-    sample = dict(sample_size=min(SILHOUETTE_IMAGES, len(components)), random_state=seed)
+    sample = dict(
+        sample_size=min(SILHOUETTE_IMAGES, len(components)),
+        random_state=seed,
+    )
     best = max(fits, key=lambda fit: silhouette_score(components, fit.labels_, **sample))
-    order = best.transform(components).min(axis=1).argsort(kind='stable')
-    groups = [order[best.labels_[order] == group].tolist() for group in range(best.n_clusters)]
+    distances = best.transform(components).min(axis=1)
+    order = distances.argsort(kind='stable')
+    labels = best.labels_[order]
+    groups = [order[labels == group].tolist() for group in range(best.n_clusters)]
     return sorted(groups, key=len, reverse=True)

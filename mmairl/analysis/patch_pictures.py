@@ -32,10 +32,13 @@ def patch_picture(backbones: Mapping[str, nn.Module], images: Tensor, cfg: Confi
         columns.append(component_colors(maps))
         if isinstance(backbone, VisionTransformer):
             columns.append(class_attention(backbone, inputs, maps.shape[2:]))
-    size = images.shape[2:]
-    squares = [F.interpolate(column, size).expand(-1, 3, -1, -1) for column in columns]
+    squares = []
+    for column in columns:
+        square = F.interpolate(column, images.shape[2:])
+        squares.append(square.expand(-1, 3, -1, -1))
     cells = torch.stack(squares, dim=1).flatten(0, 1)
-    return T.to_pil_image(make_grid(cells, nrow=len(columns), padding=4, pad_value=1.0).clamp(0, 1))
+    grid = make_grid(cells, nrow=len(columns), padding=4, pad_value=1.0)
+    return T.to_pil_image(grid.clamp(0, 1))
 
 
 def component_colors(maps: Tensor) -> Tensor:
@@ -46,14 +49,17 @@ def component_colors(maps: Tensor) -> Tensor:
     the foreground are three components that are computed from the foreground alone.
     """
     cells = maps.permute(0, 2, 3, 1)
-    first = PCA(1).fit_transform(cells.flatten(0, 2).numpy()).reshape(cells.shape[:3])
-    border = first.sum() - first[:, 1:-1, 1:-1].sum()
+    flat = cells.flatten(0, 2).numpy()
+    first = PCA(1).fit_transform(flat).reshape(cells.shape[:3])
+    inner = first[:, 1:-1, 1:-1]
+    border = first.sum() - inner.sum()
     foreground = first * np.sign(border) < 0
     colors = np.zeros((*first.shape, 3), np.float32)
     if foreground.sum() > 3:
         values = PCA(3).fit_transform(cells.numpy()[foreground])
         low, high = np.quantile(values, [0.02, 0.98], axis=0)
-        colors[foreground] = ((values - low) / np.maximum(high - low, 1e-6)).clip(0, 1)
+        scaled = (values - low) / np.maximum(high - low, 1e-6)
+        colors[foreground] = scaled.clip(0, 1)
     return torch.from_numpy(colors).permute(0, 3, 1, 2)
 
 
@@ -67,6 +73,9 @@ def class_attention(backbone: VisionTransformer, images: Tensor, grid: Sequence[
     with attention.qkv.register_forward_hook(lambda module, inputs, out: outputs.append(out)):
         backbone(images)
     query, key, _ = outputs[0].unflatten(2, (3, attention.num_heads, -1)).unbind(2)
-    scores = torch.einsum('nhc,nphc->nhp', query[:, 0], key) * attention.head_dims**-0.5
-    weights = scores.softmax(2).mean(1)[:, -grid[0] * grid[1] :]
-    return (weights / weights.amax(1, keepdim=True)).view(-1, 1, *grid)
+    scores = torch.einsum('nhc,nphc->nhp', query[:, 0], key)
+    weights = (scores * attention.head_dims**-0.5).softmax(2)
+    rows, columns = grid
+    weights = weights.mean(1)[:, -rows * columns :]
+    weights = weights / weights.amax(1, keepdim=True)
+    return weights.view(-1, 1, rows, columns)

@@ -50,15 +50,15 @@ class Images:
     def __iter__(self) -> Iterator[Tensor]:
         return map(self.normalize, self.raw())
 
-    def raw(self) -> Iterator[Tensor]:
+    def raw(self, size: int | None = None) -> Iterator[Tensor]:
         """Yield batches of images on the device, as floats in [0, 1] without normalization."""
-        for batch in self._loader(self.dataset):
-            yield to_unit(batch['inputs'][0].to(self.device, non_blocking=True))
+        for batch in self._loader(self.dataset, size):
+            images = batch['inputs'][0]
+            yield to_unit(images.to(self.device, non_blocking=True))
 
     def first(self, count: int) -> Tensor:
         """Return the first `count` images, as floats in [0, 1] without normalization."""
-        images = [self.dataset[row]['inputs'][0] for row in self.rows[:count]]
-        return to_unit(torch.stack(images).to(self.device))
+        return next(self.raw(count))
 
     def normalize(self, images: Tensor) -> Tensor:
         normal = self.cfg.model.data_preprocessor
@@ -75,8 +75,8 @@ class Images:
         for batch in self._loader(DATASETS.build(described)):
             yield preprocessor(batch, training=True)['inputs'][:2]
 
-    def _loader(self, dataset: Dataset) -> DataLoader:
-        return DataLoader(Subset(dataset, self.rows), self.batch_size)
+    def _loader(self, dataset: Dataset, size: int | None = None) -> DataLoader:
+        return DataLoader(Subset(dataset, self.rows), size or self.batch_size)
 
     @torch.inference_mode()
     def embed(self, network: nn.Module, images: Tensor) -> Tensor:

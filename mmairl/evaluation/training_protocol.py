@@ -1,4 +1,4 @@
-"""Base class of the protocols that train a network, such as linear evaluation.
+"""The protocols that train a network: linear evaluation and fine-tuning.
 
 Each training is a run of mmengine in a folder that is named after the identity of the result. The
 scores of a finished run are read from its folder, and an unfinished run is resumed. An evaluation
@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.write import write_backbone
-from mmairl.errors import Diverged
+from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import config_identity, key_of
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
@@ -27,7 +27,7 @@ from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.sets import held_out, refit
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
-from mmairl.registry import DATASETS, RUNNERS
+from mmairl.registry import DATASETS, PROTOCOLS, RUNNERS
 
 # The keys of a recipe that affect the trained classifier.
 RECIPE_KEYS = (
@@ -216,3 +216,47 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
         nesterov=optimizer.get('nesterov', False),
     )
     return many
+
+
+@PROTOCOLS.register_module('linear')
+@dataclass(frozen=True)
+class LinearEvaluation(TrainingProtocol):
+    """Train a linear classifier on a frozen backbone.
+
+    The default recipe is MoCo's, or BYOL's if the weights were trained with LARS.
+
+    Args:
+        sweep: Whether to train one classifier for each combination of the settings in the recipe's
+            `sweep`, all in one run, and to test the combination that is best on held-out images.
+            Default: the config's `evaluation.sweep`.
+    """
+
+    sweep: bool | None = None
+
+    recipe_name: ClassVar = 'linear_sgd_100e'
+    lars_recipe_name: ClassVar = 'linear_lars_80e'
+    columns: ClassVar = {'in1k': 'linear, top-1'}
+
+    def sweep_of(self, recipe: Config, cfg: Config) -> dict[str, Any] | None:
+        if not (cfg.evaluation.get('sweep') if self.sweep is None else self.sweep):
+            return None
+        by_sgd = recipe.optim_wrapper.optimizer.type == 'SGD'
+        if not (by_sgd and recipe.model.get('frozen') and 'sweep' in recipe):
+            raise UserError(
+                'linear: a sweep requires a recipe that freezes the backbone, trains by SGD and '
+                f"sets `sweep` ('{Path(recipe.filename).stem}'); use another recipe, or sweep=False",
+                code='no-sweep',
+            )
+        return recipe.sweep
+
+
+@PROTOCOLS.register_module('finetune')
+@dataclass(frozen=True)
+class FineTuning(TrainingProtocol):
+    """Train the backbone together with a linear classifier.
+
+    The default recipe is BYOL's, in which each training takes 20 000 steps. The config key
+    `recipes.finetune` selects another recipe.
+    """
+
+    recipe_name: ClassVar = 'finetune_20k'

@@ -6,7 +6,7 @@ import torch
 from harness.errors import raises_code
 from sklearn.metrics import adjusted_rand_score
 
-from mmairl.analysis.feature_map import map_features, nearest_distances, outlier_limit
+from mmairl.analysis.feature_map import map_features, outlier_limit
 
 
 def clusters(spread: float = 0.1) -> torch.Tensor:
@@ -24,13 +24,6 @@ def test_outliers_and_groups_are_found():
         labels[members] = number
     assert adjusted_rand_score(np.arange(60) % 4, labels) > 0.9
     assert found.places.shape == (60, 2) and found.places.min() == 0 and found.places.max() == 1
-
-
-def test_nearest_image_equals_a_plain_loop():
-    x = torch.nn.functional.normalize(clusters())
-    distance = nearest_distances(x)
-    plain = 1 - x @ x.T + 9 * torch.eye(60)
-    torch.testing.assert_close(distance, plain.amin(1))
 
 
 def test_outliers_exceed_the_upper_fence():
