@@ -136,7 +136,6 @@ class ListedImages(ViewDataset):
             raise UserError('embed: the list of images is empty; add images', code='no-images')
         self.images = images
         self.labels = torch.full((len(images),), -1)
-        self.classes = []
 
     def name(self, index: int) -> str:
         image = self.images[index]

@@ -5,7 +5,6 @@ With a cache, protocols that preprocess the images in the same way share the ext
 
 import tempfile
 from abc import abstractmethod
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -107,11 +106,9 @@ class FeatureProtocol(Protocol):
             backbone = load_backbone(cfg, None if subject == 'random' else subject)
         how = extraction(cfg, self.device, self.workers)
         features = {}
-        with ExitStack() as stack:
-            root = self.cache
-            if root is None:
-                # Even without a cache, the processes exchange features through files.
-                root = on_main_process(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
+        # Even without a cache, the processes exchange features through files.
+        with tempfile.TemporaryDirectory() as folder:
+            root = self.cache or on_main_process(lambda: folder)
             for name, (described, dataset) in sets.items():
                 path = Path(root, f'{features_key(identity, name, described)}.npy')
                 if self.remeasure:

@@ -110,11 +110,9 @@ class Extraction:
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
             compute = partial(pooled, backbone)
-        checked = False
-        for images, y, readable in self.images(dataset):
-            if not checked:
+        for number, (images, y, readable) in enumerate(self.images(dataset)):
+            if number == 0:
                 require_features(compute, images[:PROBED], type(backbone).__name__)
-                checked = True
             x = compute(images).cpu()
             if not x.isfinite().all():
                 raise Diverged(

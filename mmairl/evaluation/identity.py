@@ -74,10 +74,8 @@ def identity_of(
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
     """Return a digest of everything that the features of a data set depend on."""
-    joined = described.get('split') == 'train+val' and 'val' in identity['data']
-    shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
-    shared['views'] = identity['views'][name]
-    shared['data'] = [identity['data'][part] for part in ([name, 'val'] if joined else [name])]
+    shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code', 'data')}
+    shared['part'] = [name, described.get('split'), identity['views'][name]]
     return key_of(shared)
 
 

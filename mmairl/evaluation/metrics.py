@@ -113,12 +113,11 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
     >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), ['cat', 'dog'])
     {'classes': ['cat', 'dog'], 'counts': [[1, 1], [0, 1]]}
     """
-    from sklearn.metrics import confusion_matrix
-
-    if len(classes) > LARGEST_MATRIX:
+    count = len(classes)
+    if count > LARGEST_MATRIX:
         return None
-    counts = confusion_matrix(y, predicted, labels=range(len(classes)))
-    return dict(classes=list(map(str, classes)), counts=counts.tolist())
+    cells = (y * count + predicted).bincount(minlength=count * count)
+    return dict(classes=list(map(str, classes)), counts=cells.view(count, count).tolist())
 
 
 def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:

@@ -32,7 +32,6 @@ Scores = dict[str, float]
 # An outcome has the scores, details, and the numbers of excluded images by reason.
 Outcome = tuple[Scores, dict, dict[str, int]]
 Sets = Mapping[str, tuple[dict, Dataset]]
-NEUTRAL = {'neutral': True}  # This metadata marks a setting that cannot change a score.
 
 
 @dataclass(frozen=True)
@@ -92,12 +91,12 @@ class Protocol:
         work_dir: Folder for training runs.
     """
 
-    device: str = field(default='cpu', metadata=NEUTRAL)
-    workers: int = field(default=0, metadata=NEUTRAL)
-    launcher: str = field(default='none', metadata=NEUTRAL)
-    remeasure: bool = field(default=False, metadata=NEUTRAL)
-    cache: Path | None = field(default=None, metadata=NEUTRAL)
-    work_dir: Path = field(default=Path('work_dirs/evaluation'), metadata=NEUTRAL)
+    device: str = 'cpu'
+    workers: int = 0
+    launcher: str = 'none'
+    remeasure: bool = False
+    cache: Path | None = None
+    work_dir: Path = Path('work_dirs/evaluation')
 
     validation: ClassVar[Literal['join', 'choose', 'recipe']] = 'join'
     labels: ClassVar[tuple[str, ...]] = ('single', 'multi')
@@ -112,15 +111,13 @@ class Protocol:
         return next(name for name, kind in PROTOCOLS.module_dict.items() if kind is type(self))
 
     def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
-        """Return the settings that can change a score.
+        """Return the settings that can change a score: those that a subclass adds.
 
         Override this method if a default depends on the config.
         """
-        return {
-            own.name: getattr(self, own.name)
-            for own in fields(self)
-            if not own.metadata.get('neutral')
-        }
+        neutral = {shared.name for shared in fields(Protocol)}
+        names = [own.name for own in fields(self) if own.name not in neutral]
+        return {name: getattr(self, name) for name in names}
 
     def chooses(self, cfg: Config) -> bool:
         """Return whether hyperparameters are chosen on the images of `sets.held_out`."""
@@ -206,11 +203,14 @@ def evaluate(
     settings = settings or settings_for(protocol, cfg)
     began = time.perf_counter()
     start_processes(settings.launcher)
-    name = subject_name(subject, part)
     if not isinstance(subject, Backbone) and subject not in BASELINES:
         subject = read_backbone(subject, part, prefix, tensors_of_config(cfg))
-    if isinstance(subject, Backbone) and watched_test_images(subject.settings):
-        name += ', whose run watched the test images'
+    if isinstance(subject, Backbone):
+        name = f'{part} of {Path(subject.path).name}'
+        if subject.settings.get('val_cfg.images') == 'test':
+            name += ', whose run watched the test images'
+    else:
+        name = BASELINES[subject]
     cfg = prepared_config(cfg, subject)
     sets = evaluation_sets(cfg, protocol)
     identity = on_main_process(lambda: identity_of(cfg, settings, subject, sets))
@@ -239,14 +239,6 @@ def facts(settings: Protocol, scores: Scores, test: Dataset) -> dict[str, Any]:
     return found
 
 
-def watched_test_images(settings: Mapping[str, Any]) -> bool:
-    """Return whether a training run with these settings measured k-NN accuracy on test images.
-
-    The settings are a dictionary with dotted keys, such as 'val_cfg.type'.
-    """
-    return settings.get('val_cfg.images') == 'test'
-
-
 def default_device() -> str:
     return 'cuda' if torch.cuda.is_available() else 'cpu'
 
@@ -257,9 +249,3 @@ def default_workers() -> int:
     Without a GPU, it is 0, because the network needs every core.
     """
     return min(8, cores()) if torch.cuda.is_available() else 0
-
-
-def subject_name(subject: str | Path | Backbone, part: str) -> str:
-    """Return the name of a subject in tables."""
-    path = subject.path if isinstance(subject, Backbone) else str(subject)
-    return BASELINES.get(path, f'{part} of {Path(path).name}')

@@ -48,14 +48,6 @@ def evaluation_data(cfg: Config) -> ConfigDict:
     return prepared_config(cfg).evaluation
 
 
-def stated_preprocessing(backbone: Backbone) -> dict[str, Any]:
-    """Return how a checkpoint states that its images are prepared (`preprocessing_of`), or {}."""
-    stated = vars(backbone.input).copy()
-    if not stated.pop('origin'):
-        return {}
-    return {key: value for key, value in stated.items() if value is not None}
-
-
 def prepared_config(cfg: Config, subject: Backbone | str = '') -> Config:
     """Return a copy of a config whose images are prepared as the checkpoint or the config states.
 
@@ -64,7 +56,10 @@ def prepared_config(cfg: Config, subject: Backbone | str = '') -> Config:
     and do not need views.
     """
     cfg = copy.deepcopy(cfg)
-    stated = stated_preprocessing(subject) if isinstance(subject, Backbone) else {}
+    stated = {}
+    if isinstance(subject, Backbone) and subject.input.origin:
+        stated = {key: value for key, value in vars(subject.input).items() if value is not None}
+        stated.pop('origin')
     cfg.preprocessing = stated | (cfg.get('preprocessing') or {})
     cfg.preprocessing = steps = preprocessing_of(cfg)
     if 'data_preprocessor' in cfg.model:

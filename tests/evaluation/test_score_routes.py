@@ -81,7 +81,8 @@ def test_all_routes_agree(cfg, labels, run, run_tool, monkeypatch, tmp_path):
     assert np.corrcoef(features[order].ravel(), x.flatten())[0, 1] > 0.9999
 
     run_tool('tools/evaluate.py', 'knn', checkpoint, '--data', labels, '--k', 1)
-    [record] = [json.loads(path.read_text()) for path in checkpoint.parent.glob('*knn*.json')]
+    [path] = checkpoint.parent.glob('*knn_labels.json')
+    record = json.loads(path.read_text())
     assert record['scores'] == knn.scores
 
 
