@@ -18,7 +18,7 @@ from mmairl.io import write_json
 
 PACKAGE = Path(__file__).parents[1] / 'mmairl'
 SAMPLE = Path('sample')
-CONFIG = 'mmairl::demo/mocov2plus_shapes.py'
+CONFIG = 'mmairl::demo/mocov2plus_shapes_30e.py'
 # The entries of `meta` that describe the weights.
 KEPT = ('cfg', 'settings', 'seed', 'epoch', 'iter', 'mmairl_version')
 

@@ -1,5 +1,5 @@
 # LeJEPA on Shapes: the demo's network with a projector of 16 dimensions and small crops.
-_base_ = ['../demo/mocov2plus_shapes.py', '../_base_/views/methods.py']
+_base_ = ['../demo/mocov2plus_shapes_30e.py', '../_base_/views/methods.py']
 model = dict(
     projector=dict(out_channels=16, layers=3),
     predictor=None,

@@ -1,5 +1,5 @@
 # SimSiam on Shapes: the demo's network with SimSiam's projector and a narrow predictor.
-_base_ = '../demo/mocov2plus_shapes.py'
+_base_ = '../demo/mocov2plus_shapes_30e.py'
 model = dict(
     projector=dict(layers=3, last_norm=dict(type='SyncBN', affine=False)),
     predictor=dict(hidden_channels=32),

@@ -1,5 +1,5 @@
 # SwAV on Shapes: the demo's network with 128 prototypes and small crops.
-_base_ = ['../demo/mocov2plus_shapes.py', '../_base_/views/methods.py']
+_base_ = ['../demo/mocov2plus_shapes_30e.py', '../_base_/views/methods.py']
 model = dict(
     predictor=None,
     target='stop_gradient',

@@ -1,5 +1,5 @@
 # VICReg on Shapes: the demo's network with an expander, a projector that is wider than the features.
-_base_ = '../demo/mocov2plus_shapes.py'
+_base_ = '../demo/mocov2plus_shapes_30e.py'
 model = dict(
     projector=dict(out_channels=256, layers=3, last_bias=False),
     predictor=None,

@@ -9,7 +9,7 @@ PATH = Path(__file__).parents[1] / 'sample' / 'epoch_20.pth'
 def sample() -> Path:
     """Copy a small checkpoint to work_dirs/sample, and return its path. Every command that reads checkpoints can use it.
 
-    It is the student of `mmairl demo` with 20 instead of 30 epochs, in float16: MoCo v2+ with a narrow ResNet-18, trained on
+    It is the student of demo/mocov2plus_shapes_30e.py after 20 epochs, in float16: MoCo v2+ with a narrow ResNet-18, trained on
     12 000 synthetic images. Its folder also has the config, the logged values and the scores of the run.
 
     Example:
