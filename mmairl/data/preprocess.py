@@ -169,7 +169,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
             images = list(map(to_unit, images))
             if training and self.views:
-                images = self.augment(images)
+                images = self.augmented(images)
             images = [normalize(batch, self.mean, self.std) for batch in images]
         images = [batch.contiguous(memory_format=self.layout) for batch in images]
         if is_single and len(images) > 1:
@@ -180,10 +180,10 @@ class ViewPreprocessor(BaseDataPreprocessor):
             )
         return dict(data, inputs=images[0] if is_single else images)
 
-    def augment(self, images: Sequence[Tensor]) -> list[Tensor]:
+    def augmented(self, images: list[Tensor]) -> list[Tensor]:
         """Apply `views` to a batch. Return one augmented batch for each view."""
         if len(images) == 1:
-            images = list(images) * len(self.views)
+            images *= len(self.views)
         if len(images) != len(self.views):
             raise UserError(
                 f'data_preprocessor.views: lists {len(self.views)} views, but the data set has '

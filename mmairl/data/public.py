@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmairl.data.datasets import FileDataset, ViewDataset
-from mmairl.data.decode import installed, read_file
+from mmairl.data.decode import read_file
 from mmairl.errors import explained
 from mmairl.registry import DATASETS
 
@@ -46,30 +46,25 @@ class PublicImages(FileDataset):
         metric: str = 'top-1',
         **options: Any,
     ) -> None:
-        self.metric = metric
-        splits = [dict(split=part) for part in split.split('+')] if split else [{}]
-        parts = [built({**source, **part}) for part in splits]
-        self.classes = list(parts[0].CLASSES or ())
-        infos = [part.get_data_info(index) for part in parts for index in range(len(part))]
+        kind = str(source['type'])
         root = source.get('data_root') or '.'
+        splits = [dict(split=part) for part in split.split('+')] if split else [{}]
+        remedy = (
+            'put its files there in the layout that the documentation of mmpretrain states for this '
+            'data set, or set source.data_root'
+        )
+        fault = f'{kind}: cannot be read from {Path(root).resolve()}'
+        with explained(fault, remedy, code='unreadable-set'):
+            from mmpretrain.registry import DATASETS as PLATFORM
+
+            settings = dict(type=kind if '.' in kind else f'mmpretrain.{kind}', pipeline=[])
+            parts = [PLATFORM.build({**source, **settings, **part}) for part in splits]
+        infos = [part.get_data_info(index) for part in parts for index in range(len(part))]
+        self.metric = metric
+        self.classes = list(parts[0].CLASSES or ())
         files = [os.path.relpath(info['img_path'], root) for info in infos]
         labels = [label_of(info, len(self.classes)) for info in infos]
         super().__init__(root, files, labels, **options)
-
-
-def built(source: Mapping[str, Any]) -> Any:
-    """Build one of mmpretrain's data sets without a pipeline."""
-    kind = str(source['type'])
-    place = Path(source.get('data_root', '')).resolve()
-    remedy = (
-        'put its files there in the layout that the documentation of mmpretrain states for this '
-        'data set, or set source.data_root'
-    )
-    with explained(f'{kind}: cannot be read from {place}', remedy, code='unreadable-set'):
-        from mmpretrain.registry import DATASETS as PLATFORM
-
-        name = kind if '.' in kind else f'mmpretrain.{kind}'
-        return PLATFORM.build(dict(source, type=name, pipeline=[]))
 
 
 def label_of(info: Mapping[str, Any], classes: int) -> int | list[int]:
@@ -164,12 +159,11 @@ class HubImages(ViewDataset):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        with installed('datasets', 'Parquet files and data sets of the Hugging Face hub'):
-            import datasets
-        remedy = 'check the name, the split and the connection'
+        remedy = 'pip install datasets, and check the name, the split and the connection'
         with explained(f'{path}: cannot be loaded by datasets', remedy, code='bad-hub-dataset'):
+            import datasets
+
             table = datasets.load_dataset(path, split=split, **(data or {}))
-        self.path = f'{path}/{split}'
         self.image = image
         self.labels = torch.full((len(table),), -1)
         if label in table.column_names:
@@ -182,12 +176,6 @@ class HubImages(ViewDataset):
         with explained(f'HubImages.image={image}', remedy, code='no-image-column'):
             column = table.select_columns([image])
             self.table = column.cast_column(image, datasets.Image(decode=False))
-
-    def name(self, index: int) -> str:
-        return f'{self.path}/{self.member(index)}'
-
-    def member(self, index: int) -> str:
-        return f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
         image = self.table[index][self.image] or {}

@@ -94,15 +94,13 @@ class TrainingImages(Dataset):
         return self.unreadable.nonzero().flatten()
 
     def names_with_reasons(self, met: Tensor) -> list[str]:
-        """Read the first unreadable images again, and return their names with the reasons."""
+        """Read the first unreadable images again, and return those that still are, with the reasons."""
         lines = []
         for index in met[:LISTED].tolist():
-            reason = 'is readable again'
             try:
                 self.dataset.raw(index)
             except UnreadableImage as fault:
-                reason = fault.reason
-            lines.append(f'{self.dataset.name(index)} ({reason})')
+                lines.append(f'{self.dataset.name(index)} ({fault.reason})')
         return lines
 
     def __len__(self) -> int:

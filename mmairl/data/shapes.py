@@ -149,25 +149,22 @@ class Shapes(ViewDataset):
         self.gray = gray
         self.classes = list(KINDS)
         self.labels = torch.arange(count) % len(KINDS)
-        self.images = cached_shapes(split, count, size, seed)
+        # The file name contains a digest of this module, so that a change of it draws the images
+        # again.
+        version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+        path = cache() / 'shapes' / f'{split}-{count}-{size}-{seed}-{version}.npy'
+        if not path.exists():
+            images = []
+            for index in range(count):
+                random = np.random.default_rng((seed, SPLITS.index(split), index))
+                image = draw_image(random, index % len(KINDS), size)
+                images.append(image.transpose(2, 0, 1))
+            with replacing(path) as temporary, temporary.open('wb') as file:
+                np.save(file, np.stack(images))
+        self.images = np.load(path, mmap_mode='r')
 
     def raw(self, index: int) -> Tensor:
         image = self.images[index].copy()
         if self.gray:
             image[:] = np.tensordot(LUMA, image, 1).round()
         return torch.from_numpy(image)
-
-
-def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
-    """Return the images from the user's cache, or draw them."""
-    # The file name contains a digest of this module, so that a change of it draws the images again.
-    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-    path = cache() / 'shapes' / f'{split}-{count}-{size}-{seed}-{version}.npy'
-    if not path.exists():
-        images = []
-        for index in range(count):
-            random = np.random.default_rng((seed, SPLITS.index(split), index))
-            images.append(draw_image(random, index % len(KINDS), size).transpose(2, 0, 1))
-        with replacing(path) as temporary, temporary.open('wb') as file:
-            np.save(file, np.stack(images))
-    return np.load(path, mmap_mode='r')

@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from rich.progress import track
 from torch.utils.data import DataLoader
 
 from mmairl.data.datasets import ViewDataset
-from mmairl.data.decode import FORMATS, UnreadableImage, extensions, file_kind, installed, retried
+from mmairl.data.decode import FORMATS, UnreadableImage, extensions, file_kind, retried
 from mmairl.errors import UserError, explained
 from mmairl.hardware import cache, cores
 from mmairl.io import replacing
@@ -66,7 +65,14 @@ class Shards(ViewDataset):
     ) -> None:
         super().__init__(**options)
         self.shards = shards_at(root, copies)
-        self.index = index_of(self.shards)
+        stamps = [(path, os.path.getsize(path), os.path.getmtime(path)) for path in self.shards]
+        key = hashlib.sha256(repr((stamps, extensions())).encode()).hexdigest()[:24]
+        cached = cache() / 'shards' / f'{key}.npz'
+        if not cached.exists():
+            with replacing(cached) as temporary, temporary.open('wb') as file:
+                np.savez(file, **build_index(self.shards))
+        with np.load(cached) as index:
+            self.index = dict(index)
         self.classes = self.index['classes'].tolist()
         self.labels = torch.from_numpy(self.index['label'])
 
@@ -97,7 +103,12 @@ def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None
     shards = []
     for place in [root] if isinstance(root, str | Path) else root:
         name = os.fspath(place)
-        found = local_copies(name, copies) if '://' in name else local_shards(name)
+        if '://' in name:
+            found = local_copies(name, copies)
+        else:
+            pattern = f'{glob.escape(name)}/*.tar' if os.path.isdir(name) else name
+            paths = [name] if os.path.isfile(name) else sorted(glob.glob(pattern))
+            found = [os.path.abspath(path) for path in paths if path.endswith(SUFFIXES)]
         if not found:
             raise UserError(
                 f'{name}: no shard found; set a file NAME.tar, a folder of such files, or a pattern '
@@ -109,39 +120,22 @@ def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None
     return shards
 
 
-def local_shards(name: str) -> list[str]:
-    if os.path.isdir(name):
-        name = os.path.join(glob.escape(name), '*.tar')
-    paths = [name] if os.path.isfile(name) else sorted(glob.glob(name))
-    return [os.path.abspath(path) for path in paths if path.endswith(SUFFIXES)]
-
-
 def local_copies(url: str, copies: str | Path | None) -> list[str]:
     """Copy remote shards that are not copied yet or have changed, and return their local paths."""
-    with installed('fsspec', 'remote shards'):
-        import fsspec
     folder = str(copies or cache() / 'shards')
     settings = dict(cache_storage=folder, check_files=True, expiry_time=None)
-    remedy = 'check the address, the credentials in the environment and the connection'
+    remedy = (
+        'install fsspec and its package for this storage, and check the address, the credentials in '
+        'the environment and the connection'
+    )
     with explained(f'{url}: cannot be copied', remedy, code='remote-shard'):
+        import fsspec
+
         return fsspec.open_local([f'filecache::{url}'], mode='rb', filecache=settings)
 
 
-def index_of(shards: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the index of the images in all shards, and write it to the cache if it is new."""
-    stamps = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in shards]
-    key = hashlib.sha256(repr((stamps, extensions())).encode()).hexdigest()[:24]
-    path = cache() / 'shards' / f'{key}.npz'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f'{path}.lock'):  # several processes may start at the same time
-        if not path.exists():
-            with replacing(path) as temporary, temporary.open('wb') as file:
-                np.savez(file, **build_index(shards))
-    with np.load(path) as index:
-        return dict(index)
-
-
 def build_index(shards: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the place, name and label of each image in all shards, as columns, and the classes."""
     workers = min(cores(), len(shards)) if len(shards) > 1 else 0
     # Without batches, a data worker calls the collate function with one path at a time.
     loader = DataLoader(shards, batch_size=None, num_workers=workers, collate_fn=read_tar)

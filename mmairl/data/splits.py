@@ -117,34 +117,29 @@ def split_by_class(
     elif y.ndim == 2:
         held[order[: round(fraction * len(y))]] = True
     else:
-        rank, size = _ranks(y, order)
+        classes, places, sizes = y.unique(return_inverse=True, return_counts=True)
+        if sizes.min() < 2:
+            raise UserError(
+                f'class {int(classes[sizes.argmin()])} has only one image, but a split requires two; '
+                'add images, remove the class, or set separate data as evaluation.val',
+                code='class-of-one',
+            )
+        size = sizes[places]
+        # The position of each image within its class, in random order.
+        by_class = order[places[order].argsort(stable=True)]
+        rank = torch.empty_like(order)
+        rank[by_class] = torch.cat(list(map(torch.arange, sizes)))
         # Images are held out in the order of these keys, so a larger fraction holds out a superset.
         # The first image of a class is always held out, and the last image never is.
         key = (rank + 0.5) / size
         key[rank == 0] = -1
         key[rank == size - 1] = torch.inf
-        classes = key.isinf().sum()
-        total = min(max(round(fraction * len(y)), classes), len(y) - classes)
+        total = min(max(round(fraction * len(y)), len(sizes)), len(y) - len(sizes))
         held[key.argsort(stable=True)[:total]] = True
         if fraction >= 1:
             held = rank < (size - 1).clamp(max=fraction)
     rows = torch.arange(len(y))
     return rows[~held], rows[held]
-
-
-def _ranks(y: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the position of each image within its class, in random order, and the class's size."""
-    classes, places, sizes = y.unique(return_inverse=True, return_counts=True)
-    if sizes.min() < 2:
-        raise UserError(
-            f'class {int(classes[sizes.argmin()])} has only one image, but a split requires two; '
-            'add images, remove the class, or set separate data as evaluation.val',
-            code='class-of-one',
-        )
-    by_class = order[places[order].argsort(stable=True)]
-    rank = torch.empty_like(order)
-    rank[by_class] = torch.cat([torch.arange(size) for size in sizes.tolist()])
-    return rank, sizes[places]
 
 
 @DATASETS.register_module()
@@ -196,10 +191,8 @@ class Subset(ViewDataset):
         if fraction is not None:
             _, held = split_by_class(self.labels, seed, fraction)
             self.select(self.indices[held])
-        if classes is not None:
-            self._select_classes(classes, seed)
-
-    def _select_classes(self, classes: str | Path | float, seed: int) -> None:
+        if classes is None:
+            return
         names = self.classes
         if isinstance(classes, float):
             count = max(1, round(classes * len(names)))
