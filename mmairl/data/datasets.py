@@ -20,7 +20,6 @@ from mmairl.data.decode import (
     UnreadableImage,
     decode_bytes,
     decode_stored,
-    ending_by_reader,
     extensions,
     read_file,
     to_unit,
@@ -44,7 +43,10 @@ def build_views(views: Views | None) -> list[Pipeline]:
     """
     # OpenCV's thread pool does not work in a forked data worker, and workers run in parallel.
     cv2.setNumThreads(0)
-    return [list(map(TRANSFORMS.build, as_configs(steps))) for steps in views or [[]]]
+    pipelines = []
+    for steps in views or [[]]:
+        pipelines.append(list(map(TRANSFORMS.build, as_configs(steps))))
+    return pipelines
 
 
 class ViewDataset(Dataset):
@@ -104,8 +106,9 @@ class ViewDataset(Dataset):
 
     def decoded(self, data: bytes, index: int) -> Tensor:
         """Decode the content of an image's file."""
-        if ending := ending_by_reader(data, self.readers):
-            image = self.readers[ending].decode(data, self.as_stored)
+        readers = [reader for reader in self.readers.values() if reader.matches(data)]
+        if readers:
+            image = readers[0].decode(data, self.as_stored)
         elif self.as_stored:
             image = decode_stored(data)
         else:
@@ -169,10 +172,9 @@ class ViewDataset(Dataset):
                 view = transform(view)
             inputs.append(view)
         label = self.labels[index]
-        return dict(
-            inputs=inputs,
-            data_samples=dict(label=int(label) if label.ndim == 0 else label, index=index),
-        )
+        if label.ndim == 0:
+            label = int(label)
+        return dict(inputs=inputs, data_samples=dict(label=label, index=index))
 
 
 def innermost_dataset(dataset: Dataset) -> Dataset:
@@ -216,7 +218,7 @@ class FileDataset(ViewDataset):
         """Return the size of each file in bytes, or -1 if the file is missing."""
         with ThreadPoolExecutor(THREADS) as pool:
             sizes = pool.map(size_of, map(self.name, range(len(self))))
-            return np.fromiter(sizes, np.int64, len(self))
+            return np.array(list(sizes))
 
 
 def size_of(path: str) -> int:

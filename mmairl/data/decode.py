@@ -84,11 +84,6 @@ def extensions() -> tuple[str, ...]:
     return (*EXTENSIONS, *READERS)
 
 
-def ending_by_reader(data: bytes, readers: dict[str, Reader]) -> str | None:
-    """Return the extension of the reader that recognizes this content, or None."""
-    return next((ending for ending, reader in readers.items() if reader.matches(data)), None)
-
-
 def decode_bytes(data: bytes) -> Tensor:
     """Decode the content of an image file to 8-bit RGB, channels first, rotated as EXIF states.
 
@@ -141,8 +136,9 @@ def as_rgb(image: Image.Image) -> Image.Image:
     # Pillow may open 16-bit PNG and PGM files in its 32-bit mode, and its conversion to 8 bits
     # clips values instead of scaling them.
     if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
-        gray = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
-        return Image.fromarray(gray).convert('RGB')
+        gray = np.asarray(image, dtype=np.float32) * (255 / 65535)
+        image = Image.fromarray(np.rint(gray).astype(np.uint8))
+        return image.convert('RGB')
     if image.mode in ('I', 'F'):  # the range of the values is unknown, so scaling is impossible
         raise UnreadableImage(STORED)
     if not image.has_transparency_data:
@@ -183,8 +179,9 @@ def file_kind(data: bytes) -> str:
         return 'npy'
     if data.startswith(TIFF):  # Pillow does not open all TIFF files
         return 'tif'
-    if ending := ending_by_reader(data, READERS):
-        return ending[1:]
+    for ending, reader in READERS.items():
+        if reader.matches(data):
+            return ending[1:]
     with open_image(data) as image:
         return image.format.lower()
 
@@ -254,8 +251,8 @@ def channels_first(pixels: np.ndarray) -> Tensor:
     """Convert an array H x W or H x W x C to a tensor C x H x W. Floats become float32."""
     kind = np.float32 if pixels.dtype.kind == 'f' else pixels.dtype.newbyteorder('=')
     pixels = pixels.astype(kind, copy=False)
-    is_known = pixels.dtype in (np.uint8, np.uint16, np.float32) and np.isfinite(pixels).all()
-    if not is_known or pixels.ndim not in (2, 3):
+    is_known = pixels.dtype in (np.uint8, np.uint16, np.float32)
+    if not is_known or pixels.ndim not in (2, 3) or not np.isfinite(pixels).all():
         raise UnreadableImage(
             'is not an array height x width x channels of uint8, uint16 or finite float values'
         )
@@ -271,8 +268,7 @@ def from_tiff(data: bytes) -> np.ndarray:
         from tifffile import TiffFile
     with TiffFile(BytesIO(data)) as file:
         series = file.series[0]
-        axes = series.get_axes(squeeze=True)
         pixels = series.asarray().reshape(series.get_shape(squeeze=True))
-    others = [number for number, axis in enumerate(axes) if axis not in 'YX']
+        has_pages = series.get_axes(squeeze=True).endswith('YX')
     # More than three dimensions, such as stacks of RGB pages, are rejected by the caller.
-    return np.moveaxis(pixels, others[0], 2) if len(others) == 1 else pixels
+    return np.moveaxis(pixels, 0, 2) if has_pages and pixels.ndim == 3 else pixels

@@ -19,7 +19,10 @@ from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.errors import UserError
 from mmairl.registry import MODELS, TRANSFORMS
 
-IMAGENET = dict(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+IMAGENET = dict(
+    mean=[0.485, 0.456, 0.406],
+    std=[0.229, 0.224, 0.225],
+)
 SIZE = 224
 
 
@@ -153,8 +156,9 @@ class ViewPreprocessor(BaseDataPreprocessor):
                 code='bad-statistics',
             )
         # The buffers are not persistent, so the keys of a checkpoint do not depend on this class.
-        self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
+        for name, values in dict(mean=mean, std=std).items():
+            per_channel = torch.tensor(values).view(-1, 1, 1)
+            self.register_buffer(name, per_channel, persistent=False)
         self.views = build_views(views) if views else None
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.single_view = single_view
@@ -236,9 +240,11 @@ def require_channels(
     if not isinstance(images, ViewDataset):  # only a ViewDataset states its channels
         return
     channels = images.channels
-    taken = dict(backbone=channels_of(backbone))
+    taken = {}
     if mean is not None:
         taken['data_preprocessor.mean'] = len(mean)
+    if backbone is not None:
+        taken['backbone'] = channels_of(backbone)
     for part, number in taken.items():
         if number not in (None, channels):
             raise UserError(
@@ -260,10 +266,12 @@ def require_channels(
                 )
 
 
-def channels_of(backbone: nn.Module | None) -> int | None:
+def channels_of(backbone: nn.Module) -> int | None:
     """Return the input channels of the first convolution, or None if there is no convolution."""
-    parts = backbone.modules() if backbone is not None else ()
-    return next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), None)
+    for part in backbone.modules():
+        if isinstance(part, nn.Conv2d):
+            return part.in_channels
+    return None
 
 
 @MODELS.register_module()
@@ -310,7 +318,8 @@ def moments(index: int, dataset: ViewDataset) -> np.ndarray | None:
     """
     with suppress(UnreadableImage):
         values = to_unit(dataset.raw(index)).double().flatten(1)
-        sums = [torch.ones_like(values).sum(1), values.sum(1), values.square().sum(1)]
+        pixels = torch.ones_like(values)
+        sums = [powers.sum(1) for powers in (pixels, values, values.square())]
         return torch.stack(sums).numpy()
     return None
 

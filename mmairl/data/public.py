@@ -109,15 +109,15 @@ class TorchvisionArrays(ViewDataset):
         from torchvision import datasets
 
         super().__init__(**options)
-        chosen = dict(train=split == 'train') if name.startswith('CIFAR') else dict(split=split)
+        is_cifar = name.startswith('CIFAR')
+        chosen = dict(train=split == 'train') if is_cifar else dict(split=split)
         place = Path(root).resolve()
         remedy = 'set download=True of the data set, or root to the folder of the files'
         with explained(f'{name}: cannot be read from {place}', remedy, code='unreadable-set'):
             arrays = getattr(datasets, name)(root, download=download, **chosen)
         images = torch.from_numpy(np.asarray(arrays.data))
         self.images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
-        labels = arrays.targets if name.startswith('CIFAR') else arrays.labels
-        self.labels = torch.as_tensor(labels).long()
+        self.labels = torch.as_tensor(arrays.targets if is_cifar else arrays.labels).long()
         self.classes = getattr(arrays, 'classes', None) or numbered(self.labels)
 
     def raw(self, index: int) -> Tensor:
@@ -174,12 +174,12 @@ class HubImages(ViewDataset):
             self.classes = names or numbered(self.labels)
         remedy = 'set a column of images'
         with explained(f'HubImages.image={image}', remedy, code='no-image-column'):
-            column = table.select_columns([image])
-            self.table = column.cast_column(image, datasets.Image(decode=False))
+            table = table.select_columns([image])
+            self.table = table.cast_column(image, datasets.Image(decode=False))
 
     def encoded(self, index: int) -> bytes:
-        image = self.table[index][self.image] or {}
-        if image.get('path') and image['bytes'] is None:
-            path = Path(image['path'])
-            return read_file(path, path.parent)
-        return image.get('bytes') or b''
+        image = self.table[index][self.image] or dict(bytes=b'')
+        if image['bytes'] is not None:
+            return image['bytes']
+        path = Path(image['path'])
+        return read_file(path, path.parent)

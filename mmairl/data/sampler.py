@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import get_dist_info, get_world_size, sync_random_seed
+from mmengine.utils import apply_to
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -109,10 +110,8 @@ class TrainingImages(Dataset):
 
 def require_tensors(sample: Any, dataset: Dataset) -> Any:
     """Return the sample. Raise if it is or contains a Pillow image, which cannot be batched."""
-    parts = sample.get('inputs') if isinstance(sample, dict) else sample
-    if not isinstance(parts, (tuple, list)):
-        parts = [parts]
-    if any(isinstance(part, Image.Image) for part in parts):
+
+    def refuse(image: Image.Image) -> None:
         raise UserError(
             f'{type(dataset).__name__}: returns Pillow images instead of views; derive a class from '
             'mmairl.data.datasets.ViewDataset whose method raw(index) returns '
@@ -120,7 +119,8 @@ def require_tensors(sample: Any, dataset: Dataset) -> Any:
             'train_dataloader.dataset',
             code='pillow-images',
         )
-    return sample
+
+    return apply_to(sample, lambda part: isinstance(part, Image.Image), refuse)
 
 
 def require_a_batch(loader: DataLoader) -> None:
@@ -151,7 +151,12 @@ class ResumableSampler(Sampler):
         seed: The seed from which the orders of all epochs are derived. Default: a random seed that all processes share.
     """
 
-    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        shuffle: bool = True,
+        seed: int | None = None,
+    ) -> None:
         self.rank, self.world_size = get_dist_info()
         self.dataset = dataset
         self.shuffle = shuffle
@@ -176,7 +181,8 @@ class ResumableSampler(Sampler):
         """Return the indices of the images in the order of the current epoch."""
         if not self.shuffle:
             return np.arange(len(self.dataset))
-        return np.random.default_rng([self.seed, self.epoch]).permutation(len(self.dataset))
+        random = np.random.default_rng([self.seed, self.epoch])
+        return random.permutation(len(self.dataset))
 
     def seeds(self) -> np.ndarray:
         """Return a seed for the views at each position of the current epoch."""

@@ -33,7 +33,12 @@ LUMA = (0.2989, 0.587, 0.114)
 FINE = 4  # shapes are drawn at this many times the size, and then shrunk to smooth their edges
 
 
-def arc(radius: float, start: float = 0.0, end: float = 2 * np.pi, center: complex = 0) -> Points:
+def arc(
+    radius: float,
+    start: float = 0.0,
+    end: float = 2 * np.pi,
+    center: complex = 0,
+) -> Points:
     """Return 33 points on a circle, in the direction from `start` to `end`."""
     return center + radius * np.exp(1j * np.linspace(start, end, 33))
 
@@ -80,7 +85,11 @@ def background(random: Random, size: int) -> Image.Image:
 
 
 def draw_shapes(
-    image: Image.Image, kinds: Sequence[int], centers: Points, radii: np.ndarray, random: Random
+    image: Image.Image,
+    kinds: Sequence[int],
+    centers: Points,
+    radii: np.ndarray,
+    random: Random,
 ) -> list[list[float]]:
     """Draw shapes in random colors at random angles. Return their outlines: x, y, x, y, ...
 
@@ -89,13 +98,14 @@ def draw_shapes(
     """
     count = len(centers)
     turns = radii * np.exp(2j * np.pi * random.random(count))
-    x, y = centers.view(float).reshape(-1, 2).clip(0, image.width - 1).astype(int).T
-    ground = np.asarray(image)[y, x] @ LUMA / 255
+    pixels = centers.view(float).clip(0, image.width - 1).astype(int)
+    ground = np.asarray(image)[pixels[1::2], pixels[::2]] @ LUMA / 255
     contrast = random.uniform(*CONTRAST, count) * random.choice([-1, 1], count)
-    goal = np.where(np.abs(ground + contrast - 0.5) < 0.48, ground + contrast, ground - contrast)
+    goal = ground + contrast
+    goal = np.where(np.abs(goal - 0.5) < 0.48, goal, ground - contrast)
     colors = random.random((count, 3))
     colors += (goal - colors @ LUMA)[:, None]
-    fills = (255 * colors.clip(0, 1)).round().astype(int).tolist()
+    fills = np.rint(255 * colors.clip(0, 1)).astype(int).tolist()
     shapes = list(KINDS.values())
     outlines = []
     for kind, turn, center, fill in zip(kinds, turns, centers, fills):
@@ -109,8 +119,10 @@ def draw_image(random: Random, kind: int, size: int) -> np.ndarray:
     """Draw an image with copies of one kind of shape on a shifted lattice."""
     image = background(random, size)
     # The shift can move copies out of the image, so the lattice has one more row and column.
-    lattice = np.add.outer(np.arange(CELLS + 1), 1j * np.arange(CELLS + 1)).ravel()
-    shift = random.random(2) - 0.5 + random.uniform(-0.2, 0.2, (len(lattice), 2))
+    steps = np.arange(CELLS + 1)
+    lattice = np.add.outer(steps, 1j * steps).ravel()
+    shift = random.random(2) - 0.5
+    shift = shift + random.uniform(-0.2, 0.2, (len(lattice), 2))
     centers = (lattice + shift @ [1, 1j]) / CELLS * image.width
     radii = random.uniform(*RADIUS, len(lattice)) * image.width
     draw_shapes(image, [kind] * len(lattice), centers, radii, random)

@@ -66,7 +66,8 @@ class Shards(ViewDataset):
         super().__init__(**options)
         self.shards = shards_at(root, copies)
         stamps = [(path, os.path.getsize(path), os.path.getmtime(path)) for path in self.shards]
-        key = hashlib.sha256(repr((stamps, extensions())).encode()).hexdigest()[:24]
+        key = repr((stamps, extensions())).encode()
+        key = hashlib.sha256(key).hexdigest()[:24]
         cached = cache() / 'shards' / f'{key}.npz'
         if not cached.exists():
             with replacing(cached) as temporary, temporary.open('wb') as file:
@@ -98,7 +99,10 @@ def opened(path: str) -> Any:
     return open(path, 'rb', buffering=0)
 
 
-def shards_at(root: str | Path | Sequence[str], copies: str | Path | None = None) -> list[str]:
+def shards_at(
+    root: str | Path | Sequence[str],
+    copies: str | Path | None = None,
+) -> list[str]:
     """Return the local paths of the shards that `root` specifies. Copy remote shards first."""
     shards = []
     for place in [root] if isinstance(root, str | Path) else root:
@@ -199,7 +203,10 @@ def read_tar(path: str) -> tuple[list[tuple], list[str]]:
 
 
 def pack(
-    dataset: ViewDataset, out: str | Path, workers: int = 0, shards: int = 1
+    dataset: ViewDataset,
+    out: str | Path,
+    workers: int = 0,
+    shards: int = 1,
 ) -> Iterator[tuple[str, str | None]]:
     """Write the images of a data set into shards.
 

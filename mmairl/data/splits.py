@@ -108,7 +108,8 @@ def split_by_class(
             if held.sum() >= fraction * len(y):
                 break
             held |= numbers == group
-        if y.ndim == 1 and set(y[held].tolist()) != set(y[~held].tolist()):
+        sides = [y[held].unique().tolist(), y[~held].unique().tolist()]
+        if y.ndim == 1 and sides[0] != sides[1]:
             raise UserError(
                 'groups: a class would have images on only one side of the split; use more or smaller '
                 'groups, another seed or fraction, or set separate data as evaluation.val',
@@ -185,9 +186,11 @@ class Subset(ViewDataset):
             stems = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
             listed = [os.path.splitext(name)[0] for name in read_lines(files)]
             numbers = range(len(stems))
-            rows = dict(zip(map(os.path.basename, stems), numbers)) | dict(zip(stems, numbers))
+            rows = dict(zip(map(os.path.basename, stems), numbers))
+            rows |= dict(zip(stems, numbers))
             require_known(listed, rows, files)
-            self.select(torch.tensor([rows[name] for name in listed]).unique())
+            chosen = torch.tensor([rows[name] for name in listed])
+            self.select(chosen.unique())
         if fraction is not None:
             _, held = split_by_class(self.labels, seed, fraction)
             self.select(self.indices[held])
@@ -272,5 +275,6 @@ def require_known(names: Sequence[str], expected: Collection[str], path: str | P
 def read_lines(path: str | Path) -> list[str]:
     """Return the lines of a list, without blank lines and comments."""
     with explained(f'{path}: the list cannot be read', 'save it in UTF-8', code='bad-list'):
-        lines = [line.strip() for line in Path(path).read_text('utf-8-sig').splitlines()]
+        text = Path(path).read_text('utf-8-sig')
+    lines = map(str.strip, text.splitlines())
     return [line for line in lines if line and not line.startswith('#')]

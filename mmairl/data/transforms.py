@@ -32,8 +32,9 @@ class Augmentation:
     generator, so a seed yields the same views on every device. A data worker changes 8-bit RGB
     images by `single`, and other images as floats by `apply`.
 
-    A subclass defines `apply`. It may define `draw`, which samples parameters, and `single`, which
-    is usually faster on one image.
+    A subclass defines `apply(images, params)`, which changes all images of a float BCHW batch, each
+    with its own parameters. It may define `draw`, which samples parameters, and `single`, which is
+    usually faster on one image.
 
     Args:
         p: Probability that an image is changed.
@@ -54,11 +55,8 @@ class Augmentation:
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         """Change one uint8 CHW image."""
-        return (255 * self.apply(to_unit(image)[None], params)[0]).round().byte()
-
-    def apply(self, images: Tensor, params: Params) -> Tensor:
-        """Change all images of a float BCHW batch. Each image has its own parameters."""
-        raise NotImplementedError
+        changed = self.apply(to_unit(image)[None], params)[0]
+        return (255 * changed).round().byte()
 
     def __call__(self, image: Tensor) -> Tensor:
         is_photograph = image.dtype is torch.uint8 and len(image) == 3
@@ -69,7 +67,9 @@ class Augmentation:
         if torch.rand(()) >= self.p:
             return image
         params = self.draw(1, *image.shape[-2:])
-        return self.single(image, params) if is_photograph else self.apply(image[None], params)[0]
+        if is_photograph:
+            return self.single(image, params)
+        return self.apply(image[None], params)[0]
 
     def batch(self, images: Tensor) -> Tensor:
         """Change a float BCHW batch. The host does not wait for the device."""
@@ -134,6 +134,8 @@ ATTEMPTS = 10
 class RandomResizedCrop(Augmentation):
     """Crop a box of random area and aspect ratio, and resize it to a square with antialiasing.
 
+    The aspect ratio (width / height) is log-uniform between 3/4 and 4/3.
+
     A batch is cropped and resized by two matrix products per image, `rows @ image @ columns`. The
     matrices contain the weights of the antialiased filter inside the image's box. Up to rounding,
     the result equals that of torchvision's `resized_crop`.
@@ -141,7 +143,6 @@ class RandomResizedCrop(Augmentation):
     Args:
         size: Height and width of the result.
         scale: Range of the area of the box, as a fraction of the image's area.
-        ratio: Range of the aspect ratio (width / height), which is sampled log-uniformly.
         interpolation: The filter, 'bilinear' or 'bicubic'. Batches require 'bilinear'.
 
     Raises:
@@ -152,35 +153,36 @@ class RandomResizedCrop(Augmentation):
         self,
         size: int,
         scale: tuple[float, float] = (0.08, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
         interpolation: str = 'bilinear',
     ) -> None:
         super().__init__()
         self.interpolation = v2.InterpolationMode(interpolation)
         self.size = size
         self.scale = scale
-        self.ratio = ratio
 
     def draw(self, count: int, height: int, width: int) -> Params:
         # For a single image, NumPy's calls take a fifth of the time of torch's calls.
         chance = torch.rand(count, 2 * ATTEMPTS + 2, dtype=torch.float64).numpy()
         low, high = self.scale
         area = (low + (high - low) * chance[:, :ATTEMPTS]) * height * width
-        low, high = np.log(self.ratio)
+        low, high = np.log([3 / 4, 4 / 3])
         ratio = np.exp(low + (high - low) * chance[:, ATTEMPTS:-2])
         heights = np.rint(np.sqrt(area / ratio)).clip(1)
         widths = np.rint(np.sqrt(area * ratio)).clip(1)
         # The first sampled box that fits into the image is used. For long images, it can happen
         # that none fits. The first box is then cut.
-        first = np.arange(count), ((heights <= height) & (widths <= width)).argmax(1)
-        h, w = heights[first].clip(max=height), widths[first].clip(max=width)
+        fits = (heights <= height) & (widths <= width)
+        first = np.arange(count), fits.argmax(1)
+        h = heights[first].clip(max=height)
+        w = widths[first].clip(max=width)
         top = np.floor(chance[:, -2] * (height - h + 1))
         left = np.floor(chance[:, -1] * (width - w + 1))
         box = dict(top=top, left=left, height=h, width=w)
         return {key: torch.from_numpy(value) for key, value in box.items()}
 
     def __call__(self, image: Tensor) -> Tensor:
-        box = [int(value) for value in self.draw(1, *image.shape[-2:]).values()]
+        params = self.draw(1, *image.shape[-2:])
+        box = map(int, params.values())
         return F.resized_crop(image, *box, [self.size] * 2, self.interpolation, antialias=True)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
@@ -195,8 +197,8 @@ class RandomResizedCrop(Augmentation):
         rows = filter_weights(top, h, images.shape[2], self.size)
         columns = filter_weights(left, w, images.shape[3], self.size)
         # One large product is faster than a product for each channel.
-        narrow = torch.bmm(images.flatten(1, 2), columns.mT).unflatten(1, images.shape[1:3])
-        return rows[:, None] @ narrow
+        narrow = torch.bmm(images.flatten(1, 2), columns.mT)
+        return rows[:, None] @ narrow.unflatten(1, images.shape[1:3])
 
 
 def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
@@ -206,9 +208,11 @@ def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> T
     to `target` pixels.
     """
     step = length / target
-    center = start + (torch.arange(target, device=start.device)[:, None] + 0.5) * step
+    number = torch.arange(target, device=start.device)[:, None]
+    center = start + (number + 0.5) * step
     pixel = torch.arange(source, device=start.device) + 0.5
-    weights = (1 - (pixel - center).abs() / step.clamp(min=1)).clamp_(min=0)
+    distance = (pixel - center).abs() / step.clamp(min=1)
+    weights = (1 - distance).clamp_(min=0)
     weights *= (pixel > start) & (pixel < start + length)
     return weights / weights.sum(-1, keepdim=True)
 
@@ -260,7 +264,11 @@ class Resize(v2.Resize):
         interpolation: torchvision's name of the filter, such as 'bilinear' or 'bicubic'.
     """
 
-    def __init__(self, size: int | tuple[int, int], interpolation: str = 'bilinear') -> None:
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        interpolation: str = 'bilinear',
+    ) -> None:
         super().__init__(size, v2.InterpolationMode(interpolation))
 
     batch = v2.Resize.__call__
@@ -299,7 +307,12 @@ class ColorJitter(Augmentation):
     clips = True
 
     def __init__(
-        self, p: float, brightness: float, contrast: float, saturation: float, hue: float
+        self,
+        p: float,
+        brightness: float,
+        contrast: float,
+        saturation: float,
+        hue: float,
     ) -> None:
         super().__init__(p)
         self.strengths = (brightness, contrast, saturation, hue)
@@ -360,8 +373,10 @@ def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     around = torch.cat([images[:, 1:], images[:, :2]], 1)
     difference = (around[:, :3] - around[:, 1:]).div_(chroma.clamp(min=TINY))
     hue = difference.gather(1, largest).add_(largest, alpha=2)
-    k = torch.cat([hue + 5, hue + 3, hue + 1], 1).add_(6 * shift).remainder_(6)
-    return torch.addcmul(value, torch.minimum(k, 4 - k).clamp_(0, 1), chroma, value=-1)
+    k = torch.cat([hue + 5, hue + 3, hue + 1], 1)
+    k.add_(6 * shift).remainder_(6)
+    part = torch.minimum(k, 4 - k).clamp_(0, 1)
+    return torch.addcmul(value, part, chroma, value=-1)
 
 
 def change_pixels(pixels: np.ndarray, number: int, amount: float) -> np.ndarray:
@@ -461,8 +476,10 @@ class GaussianBlur(Augmentation):
         sigma = to_device_of(params['sigma'].to(images.dtype), images)[:, None]
         reach = min(images.shape[2:]) // 20
         offset = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
-        kernels = (-0.5 * (offset / sigma) ** 2).softmax(1).repeat_interleave(images.shape[1], 0)
-        blurred = pad(images, [reach] * 4, mode='reflect').flatten(0, 1)[None]
+        kernels = (-0.5 * (offset / sigma) ** 2).softmax(1)
+        kernels = kernels.repeat_interleave(images.shape[1], 0)
+        blurred = pad(images, [reach] * 4, mode='reflect')
+        blurred = blurred.flatten(0, 1)[None]
         for shape in [(1, len(offset)), (len(offset), 1)]:
             blurred = conv2d(blurred, kernels.view(-1, 1, *shape), groups=len(kernels))
         return blurred.view(images.shape)
