@@ -46,8 +46,8 @@ class KNN(FeatureProtocol):
         predicted = knn_predictions(train, test, self.ks, self.temperature, self.device)
         scores = {}
         for k, labels in predicted.items():
-            right = labels == test.y
-            scores[f'k-NN, k = {k}'] = 100 * int(right.sum()) / len(labels)
+            right = int((labels == test.y).sum())
+            scores[f'k-NN, k = {k}'] = 100 * right / len(labels)
         main = next(iter(predicted.values()))
         return scores, dict(temperature=self.temperature, predicted=main)
 

@@ -113,9 +113,12 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
             raise UserError(f'evaluation.{name}: {where} {problem}; check its images', code=code)
     data = cfg.evaluation
     if data.get('groups') is not None:
-        built = {label: DATASETS.build(data[part]) for part, label in PARTS.items() if part in data}
-        names = {label: image_names(dataset) for label, dataset in built.items()}
-        refuse_shared({label: groups_of(each, data.groups) for label, each in names.items()})
+        groups = {}
+        for part, label in PARTS.items():
+            if part in data:
+                names = image_names(DATASETS.build(data[part]))
+                groups[label] = groups_of(names, data.groups)
+        refuse_shared(groups)
     return sets
 
 
