@@ -30,7 +30,9 @@ if find_spec('mmengine') is None:
 def __getattr__(name: str) -> Any:
     if name not in MODULE_OF:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(import_module(MODULE_OF[name]), name)
+    from mmairl.errors import short_traceback
+
+    return short_traceback(getattr(import_module(MODULE_OF[name]), name))
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any
 
 from mmairl.signals import AGAIN, Listener, Stopped, leave, process_group, stop_processes
 
@@ -77,6 +78,24 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
     """Return `; did you mean 'NAME'?` with the known name closest to a misspelled name, or '' if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ''
+
+
+def short_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function of the Python API, so that the traceback of a UserError shows its caller and no earlier errors.
+
+    If the environment variable MMAIRL_TRACEBACK is set, the traceback stays complete.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: object, **named: object) -> Any:
+        try:
+            return function(*arguments, **named)
+        except UserError as error:
+            if os.environ.get('MMAIRL_TRACEBACK'):
+                raise
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:

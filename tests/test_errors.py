@@ -4,11 +4,14 @@ import logging
 import os
 import signal
 import time
+import traceback
 from pathlib import Path
 
 import pytest
+from harness.errors import raises_code
 from torch.utils.data import DataLoader, Dataset
 
+import mmairl
 from mmairl.errors import Diverged, UserError, building, explained, one_sentence_errors
 from mmairl.signals import AGAIN, ARGUMENTS, SIGNALS, Listener, prepare, start, stop
 
@@ -53,6 +56,18 @@ def test_first_process_prints_the_error(monkeypatch, capsys, rank, lines):
     with pytest.raises(SystemExit if lines else KeyboardInterrupt):
         one_sentence_errors(fail)()
     assert capsys.readouterr().err == 'error: key: is wrong; correct it\n' * lines
+
+
+def test_error_of_the_python_api_has_a_short_traceback(monkeypatch, tmp_path):
+    (tmp_path / 'a.pth').write_bytes(b'no checkpoint')
+    with raises_code('damaged-checkpoint') as caught:
+        mmairl.embed(tmp_path / 'a.pth', tmp_path)
+    lines = traceback.format_exception(caught.value)
+    assert len(lines) == 4 and str(caught.value) in lines[-1]
+    monkeypatch.setenv('MMAIRL_TRACEBACK', '1')
+    with raises_code('damaged-checkpoint') as caught:
+        mmairl.embed(tmp_path / 'a.pth', tmp_path)
+    assert len(traceback.format_exception(caught.value)) > 10
 
 
 def test_traceback_is_available(monkeypatch):

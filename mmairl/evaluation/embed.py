@@ -121,6 +121,8 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
             return UnlabelledFolder(images, views=views, channels=channels)
         if str(images).endswith(SUFFIXES):
             return Shards(images, views=views, channels=channels)
+        if not Path(images).exists():
+            raise UserError(f'{images}: no such file or folder; correct the path', 'no-images')
     single = isinstance(images, (str, Path, Image.Image)) or getattr(images, 'ndim', 4) < 4
     return ListedImages([images] if single else list(images), views, channels)
 

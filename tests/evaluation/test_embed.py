@@ -101,7 +101,8 @@ def test_unreadable_image_has_no_row(checkpoint, folder, tmp_path):
     'images, code',
     [
         ([], 'no-images'),
-        ('missing/', 'no-readable-image'),
+        ('missing/', 'no-images'),
+        (['missing.png'], 'no-readable-image'),
         (np.zeros((8, 8, 3)), 'unknown-image'),
         ([np.zeros((8, 8, 7), np.uint8)], 'unknown-image'),
     ],
