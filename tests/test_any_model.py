@@ -243,6 +243,56 @@ def test_wrong_loss_of_a_model_is_one_error(wrong, tmp_path):
         train(cfg)
 
 
+class NoFeatures(torch.nn.Module):
+    """A backbone whose output cannot be scored."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.layer = torch.nn.Conv2d(3, 4, 3)
+        self.wrong = wrong
+
+    def forward(self, images):
+        x = self.layer(images)
+        outputs = {
+            'integers': x.flatten(1).argmax(1, keepdim=True),
+            'a tuple that ends with integers': (x, x.argmax(1)),
+            'a dictionary': dict(x=x),
+            'one axis': x.mean((1, 2, 3)),
+            'too few rows': x[:1],
+            'other values in each call': x + torch.rand_like(x),
+        }
+        return outputs[self.wrong]
+
+
+@MODELS.register_module()
+class ModelWithoutFeatures(BaseModel):
+    def __init__(self, data_preprocessor, wrong):
+        super().__init__(data_preprocessor)
+        self.backbone = NoFeatures(wrong)
+
+    def forward(self, inputs, data_samples=None, mode='loss'):
+        raise AssertionError('the run takes a step')
+
+
+@pytest.mark.parametrize(
+    'wrong',
+    [
+        'integers',
+        'a tuple that ends with integers',
+        'a dictionary',
+        'one axis',
+        'too few rows',
+        'other values in each call',
+    ],
+)
+def test_no_features_are_an_error_before_the_first_step(wrong, tmp_path):
+    cfg = small('mmpretrain_barlow_r50_1000e', tmp_path)
+    preprocessor = cfg.model.data_preprocessor
+    cfg.model = dict(type='ModelWithoutFeatures', wrong=wrong, data_preprocessor=preprocessor)
+    with raises_code('not-features'):
+        train(cfg)
+
+
 @pytest.mark.slow
 def test_mae_stands_in_a_study_next_to_mocov2plus(tmp_path):
     mae = small('mae_vit_s16_300e', tmp_path)

@@ -2,18 +2,23 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
+import torch
 from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.workers import delivered
 from mmairl.engine.resume import images_per_step, restore_randomness, sampler_of
 from mmairl.errors import explained
+from mmairl.evaluation.features import PROBED, pooled, require_features
+from mmairl.models.processes import network_of
+from mmairl.randomness import same_randomness
 
 
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
@@ -54,7 +59,7 @@ def finished(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, length: 
 
 
 def run_step(loop: EpochBasedTrainLoop | IterBasedTrainLoop, *arguments: Any) -> None:
-    """Run a step of a loop. In the first step of a run, an error of the model's code becomes one line."""
+    """Run a step of a loop. Before the first step, the features are checked, and an error of the model's code becomes one line."""
     if loop._iter:
         loop.run_iter(*arguments)
         return
@@ -66,7 +71,22 @@ def run_step(loop: EpochBasedTrainLoop | IterBasedTrainLoop, *arguments: Any) ->
         kinds=(AttributeError, TypeError),
         code='first-step',
     ):
+        check_features(loop.runner, arguments[-1])
         loop.run_iter(*arguments)
+
+
+def check_features(runner: Any, batch: dict) -> None:
+    """Raise unless the backbone returns features, as evaluation requires them. The run is not affected."""
+    if runner.strategy:
+        return  # Parts of a sharded model cannot run on their own.
+    model = network_of(runner)
+    model.backbone.eval()
+    with same_randomness(), torch.no_grad(), torch.compiler.set_stance('force_eager'):
+        inputs = model.data_preprocessor(batch, training=True)['inputs']
+        images = inputs if isinstance(inputs, Tensor) else inputs[0]
+        name = type(model.backbone).__name__
+        require_features(partial(pooled, model.backbone), images[:PROBED], name)
+    runner.model.train()
 
 
 class EpochLoop(EpochBasedTrainLoop):
