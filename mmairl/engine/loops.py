@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,7 +15,7 @@ from mmairl.data.sampler import ResumableSampler
 from mmairl.data.workers import delivered
 from mmairl.engine.resume import images_per_step, restore_randomness, sampler_of
 from mmairl.errors import explained
-from mmairl.evaluation.features import PROBED, pooled, require_features
+from mmairl.models.backbones import require_features
 from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 
@@ -59,7 +58,7 @@ def finished(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, length: 
 
 
 def run_step(loop: EpochBasedTrainLoop | IterBasedTrainLoop, *arguments: Any) -> None:
-    """Run a step of a loop. Before the first step, the features are checked, and an error of the model's code becomes one line."""
+    """Run a step of a loop. Before the first step, check the features. An error of the first step becomes one line."""
     if loop._iter:
         loop.run_iter(*arguments)
         return
@@ -83,9 +82,7 @@ def check_features(runner: Any, batch: dict) -> None:
     model.backbone.eval()
     with same_randomness(), torch.no_grad(), torch.compiler.set_stance('force_eager'):
         inputs = model.data_preprocessor(batch, training=True)['inputs']
-        images = inputs if isinstance(inputs, Tensor) else inputs[0]
-        name = type(model.backbone).__name__
-        require_features(partial(pooled, model.backbone), images[:PROBED], name)
+        require_features(model.backbone, inputs if isinstance(inputs, Tensor) else inputs[0])
     runner.model.train()
 
 

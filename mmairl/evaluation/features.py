@@ -26,13 +26,11 @@ from mmairl.data.preprocess import normalize, require_channels
 from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError, explained
 from mmairl.io import explained_disk_errors, replacing
-from mmairl.models.backbones import features
+from mmairl.models.backbones import features, require_features
 from mmairl.registry import DATASETS
 
 Result = TypeVar('Result')
 Batch = tuple[Tensor, Tensor, Tensor]
-PROBED = 4  # the backbone runs twice on this many images, to check that its outputs are features
-TOLERANCE = 1e-3  # largest difference between two calls, relative to the largest feature
 SECONDS = 30  # number of seconds between two lines of progress in a log
 
 
@@ -111,8 +109,8 @@ class Extraction:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
             compute = partial(pooled, backbone)
         for number, (images, y, readable) in enumerate(self.images(dataset)):
-            if number == 0:
-                require_features(compute, images[:PROBED], type(backbone).__name__)
+            if backbone is not None and number == 0:
+                require_features(backbone, images)
             x = compute(images).cpu()
             if not x.isfinite().all():
                 raise Diverged(
@@ -140,27 +138,6 @@ class Extraction:
 def pooled(backbone: nn.Module, images: Tensor) -> Tensor:
     """Return one feature vector per image, pooled in float32."""
     return features(backbone, images).pooled.float()
-
-
-def require_features(compute: Callable[[Tensor], Tensor], images: Tensor, name: str) -> None:
-    """Raise unless a backbone returns one vector per image, and the same vectors again.
-
-    Other outputs, such as the permutation of patches of a masked model, would be scored silently.
-    """
-    remedy = (
-        'model.backbone(images) must return floating-point features, a map or tokens; wrap the '
-        'network in a class whose forward does'
-    )
-    with explained(f'{name}: its output cannot be pooled', remedy, code='not-features'):
-        first, second = compute(images), compute(images)
-        apart = (first - second).abs().max() / first.abs().max()
-    fault = ''
-    if first.ndim != 2 or len(first) != len(images):
-        fault = f'its features of {len(images)} images have the shape {tuple(first.shape)}'
-    elif apart > TOLERANCE:  # NaN is allowed here: it means that the pre-training diverged
-        fault = 'its features of the same images differ between two calls'
-    if fault:
-        raise UserError(f'{name}: {fault}; {remedy}', code='not-features')
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:

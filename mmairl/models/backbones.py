@@ -16,6 +16,9 @@ from mmairl.errors import UserError, explained
 from mmairl.models.lora import add_adapters
 from mmairl.registry import MODELS
 
+PROBED = 4  # a backbone is checked by two calls on at most this many images
+TOLERANCE = 1e-3  # largest difference between two calls, relative to the largest feature
+
 
 class Features(NamedTuple):
     """The features of a batch of images.
@@ -45,6 +48,29 @@ def features(backbone: nn.Module, images: Tensor) -> Features:
         patches = output[:, extra_tokens(backbone) :].transpose(1, 2)
         patches = patches.unflatten(2, patch_grid(backbone, images, patches.shape[2]))
     return Features(pooled(output, backbone), patches)
+
+
+def require_features(backbone: nn.Module, images: Tensor) -> None:
+    """Raise unless a backbone returns one vector for each of some images, and the same vectors again.
+
+    Other outputs, such as the permutation of patches of a masked model, would be scored silently.
+    """
+    images = images[:PROBED]
+    name = type(backbone).__name__
+    remedy = (
+        'model.backbone(images) must return floating-point features, a map or tokens; wrap the '
+        'network in a class whose forward does'
+    )
+    with explained(f'{name}: its output cannot be pooled', remedy, code='not-features'):
+        first, second = (features(backbone, images).pooled.float() for _ in range(2))
+        apart = (first - second).abs().max() / first.abs().max()
+    fault = ''
+    if first.ndim != 2 or len(first) != len(images):
+        fault = f'its features of {len(images)} images have the shape {tuple(first.shape)}'
+    elif apart > TOLERANCE:  # NaN is allowed here: it means that the pre-training diverged
+        fault = 'its features of the same images differ between two calls'
+    if fault:
+        raise UserError(f'{name}: {fault}; {remedy}', code='not-features')
 
 
 def pooled(output: Tensor | Sequence[Tensor], backbone: nn.Module | None = None) -> Tensor:
