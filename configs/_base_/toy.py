@@ -14,14 +14,14 @@ train_dataloader = dict(
     drop_last=True,
     sampler=dict(type='ResumableSampler', shuffle=True),
     collate_fn=dict(type='default_collate'),
-    dataset=dict(type='Shapes', split='train', count=2400, size=48),
+    dataset=dict(type='Shapes', split='train', count=1200, size=48),
 )
 preprocessing = dict(size=32, resize=32)
 evaluation = dict(
-    train=dict(type='Shapes', split='train', count=2400, size=48),
-    test=dict(type='Shapes', split='val', count=1200, size=48),
+    train=dict(type='Shapes', split='train', count=1200, size=48),
+    test=dict(type='Shapes', split='val', count=600, size=48),
     batch_size=500,
 )
 optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05))
-train_cfg = dict(by_epoch=True, max_epochs=10)
+train_cfg = dict(by_epoch=True, max_epochs=5)
 recipes = dict(linear='linear_shapes_20e', finetune='finetune_shapes')
