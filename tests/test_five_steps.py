@@ -200,7 +200,9 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
         runner, start, losses, orders = run_recording(cfg, monkeypatch)
         plain = Plain(start, **FRAMEWORKS[name], orders=orders)
         for k in range(steps):
-            v1, v2 = runner.train_dataloader.dataset.dataset.images[k * batch : (k + 1) * batch].unbind(1)
+            v1, v2 = runner.train_dataloader.dataset.dataset.images[
+                k * batch : (k + 1) * batch
+            ].unbind(1)
             loss = plain.step(v1, v2, k, steps, cfg.optim_wrapper.optimizer.lr)
             assert losses[k] == pytest.approx(loss, rel=tolerance)
         trained = runner.model.state_dict()
