@@ -36,38 +36,32 @@ FEWEST_PATCHES = 8  # a ViT divides the side of an image into at least this numb
 CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
 TIMED_IMAGES = 16
 SAMPLED = 100  # approximate number of images whose sides are measured
-STEP = (
-    32  # suggested crops have a multiple of this number of pixels, which is the stride of a ResNet
-)
+# Suggested crops have a multiple of this number of pixels, which is the stride of a ResNet.
+STEP = 32
 # The reasons that a suggested file states for its settings.
 REASONS = {
     'model.backbone.depth': 'customary: a small network. For a ResNet-50, set depth=50 and all widths of 512 to 2048.',
     'model.backbone.patch_size': "known: the network of the paper. Small images have smaller patches than the paper's.",
-    'model.queue.length': 'customary: a queue of at most a quarter of the images, because otherwise too many negatives '
-    'would be old keys of the same image. MoCo found that more negatives are better, and used 65536 for 1.28 million '
-    'images (5 %).',
-    'model.head.prototypes': 'customary: at most one prototype per sixteen images, but never fewer prototypes than images '
-    'per step. DINO uses one prototype per 20 images.',
-    'model.data_preprocessor.mean': 'customary: the images are read as stored. Replace 0.5 and 0.25 with the mean and '
-    'standard deviation of your images, which `mmairl pack DIR --statistics --channels N` prints.',
-    'total_batch_size': "customary: MoCo used 256 images per step, and most of mmairl's ImageNet configs use 1024. For "
-    'small data sets, mmairl suggests about a sixteenth of the images, but at least 16, because batch statistics over '
-    'fewer are too noisy.',
+    'model.queue.length': 'customary: a queue of at most a quarter of the images, because otherwise many negatives '
+    'would be old keys of the same image. MoCo used 65536 for 1.28 million images.',
+    'model.head.prototypes': 'customary: at most one prototype per sixteen images, but at least as many as images per step.',
+    'model.data_preprocessor.mean': 'customary: replace 0.5 and 0.25 with the mean and standard deviation of your images, '
+    'which `mmairl pack DIR --statistics --channels N` prints.',
+    'total_batch_size': 'customary: a sixteenth of the images, at most 256 per GPU as in MoCo, and at least 16, because batch '
+    'statistics over fewer are too noisy.',
     'optim_wrapper.optimizer': "known: the method's learning rate, proportional to the batch size. A run that starts from "
-    'pre-trained weights has a tenth of it, because the full rate would destroy the learned features. If the k-NN accuracy '
-    'on labeled images falls, reduce it.',
-    'train_cfg.max_epochs': 'customary: the configs of MoCo and BYOL use 200 epochs for 1.28 million images, 10 of them for '
-    'the warm-up. Small data sets require more: published recipes use 400 for ImageNet-100 and 800 for Imagenette. Start '
-    'with a tenth of the epochs, and check the health page.',
+    'pre-trained weights has a tenth of it, because the full rate would destroy the learned features.',
+    'train_cfg.max_epochs': 'customary: MoCo and BYOL use 200 epochs for 1.28 million images. Published recipes use 400 for '
+    'ImageNet-100 and 800 for Imagenette. Start with a tenth of the epochs, and check the health page.',
     'default_hooks.momentum.base': 'customary: at first, the teacher averages over at most a fiftieth of the steps (or 10 '
-    'steps in the shortest runs), because with a longer average, it would stay close to its initial weights.',
+    'steps), because with a longer average, it would stay close to its initial weights.',
     'custom_hooks': 'customary: prototypes stay frozen for the first tenth of a run that starts from trained weights, because '
-    'their first gradients would destroy the learned features. The other schedules are those of the method.',
-    'train_dataloader.num_workers': 'customary: one data worker per core of this machine, divided among the GPUs, but at '
-    'most 16 per GPU. If the health page shows that the training waits for data, use more workers.',
+    'their first gradients would destroy the learned features.',
+    'train_dataloader.num_workers': 'customary: one data worker per core of this machine, divided among the GPUs, but at most '
+    '16. If the health page shows that the training waits for data, use more.',
     'train_dataloader.dataset': 'customary: the views of the method were made for photographs. Look at them with `mmairl '
-    'report views CONFIG`. For images of another kind, consider the views in configs/_base_/views (satellite, microscopy, '
-    'medical_gray, documents): for example, aerial images have no upright direction, and mirrored text is not text.',
+    'report views CONFIG`. For other images, consider configs/_base_/views (satellite, microscopy, medical_gray, documents): '
+    'for example, aerial images have no upright direction.',
 }
 
 

@@ -30,21 +30,13 @@ SHOWN = (
     'default_hooks.momentum.',
     'randomness.seed',
 )
-SHARED = (
-    'protocol',
-    'network',
-    'input',
-    'data',
-)  # what results of trained and random weights share
+# Results of trained and of random weights that can be compared share these parts of their identities.
+SHARED = 'protocol', 'network', 'input', 'data'
 SIGNATURE = '\n`{}` is the '  # the start of a card's line about its file of weights
 
 
 def write_card(
-    backbone: Backbone,
-    weights: str | Path,
-    to: str,
-    license: str = '',
-    cfg: Config | None = None,
+    backbone: Backbone, weights: str | Path, to: str, license: str = '', cfg: Config | None = None
 ) -> Path:
     """Write a model card next to a file of weights.
 
