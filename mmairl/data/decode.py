@@ -249,10 +249,12 @@ def decode_stored(data: bytes) -> Tensor:
 
 def channels_first(pixels: np.ndarray) -> Tensor:
     """Convert an array H x W or H x W x C to a tensor C x H x W. Floats become float32."""
-    kind = np.float32 if pixels.dtype.kind == 'f' else pixels.dtype.newbyteorder('=')
+    is_float = pixels.dtype.kind == 'f'
+    kind = np.float32 if is_float else pixels.dtype.newbyteorder('=')
     pixels = pixels.astype(kind, copy=False)
     is_known = pixels.dtype in (np.uint8, np.uint16, np.float32)
-    if not is_known or pixels.ndim not in (2, 3) or not np.isfinite(pixels).all():
+    is_finite = not is_float or np.isfinite(pixels).all()
+    if not (is_known and is_finite) or pixels.ndim not in (2, 3):
         raise UnreadableImage(
             'is not an array height x width x channels of uint8, uint16 or finite float values'
         )

@@ -111,9 +111,9 @@ class TorchvisionArrays(ViewDataset):
         super().__init__(**options)
         is_cifar = name.startswith('CIFAR')
         chosen = dict(train=split == 'train') if is_cifar else dict(split=split)
-        place = Path(root).resolve()
+        fault = f'{name}: cannot be read from {Path(root).resolve()}'
         remedy = 'set download=True of the data set, or root to the folder of the files'
-        with explained(f'{name}: cannot be read from {place}', remedy, code='unreadable-set'):
+        with explained(fault, remedy, code='unreadable-set'):
             arrays = getattr(datasets, name)(root, download=download, **chosen)
         images = torch.from_numpy(np.asarray(arrays.data))
         self.images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
