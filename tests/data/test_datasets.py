@@ -39,15 +39,18 @@ def root(tmp_path: Path) -> Path:
 
 def test_folders_are_classes_in_sorted_order(root):
     data = ImageFolder(root)
-    assert data.classes == ['a', 'b', 'c'] and data.labels.tolist() == [0, 0, 1, 1]
+    assert data.classes == ['a', 'b', 'c']
+    assert data.labels.tolist() == [0, 0, 1, 1]
     assert [data.member(index) for index in range(4)] == [
         'a/3.png',
         'a/deep/2.jpg',
         'b/0.PNG',
         'b/1.png',
     ]
-    assert data.raw(1)[0, 0, 0] == 2 and data.name(0) == str(root / 'a/3.png')
-    assert UnlabelledFolder(root).member(0) == 'top.png' and len(UnlabelledFolder(root)) == 5
+    assert data.raw(1)[0, 0, 0] == 2
+    assert data.name(0) == str(root / 'a/3.png')
+    assert UnlabelledFolder(root).member(0) == 'top.png'
+    assert len(UnlabelledFolder(root)) == 5
 
 
 def test_links_to_folders_are_followed(root, tmp_path):
@@ -60,7 +63,8 @@ def test_item_has_views_label_and_index(root):
     views = [[dict(type='Solarize', p=1.0, threshold=0)], [dict(type='CenterCrop', size=2)]]
     item = ImageFolder(root, views=views)[3]
     inverted, cropped = item['inputs']
-    assert (inverted == 255).all() and cropped.shape == (3, 2, 2)
+    assert (inverted == 255).all()
+    assert cropped.shape == (3, 2, 2)
     assert item['data_samples'] == dict(label=1, index=3)
 
 
@@ -81,7 +85,8 @@ def test_stored_channels_keep_their_values(tmp_path):
 def test_statistics_skip_unreadable_images(root):
     (root / 'top.png').write_bytes(b'')
     measured = channel_statistics(UnlabelledFolder(root), workers=1)
-    assert measured.images == 4 and measured.unreadable == 1
+    assert measured.images == 4
+    assert measured.unreadable == 1
     torch.testing.assert_close(measured.mean, [np.mean([0, 1, 2, 3]) / 255] * 3)
 
 
@@ -118,11 +123,13 @@ class Counted(ViewDataset):
 def test_fingerprint_reads_256_images():
     data = Counted()
     data.fingerprint()
-    assert len(set(data.read)) == 256 and {0, 999} <= set(data.read)
+    assert len(set(data.read)) == 256
+    assert {0, 999} <= set(data.read)
 
 
 def test_temporary_failure_is_retried(root, monkeypatch):
-    pauses, data = [], UnlabelledFolder(root)
+    pauses = []
+    data = UnlabelledFolder(root)
     content = (root / 'top.png').read_bytes()
     answers = [OSError(116, 'Stale file handle')] * 3 + [content]
 
@@ -134,7 +141,8 @@ def test_temporary_failure_is_retried(root, monkeypatch):
 
     monkeypatch.setattr(Path, 'read_bytes', read)
     monkeypatch.setattr(decode.time, 'sleep', pauses.append)
-    assert data.encoded(0) == content and pauses == [0.1, 0.2, 0.4]
+    assert data.encoded(0) == content
+    assert pauses == [0.1, 0.2, 0.4]
     answers[:] = [OSError(5, 'Input/output error')] * 9
     with raises_code('no-answer'):
         data.encoded(0)

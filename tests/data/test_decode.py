@@ -41,7 +41,8 @@ def stored(data: bytes) -> np.ndarray:
 @pytest.mark.parametrize('kind', ['PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'])
 def test_lossless_colors_are_exact(kind):
     data = encoded(COLORS, kind, lossless=True)
-    assert np.array_equal(pixels(data), COLORS) and np.array_equal(stored(data), COLORS)
+    assert np.array_equal(pixels(data), COLORS)
+    assert np.array_equal(stored(data), COLORS)
     assert file_kind(data) == dict(TIFF='tif').get(kind, kind.lower())
 
 
@@ -74,9 +75,8 @@ def test_orientation_is_applied(orientation):
     turned = COLORS.swapaxes(0, 1) if orientation > 4 else COLORS
     rows = slice(None, None, -1 if orientation in (3, 4, 7, 8) else 1)
     columns = slice(None, None, -1 if orientation in (2, 3, 6, 7) else 1)
-    assert np.array_equal(pixels(data), turned[rows, columns]) and np.array_equal(
-        stored(data), COLORS
-    )
+    assert np.array_equal(pixels(data), turned[rows, columns])
+    assert np.array_equal(stored(data), COLORS)
 
 
 @pytest.mark.parametrize('mode', ['RGB', 'L', 'CMYK'])

@@ -50,7 +50,8 @@ def epoch(step: object, workers: int) -> Tensor:
 )
 def test_seed_repeats_a_foreign_step_in_any_worker(step):
     views = epoch(step, workers=0)
-    assert torch.equal(views, epoch(step, workers=2)) and len(views.flatten(1).unique(dim=0)) > 4
+    assert torch.equal(views, epoch(step, workers=2))
+    assert len(views.flatten(1).unique(dim=0)) > 4
 
 
 def test_albumentations_repeats_by_seed():
@@ -59,7 +60,8 @@ def test_albumentations_repeats_by_seed():
         [albumentations.HorizontalFlip(p=1), albumentations.RandomBrightnessContrast(p=1)]
     )
     views = epoch(chain, workers=0)
-    assert torch.equal(views, epoch(chain, workers=2)) and len(views.flatten(1).unique(dim=0)) > 4
+    assert torch.equal(views, epoch(chain, workers=2))
+    assert len(views.flatten(1).unique(dim=0)) > 4
     ((step,),) = build_views(
         [[dict(type='ForeignTransform', transform='albumentations.HorizontalFlip', p=1)]]
     )
@@ -68,12 +70,11 @@ def test_albumentations_repeats_by_seed():
 
 
 def test_objects_are_named_in_configs():
-    first, second = v2.RandomRotation(5), v2.RandomRotation(5)
+    first = v2.RandomRotation(5)
+    second = v2.RandomRotation(5)
     configs = as_configs([first, second, shift, ROTATION])
-    assert (
-        configs[2] == dict(type='ForeignTransform', transform=f'{__name__}.shift')
-        and configs[3] is ROTATION
-    )
+    assert configs[2] == dict(type='ForeignTransform', transform=f'{__name__}.shift')
+    assert configs[3] is ROTATION
     (steps,) = build_views([eval(repr(configs))])
     assert [step.transform for step in steps[:3]] == [first, second, shift]
 

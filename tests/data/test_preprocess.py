@@ -25,7 +25,8 @@ RECIPE = [
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1),
     dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0)),
 ]
-FLIP, INVERT = [dict(type='RandomFlip', p=1.0)], [dict(type='Solarize', p=1.0, threshold=0)]
+FLIP = [dict(type='RandomFlip', p=1.0)]
+INVERT = [dict(type='Solarize', p=1.0, threshold=0)]
 RGB = dict(mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
@@ -55,7 +56,8 @@ def test_seed_repeats_views_and_evaluation_has_none():
         with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
             made.append(make(data, training=True))
     first, second = made[0]['inputs']
-    assert first.shape == (8, 3, 24, 24) and not torch.equal(first, second)
+    assert first.shape == (8, 3, 24, 24)
+    assert not torch.equal(first, second)
     assert all(map(torch.equal, made[0]['inputs'], made[1]['inputs'])), 'autocast changes the views'
     (still,) = make(data, training=False)['inputs']
     torch.testing.assert_close(
@@ -80,7 +82,8 @@ class FiveChannels(ViewDataset):
 
 
 def test_wrong_channels_or_values_are_an_error():
-    data, mean = FiveChannels(None), [0.5] * 5
+    data = FiveChannels(None)
+    mean = [0.5] * 5
     require_channels(data, mean, nn.Conv2d(5, 1, 1), [[]])
     wrong = FiveChannels([INVERT])
     for code, *arguments in (

@@ -36,8 +36,10 @@ def test_list_of_files_and_labels_is_read(tmp_path):
         type='CustomDataset', data_root=str(tmp_path), data_prefix='photos', ann_file='train.txt'
     )
     data = PublicImages(source, metric='mean per class')
-    assert data.labels.tolist() == [1, 0] and data.member(0) == 'photos/a 2.jpg'
-    assert data.raw(0)[0, 0, 0] == 2 and data.metric == 'mean per class'
+    assert data.labels.tolist() == [1, 0]
+    assert data.member(0) == 'photos/a 2.jpg'
+    assert data.raw(0)[0, 0, 0] == 2
+    assert data.metric == 'mean per class'
 
 
 def test_voc_marks_difficult_objects(tmp_path):
@@ -48,9 +50,12 @@ def test_voc_marks_difficult_objects(tmp_path):
         (tmp_path / 'ImageSets/Main' / f'{part}.txt').write_text(f'{part}1\n')
         (tmp_path / 'Annotations' / f'{part}1.xml').write_text(VOC)
     data = PublicImages(dict(type='VOC', data_root=str(tmp_path)), split='train+val')
-    assert len(data) == 2 and data.raw(1)[0, 0, 0] == 1
+    assert len(data) == 2
+    assert data.raw(1)[0, 0, 0] == 1
     labels = dict(zip(data.classes, data.labels[0].tolist()))
-    assert labels['cat'] == 1 and labels['dog'] == -1 and sum(map(abs, labels.values())) == 2
+    assert labels['cat'] == 1
+    assert labels['dog'] == -1
+    assert sum(map(abs, labels.values())) == 2
 
 
 def test_arrays_of_torchvision_are_read(tmp_path, monkeypatch):
@@ -63,12 +68,10 @@ def test_arrays_of_torchvision_are_read(tmp_path, monkeypatch):
         (folder / name).write_bytes(pickle.dumps(dict(data=pixels, labels=[3, 9])))
     (folder / 'batches.meta').write_bytes(pickle.dumps(dict(label_names=list('abcdefghij'))))
     train, test = (TorchvisionArrays('CIFAR10', tmp_path, split) for split in ('train', 'test'))
-    assert (
-        len(train) == 10
-        and len(test) == 2
-        and test.classes[3] == 'd'
-        and test.labels.tolist() == [3, 9]
-    )
+    assert len(train) == 10
+    assert len(test) == 2
+    assert test.classes[3] == 'd'
+    assert test.labels.tolist() == [3, 9]
     assert torch.equal(test.raw(1), torch.from_numpy(pixels[1].reshape(3, 32, 32)))
 
 

@@ -11,7 +11,8 @@ def test_epoch_is_a_permutation_from_any_start(count, seed, epoch):
     sampler = ResumableSampler(range(count), seed=seed)
     sampler.set_epoch(epoch)
     order = list(sampler)
-    assert sorted(order) == list(range(count)) and order == sampler.order().tolist()
+    assert sorted(order) == list(range(count))
+    assert order == sampler.order().tolist()
     sampler.set_epoch(epoch, count // 2)
     assert list(sampler) == order[count // 2 :]
 

@@ -32,7 +32,8 @@ def folder(tmp_path: Path) -> ImageFolder:
 
 
 def assert_same(data, folder: ImageFolder) -> None:
-    assert data.classes == folder.classes and data.labels.tolist() == folder.labels.tolist()
+    assert data.classes == folder.classes
+    assert data.labels.tolist() == folder.labels.tolist()
     assert all(torch.equal(data.raw(index), folder.raw(index)) for index in range(len(folder)))
 
 
@@ -49,9 +50,8 @@ def test_packed_folder_is_the_same_data_set(folder, tmp_path):
     ):
         assert_same(Shards(root), folder)
     data = Shards(tmp_path / 'out')
-    assert data.member(0) == 'class 0/0_v1' and data.name(0).endswith(
-        'part-000000.tar/class 0/0_v1'
-    )
+    assert data.member(0) == 'class 0/0_v1'
+    assert data.name(0).endswith('part-000000.tar/class 0/0_v1')
     loaded = torch.cat([batch['inputs'][0] for batch in DataLoader(data, 4, num_workers=2)])
     assert torch.equal(loaded, torch.stack([folder.raw(index) for index in range(12)]))
     assert data.fingerprint() == Shards(tmp_path / 'all.tar').fingerprint()
@@ -68,7 +68,8 @@ def test_webdataset_reads_packed_shards(folder, tmp_path):
 def test_unreadable_images_are_left_out(folder, tmp_path):
     Path(folder.name(3)).write_bytes(b'')
     faults = dict(pack(folder, tmp_path / 'a.tar'))
-    assert faults[folder.member(3)] == 'is empty' and len(Shards(tmp_path / 'a.tar')) == 11
+    assert faults[folder.member(3)] == 'is empty'
+    assert len(Shards(tmp_path / 'a.tar')) == 11
     with raises_code('shard-exists'):
         list(pack(folder, tmp_path / 'a.tar'))
 
@@ -79,7 +80,8 @@ def test_stored_channels_survive_packing(tmp_path):
     folder = UnlabelledFolder(tmp_path / 'arrays', channels=2)
     list(pack(folder, tmp_path / 'a.tar'))
     data = Shards(tmp_path / 'a.tar', channels=2)
-    assert torch.equal(data.raw(0), folder.raw(0)) and data.classes == []
+    assert torch.equal(data.raw(0), folder.raw(0))
+    assert data.classes == []
 
 
 def tar(path: Path, members: dict[str, bytes]) -> Path:
@@ -101,7 +103,8 @@ def test_labels_are_numbers(tmp_path):
         tmp_path / 'b.tar', {'d/x.png': png(5), 'd/x.cls': b'2', 'd/y.PNG': png(6), 'd/y.cls': b'0'}
     )
     data = Shards(numbered)
-    assert data.classes == ['0', '1', '2'] and data.labels.tolist() == [2, 0]
+    assert data.classes == ['0', '1', '2']
+    assert data.labels.tolist() == [2, 0]
     assert [int(data.raw(index)[0, 0, 0]) for index in range(2)] == [5, 6]
 
 
@@ -169,7 +172,8 @@ def test_hub_images_equal_the_folder(folder, tmp_path):
     assert_same(HubImages('parquet', **parquet), folder)
     assert_same(HubImages('parquet', label='fine', **parquet), folder)
     unlabeled = HubImages('parquet', label='none', **parquet)
-    assert not unlabeled.classes and unlabeled.labels.tolist() == [-1] * 12
+    assert not unlabeled.classes
+    assert unlabeled.labels.tolist() == [-1] * 12
     list(pack(unlabeled, tmp_path / 'b.tar'))
     assert torch.equal(Shards(tmp_path / 'b.tar').raw(5), folder.raw(5))
     with raises_code('no-image-column'):

@@ -39,7 +39,8 @@ def numbered(*counts: int) -> dict:
 def assert_consistent(data) -> None:
     """Assert that each item has the right image and class."""
     for index in range(len(data)):
-        item, number = data[index], int(data.indices[index])
+        item = data[index]
+        number = int(data.indices[index])
         assert int(item['inputs'][0]) == int(data.raw(index)) == number
         assert item['data_samples'] == dict(label=int(data.labels[index]), index=index)
         assert data.classes[data.labels[index]] == f'c{int(data.dataset.labels[number])}'
@@ -49,12 +50,13 @@ def assert_consistent(data) -> None:
 def test_both_parts_make_up_the_set():
     fit, held = (Part(numbered(10, 20, 2), held) for held in (False, True))
     assert_consistent(held)
-    assert torch.bincount(held.labels).tolist() == [2, 3, 1] and torch.bincount(
-        fit.labels
-    ).tolist() == [8, 17, 1]
+    assert torch.bincount(held.labels).tolist() == [2, 3, 1]
+    assert torch.bincount(fit.labels).tolist() == [8, 17, 1]
     assert sorted([*fit.indices.tolist(), *held.indices.tolist()]) == list(range(32))
-    again, other = Part(numbered(10, 20, 2), True), Part(numbered(10, 20, 2), True, seed=1)
-    assert torch.equal(again.indices, held.indices) and not torch.equal(other.indices, held.indices)
+    again = Part(numbered(10, 20, 2), True)
+    other = Part(numbered(10, 20, 2), True, seed=1)
+    assert torch.equal(again.indices, held.indices)
+    assert not torch.equal(other.indices, held.indices)
     per_class = Part(numbered(10, 20, 4), True, fraction=3)
     assert torch.bincount(per_class.labels).tolist() == [3, 3, 3]
 
@@ -67,13 +69,15 @@ def test_total_is_exact_and_classes_are_proportional(fraction):
     counts = torch.bincount(labels[held], minlength=5)
     assert len(held) == max(round(fraction * 162), 5)
     assert set(held.tolist()) < set(split_by_class(labels, 3, 0.95)[1].tolist())
-    assert (counts >= 1).all() and (counts < sizes).all()
+    assert (counts >= 1).all()
+    assert (counts < sizes).all()
     assert ((counts - fraction * sizes).abs() <= 1).all()
 
 
 def test_several_labels_are_split_as_a_whole():
     fit, held = split_by_class(torch.zeros(50, 3), fraction=0.3)
-    assert len(held) == 15 and sorted([*fit.tolist(), *held.tolist()]) == list(range(50))
+    assert len(held) == 15
+    assert sorted([*fit.tolist(), *held.tolist()]) == list(range(50))
 
 
 def test_groups_stay_on_one_side():
@@ -81,13 +85,15 @@ def test_groups_stay_on_one_side():
     groups = [f'p{number // 6}' for number in range(60)]
     fit, held = split_by_class(labels, groups=groups)
     sides = [{groups[index] for index in side.tolist()} for side in (fit, held)]
-    assert len(held) == 12 and not sides[0] & sides[1]
+    assert len(held) == 12
+    assert not sides[0] & sides[1]
 
 
 def test_groups_come_from_a_pattern_or_a_table(tmp_path):
     names = ['p07/a.png', 'p08/b.png']
     (tmp_path / 'groups.csv').write_text('file,sex,patient\np08/b.png,f,8\np07/a.png,m,7\n')
-    assert groups_of(names, r'p\d+') == ['p07', 'p08'] and groups_of(names, r'p0(\d)/') == [
+    assert groups_of(names, r'p\d+') == ['p07', 'p08']
+    assert groups_of(names, r'p0(\d)/') == [
         '7',
         '8',
     ]
@@ -115,9 +121,8 @@ def test_random_classes_are_nested():
 
 def test_random_images_are_nested_and_of_all_classes():
     few, many = (Subset(numbered(20, 40), fraction=share) for share in (0.1, 0.5))
-    assert torch.bincount(few.labels).tolist() == [2, 4] and set(few.indices.tolist()) < set(
-        many.indices.tolist()
-    )
+    assert torch.bincount(few.labels).tolist() == [2, 4]
+    assert set(few.indices.tolist()) < set(many.indices.tolist())
     assert_consistent(few)
 
 
@@ -141,9 +146,11 @@ def listed(root: Path, text: str, key: str = 'files') -> Subset:
 def test_listed_images_and_classes_are_selected(root):
     data = listed(root, '\ufeff# SimCLR\n\nn03_5.png\r\n  n02_4.JPEG \nn01/n01_20.png\n')
     assert [int(data.raw(index)[0, 0, 0]) for index in range(3)] == [1, 3, 4]
-    assert data.labels.tolist() == [0, 1, 2] and data.name(2) == str(root / 'train/n03/n03_5.png')
+    assert data.labels.tolist() == [0, 1, 2]
+    assert data.name(2) == str(root / 'train/n03/n03_5.png')
     data = listed(root, 'n03\n\nn01 \n', 'classes')
-    assert data.classes == ['n01', 'n03'] and data.labels.tolist() == [0, 0, 1]
+    assert data.classes == ['n01', 'n03']
+    assert data.labels.tolist() == [0, 0, 1]
 
 
 def test_unreadable_image_is_replaced_within_the_subset(root):
@@ -153,7 +160,8 @@ def test_unreadable_image_is_replaced_within_the_subset(root):
 
 
 def test_subset_has_its_own_fingerprint(root):
-    some, other = listed(root, 'n01_1.png\n'), listed(root, 'n02_3.png\n')
+    some = listed(root, 'n01_1.png\n')
+    other = listed(root, 'n02_3.png\n')
     assert some.fingerprint() != other.fingerprint() == listed(root, 'n02_3.png\n').fingerprint()
 
 

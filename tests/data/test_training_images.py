@@ -42,7 +42,8 @@ def test_seeded_views_do_not_depend_on_the_process():
     one = torch.stack([torch.stack(batch) for batch in batches])
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
-    assert torch.equal(drawn(2, sampler=sampler), one) and len(one.unique()) == one.numel()
+    assert torch.equal(drawn(2, sampler=sampler), one)
+    assert len(one.unique()) == one.numel()
     assert torch.equal(torch.stack(TrainingImages(Draws()).__getitems__(order[8:12])), one[2]), (
         'after a resume'
     )
@@ -51,9 +52,8 @@ def test_seeded_views_do_not_depend_on_the_process():
 def test_seeds_do_not_depend_on_the_size_of_the_epoch():
     few = ResumableSampler(TrainingImages(range(10)), seed=2**31 + 7)
     many = ResumableSampler(TrainingImages(range(1000)), seed=2**31 + 7)
-    assert (
-        np.array_equal(few.seeds(), many.seeds()[:10]) and len(set(many.seeds().tolist())) == 1000
-    )
+    assert np.array_equal(few.seeds(), many.seeds()[:10])
+    assert len(set(many.seeds().tolist())) == 1000
     few.set_epoch(1)
     assert not set(few.seeds().tolist()) & set(many.seeds().tolist())
 

@@ -54,10 +54,8 @@ THEIRS = {
 
 @pytest.mark.parametrize('size', [24, 60])
 def test_bicubic_crop_equals_torchvision_in_data_workers(size):
-    crop, image = (
-        build('RandomResizedCrop', size=size, interpolation='bicubic'),
-        torch.rand(3, 40, 40),
-    )
+    crop = build('RandomResizedCrop', size=size, interpolation='bicubic')
+    image = torch.rand(3, 40, 40)
     bicubic = F.InterpolationMode.BICUBIC
     for _ in range(COUNT):
         params = crop.draw(1, 40, 40)
@@ -89,7 +87,8 @@ def picture(height: int, width: int) -> Tensor:
     ('kind', 'height'), [*((kind, 40) for kind in STEPS), ('GaussianBlur', 230)]
 )
 def test_worker_form_is_the_rounded_device_form(kind, height):
-    operation, image = build(kind), picture(height, height + 10)
+    operation = build(kind)
+    image = picture(height, height + 10)
     for _ in range(20):
         params = operation.draw(1, height, height + 10)
         batched = operation.apply(image[None] / 255, params)[0] * 255
@@ -110,7 +109,8 @@ def test_p_is_the_probability_of_each_image():
 
 
 def test_crop_equals_torchvision_for_any_layout():
-    crop, image = build('RandomResizedCrop'), picture(60, 45)
+    crop = build('RandomResizedCrop')
+    image = picture(60, 45)
     as_decoded = image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
     for seed in range(20):
         torch.manual_seed(seed)
@@ -125,7 +125,8 @@ def test_crop_of_a_long_image_fits():
     for height, width in ((10, 100), (100, 10)):
         for top, left, h, w in zip(*crop.draw(20, height, width).values()):
             assert top == 0 if height == 10 else left == 0
-            assert 1 <= h <= height - top and 1 <= w <= width - left
+            assert 1 <= h <= height - top
+            assert 1 <= w <= width - left
 
 
 def test_turns_are_the_eight_symmetries():
@@ -133,10 +134,8 @@ def test_turns_are_the_eight_symmetries():
     turn = build('RandomTurn')
     single = {tuple(turn(image).flatten().tolist()) for _ in range(200)}
     batch = turn.batch((image / 255).expand(200, -1, -1, -1))
-    assert (
-        single == {tuple(one.flatten().mul(255).round().int().tolist()) for one in batch}
-        and len(single) == 8
-    )
+    assert single == {tuple(one.flatten().mul(255).round().int().tolist()) for one in batch}
+    assert len(single) == 8
 
 
 @pytest.mark.parametrize('depth', [torch.uint8, torch.uint16, torch.float32])
