@@ -45,8 +45,7 @@ def features(backbone: nn.Module, images: Tensor) -> Features:
     output = last_output(backbone(images, mask=None) if takes_mask else backbone(images))
     patches = output if output.ndim == 4 else None
     if output.ndim == 3:
-        patches = output[:, extra_tokens(backbone) :].transpose(1, 2)
-        patches = patches.unflatten(2, patch_grid(backbone, images, patches.shape[2]))
+        patches = patch_map(output, backbone, images)
     return Features(pooled(output, backbone), patches)
 
 
@@ -120,17 +119,19 @@ def patch_size(backbone: nn.Module) -> int:
     return 1 if projection is None else projection.kernel_size[0]
 
 
-def patch_grid(backbone: nn.Module, images: Tensor, patches: int) -> tuple[int, int]:
-    """Return the rows and columns of the patches of an image. Incomplete patches may be cropped or padded."""
+def patch_map(tokens: Tensor, backbone: nn.Module, images: Tensor) -> Tensor:
+    """Return the patch tokens of images as a feature map. The backbone may have cropped or padded incomplete patches."""
+    patches = tokens[:, extra_tokens(backbone) :].transpose(1, 2)
+    count = patches.shape[2]
     size = patch_size(backbone)
     height, width = images.shape[2:]
     for rounded in (math.floor, math.ceil):
         rows = rounded(height / size)
         columns = rounded(width / size)
-        if rows * columns == patches:
-            return rows, columns
+        if rows * columns == count:
+            return patches.unflatten(2, (rows, columns))
     raise UserError(
-        f'model.backbone: {patches} patch tokens do not fit images of {height} x {width} pixels with patches of {size} '
+        f'model.backbone: {count} patch tokens do not fit images of {height} x {width} pixels with patches of {size} '
         f"pixels ('{type(backbone).__name__}'); set the attribute num_prefix_tokens of the backbone",
         code='unknown-tokens',
     )

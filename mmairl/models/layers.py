@@ -9,7 +9,7 @@ from mmpretrain.models.backbones.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.backbones import extra_tokens, patch_grid, patch_size
+from mmairl.models.backbones import extra_tokens, patch_map, patch_size
 
 
 class LayerOutput(NamedTuple):
@@ -62,13 +62,11 @@ def _mmpretrain_outputs(
 ) -> Iterator[LayerOutput]:
     backbone.out_type = 'raw'
     backbone.out_indices = layers
-    extra = extra_tokens(backbone)
     for layer, x in zip(layers, backbone(images)):
         if backbone.final_norm and layer < len(backbone.layers) - 1:
             x = backbone.ln1(x)
-        patches = x[:, extra:].transpose(1, 2)
-        patches = patches.unflatten(2, patch_grid(backbone, images, patches.shape[2]))
-        yield LayerOutput(x[:, 0] if extra else None, patches)
+        token = x[:, 0] if extra_tokens(backbone) else None
+        yield LayerOutput(token, patch_map(x, backbone, images))
 
 
 def _timm_outputs(backbone: nn.Module, images: Tensor, layers: list[int]) -> Iterator[LayerOutput]:
