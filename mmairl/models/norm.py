@@ -128,9 +128,11 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     views = 1
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or get_world_size() == 1:
-            return super().forward(x)
-        return self._normalize(x)
+        if self.training and get_world_size() > 1:
+            return self._normalize(x)
+        if self.training and self.views > 1:
+            return torch.cat(list(map(super().forward, x.chunk(self.views))))
+        return super().forward(x)
 
     # Compiled collectives gave wrong gradients.
     @torch.compiler.disable
@@ -229,8 +231,8 @@ def passes(
     """Yield the indices of the views that share a forward pass, and the joined images of these views.
 
     Batch norm must normalize each view by its own statistics. With several processes, views of the same shape share a pass,
-    and SyncBN separates them, because it exchanges the statistics of all views of a pass at once. With one process, and for
-    other batch norms, each view has its own pass. In networks without batch norm, views of the same shape share a pass.
+    and SyncBN separates them, because it exchanges the statistics of all views of a pass at once. With one process, they
+    share a pass only if the backbone has no batch norm. With other batch norms, each view has its own pass.
 
     Args:
         network: The network.
@@ -238,12 +240,14 @@ def passes(
         masked: The views with masks, which do not share a pass with other views.
     """
     norms = norms_of(network)
-    # Rows of masked patches follow those of all views, so SyncBN could not separate the views.
-    synced = get_world_size() > 1 and not masked
-    shared = not norms or (synced and all(isinstance(norm, SyncBN) for norm in norms))
+    synced = all(isinstance(norm, SyncBN) for norm in norms)
+    if get_world_size() == 1 and norms_of(getattr(network, 'backbone', network)):
+        synced = False
     groups: dict[object, list[int]] = {}
     for number in sorted(views):
-        kind = (views[number].shape, number in masked) if shared else number
+        # Rows of masked patches follow those of all views, so SyncBN could not separate these views.
+        alone = not synced or (norms and number in masked)
+        kind = number if alone else (views[number].shape, number in masked)
         groups.setdefault(kind, []).append(number)
     for numbers in groups.values():
         together = [views[number] for number in numbers]

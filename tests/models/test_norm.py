@@ -39,6 +39,18 @@ def test_each_view_has_its_own_statistics():
     assert torch.equal(ours.running_var, plain.running_var)
 
 
+def test_views_share_a_pass_if_only_heads_have_batch_norm():
+    network = nn.ModuleDict(dict(backbone=nn.Conv2d(3, 3, 1), head=SyncBN(3)))
+    plain = nn.BatchNorm2d(3)
+    views = {view: torch.randn(6, 3, 4, 4) * 3 + view for view in range(4)}
+    shared = []
+    for numbers, images in passes(network, views, masked=[1]):
+        shared.append(numbers)
+        expected = torch.cat([plain(views[view]) for view in numbers])
+        assert torch.equal(network.head(images), expected)
+    assert shared == [[0, 2, 3], [1]] and torch.equal(network.head.running_var, plain.running_var)
+
+
 def test_views_share_a_pass_without_batch_norm():
     network = nn.Conv2d(3, 2, 1)
     views = {view: torch.randn(6, 3, size, size) for view, size in enumerate((4, 3, 4))}
