@@ -14,7 +14,7 @@ from harness import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 
-import mmairl
+from mmairl.apis.sample import PATH
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
@@ -38,7 +38,7 @@ TEACHER = dict(
     depth=18,
     stem_channels=16,
     base_channels=16,
-    init_cfg=dict(type='PretrainedBackbone', checkpoint=mmairl.sample()),
+    init_cfg=dict(type='PretrainedBackbone', checkpoint=str(PATH)),
     _delete_=True,
 )
 # Each name stands for a config and changes to it.
