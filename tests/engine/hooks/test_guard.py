@@ -8,7 +8,11 @@ import torch
 from harness import toy
 from harness.errors import raises_code
 from mmengine.hooks import Hook
+from PIL import Image, ImageOps
 
+from mmairl.apis.pretrain import pretrain
+from mmairl.apis.sample import PATH
+from mmairl.data.shapes import Shapes
 from mmairl.engine import run
 from mmairl.engine.hooks.guard import decision
 from mmairl.registry import HOOKS
@@ -114,3 +118,23 @@ def test_run_that_ended_before_its_first_checkpoint_starts_again(toy_config):
     (folder / 'start.pth').write_bytes(b'')
     cfg.resume = True
     assert run.train(cfg).iter == 4 and (folder / 'start.pth').stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_start_is_kept_if_the_learning_rate_is_too_high(tmp_path):
+    """Ten times the rate with which the sample was trained on such images keeps the start weights in 20 of 20 runs."""
+    shapes = Shapes(count=1000, split='val')
+    for number, kind in enumerate(shapes.labels):
+        part = 'train' if number < 700 else 'test'
+        folder = tmp_path / ('images' if number < 400 else f'labels/{part}/{kind}')
+        folder.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(shapes.raw(number).permute(1, 2, 0).numpy())
+        ImageOps.invert(image).save(folder / f'{number}.png')
+    rate = 10 * 0.3 / 256 * 32
+    how = dict(size=32, batch=32, workers=0, labels=tmp_path / 'labels', weights=PATH)
+    how['options'] = {'optim_wrapper.optimizer.lr': rate}
+    for seed in range(20):
+        kept = pretrain(
+            'mocov2plus', tmp_path / 'images', tmp_path / f'{seed}', 2, seed=seed, **how
+        )
+        assert kept == tmp_path / f'{seed}/guard/start.pth'
