@@ -9,6 +9,7 @@ from mmairl.apis.evaluate import class_folders
 from mmairl.apis.given_network import width_of
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
+from mmairl.engine.hooks.schedules import freeze_prototypes
 from mmairl.models.backbones import patch_size
 from mmairl.registry import MODELS
 
@@ -68,10 +69,7 @@ def continued(base: Config, start: Trained, views: list[list[dict]]) -> dict[str
     for view in views:
         view[0]['size'] = whole_patches(view[0]['size'], start.patch)
     hooks = base.to_dict().get('custom_hooks', [])
-    for hook in hooks:
-        for place, schedule in hook.get('values', {}).items():
-            if place.endswith('.frozen'):
-                schedule['until'] = FROZEN
+    freeze_prototypes(hooks, FROZEN)
     return {**settings, 'custom_hooks': hooks} if hooks else settings
 
 

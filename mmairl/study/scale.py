@@ -11,6 +11,7 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.config import home, load_config
+from mmairl.engine.hooks.schedules import freeze_prototypes
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
@@ -47,6 +48,7 @@ class Scale(Declared, frozen=True):
     epochs: float = 1.0
     warm_up: int | None = None
     teacher: float = 1.0
+    frozen: float | None = None
     lr: dict[str, float] = {}
     tasks: tuple[str, ...] = ('linear',)
     seeds: tuple[Seed, ...] = ()  # Studies with fewer seeds use these seeds instead of their own.
@@ -201,7 +203,7 @@ def narrow(cfg: Config, scale: Scale) -> None:
 
 
 def change_rates(cfg: Config, scale: Scale) -> None:
-    """Set the scale's batch size, adapt the learning rate to it, and change the teacher's momentum."""
+    """Set the batch size, the learning rate, the teacher's momentum, and the time for which prototypes are frozen."""
     optimizer = cfg.optim_wrapper.optimizer
     if scale.batch:
         optimizer.lr *= DEFAULT_BATCH / (cfg.get('total_batch_size') or DEFAULT_BATCH)
@@ -212,6 +214,8 @@ def change_rates(cfg: Config, scale: Scale) -> None:
     momentum = cfg.get('default_hooks', {}).get('momentum')
     if momentum and 'base' in momentum:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)
+    if scale.frozen is not None:
+        freeze_prototypes(cfg.get('custom_hooks') or [], scale.frozen)
 
 
 def shorten(cfg: Config, factor: float, warm_up_epochs: int | None) -> None:

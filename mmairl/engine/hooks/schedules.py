@@ -1,6 +1,7 @@
 """Schedules for numeric attributes of the model, such as the warm-up of a temperature."""
 
 import math
+from collections.abc import Iterable
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
@@ -30,6 +31,15 @@ def value_at(
     """
     time = min(1.0, share / until)
     return end if time == 1 else start + (end - start) * CURVES[curve](time)
+
+
+def freeze_prototypes(hooks: Iterable[dict], share: float) -> None:
+    """Make the hooks of a config keep prototypes frozen for this fraction of a run."""
+    for hook in hooks:
+        schedules = hook.get('values', {})
+        for place in schedules:
+            if place.endswith('.frozen'):
+                schedules[place]['until'] = share
 
 
 @HOOKS.register_module()
