@@ -31,6 +31,17 @@ def test_study_plans_at_demo(path, tmp_path):
     assert time.process_time() - began < 3  # 0.1 to 1.4 s on an idle core
 
 
+def test_scale_freezes_prototypes_longer(tmp_path):
+    study = next(path for path in STUDIES if path.stem == 'dino_to_dinov2')
+    configs = prepare_study(study, 'vit_tiny', out=tmp_path).configs
+    until = [
+        {place: schedule['until'] for place, schedule in cfg.custom_hooks[0]['values'].items()}
+        for cfg in list(configs.values())[:6]
+    ]
+    warm_up = {'head.key_temperature': 30 / 800, 'projector.frozen': 1.0}
+    assert until == [warm_up] * 2 + [warm_up | {'patch_projector.frozen': 1.0}] * 4
+
+
 @pytest.mark.parametrize('name', SMALL_SCALES)
 def test_images_of_a_scale_are_gray(name):
     path = STUDIES[0].parent / f'_scales/{name}.yaml'
