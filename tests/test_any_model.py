@@ -192,6 +192,33 @@ def test_timm_computes_the_same_features(name, runs, tmp_path):
         )
 
 
+WITHOUT_MMAIRL = """
+import sys
+import timm, torch
+
+vit = timm.models.VisionTransformer(
+    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, mlp_ratio=2, num_classes=0
+)
+vit.load_state_dict(torch.load('timm.pth', weights_only=True))
+images, features = torch.load('features.pth', weights_only=True)
+with torch.no_grad():
+    torch.testing.assert_close(vit.eval()(images), features, atol=1e-4, rtol=1e-4)
+assert 'mmairl' not in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_mae_in_timms_format_needs_no_mmairl(runs, tmp_path):
+    name = 'mae_vit_s16_300e'
+    checkpoint = str(runs(name) / 'epoch_2.pth')
+    write_backbone(read_backbone(checkpoint), tmp_path / 'timm.pth', 'timm')
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        ours = features(load_backbone(small(name, tmp_path), checkpoint), images).pooled
+    torch.save((images, ours), tmp_path / 'features.pth')
+    subprocess.run([sys.executable, '-c', WITHOUT_MMAIRL], check=True, cwd=tmp_path)
+
+
 def test_swin_is_an_error_in_timms_format(tmp_path):
     backbone = MODELS.build(small('simmim_swin_b_100e', tmp_path).model.backbone)
     state = with_prefix('backbone.', backbone.state_dict())
@@ -330,5 +357,6 @@ def test_mae_stands_in_a_study_next_to_mocov2plus(tmp_path):
     ]
     subprocess.run([sys.executable, *command], check=True)
     record = json.loads((out / 'study.json').read_text())
-    assert 'MAE' in json.dumps(record)
+    effects = {effect['name']: effect for effect in record['effects']['knn']}
+    assert effects['MAE']['base'] == 'MoCo v2+' and len(effects['MAE']['by_seed']) == 2
     assert next(out.glob('*.html')).stat().st_size > 1000

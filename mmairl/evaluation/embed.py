@@ -78,7 +78,7 @@ def embed(
     found = extract(load_backbone(cfg, backbone), dataset, how)
     if lost := found.unreadable:
         text = f'{len(lost)} images cannot be read, such as {dataset.name(lost[0])}'
-        warnings.warn(text, stacklevel=2)
+        warnings.warn(text, stacklevel=3)
     rows = [row for row in range(len(dataset)) if row not in set(lost)]
     return found.x.numpy(), [dataset.name(row) for row in rows]
 
