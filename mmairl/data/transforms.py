@@ -143,10 +143,7 @@ class RandomResizedCrop(Augmentation):
     Args:
         size: Height and width of the result.
         scale: Range of the area of the box, as a fraction of the image's area.
-        interpolation: The filter, 'bilinear' or 'bicubic'. Batches require 'bilinear'.
-
-    Raises:
-        UserError: If a batch is cropped with another filter.
+        interpolation: The filter, 'bilinear' or 'bicubic'.
     """
 
     def __init__(
@@ -157,6 +154,7 @@ class RandomResizedCrop(Augmentation):
     ) -> None:
         super().__init__()
         self.interpolation = v2.InterpolationMode(interpolation)
+        self.kernel = KERNELS[interpolation]
         self.size = size
         self.scale = scale
 
@@ -186,23 +184,33 @@ class RandomResizedCrop(Augmentation):
         return F.resized_crop(image, *box, [self.size] * 2, self.interpolation, antialias=True)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        if self.interpolation is not v2.InterpolationMode.BILINEAR:
-            raise UserError(
-                'RandomResizedCrop.interpolation: must be bilinear on the device; crop the images in '
-                'the views of the data set',
-                code='device-filter',
-            )
         box = [to_device_of(value.to(images.dtype), images) for value in params.values()]
         top, left, h, w = (value[:, None, None] for value in box)
-        rows = filter_weights(top, h, images.shape[2], self.size)
-        columns = filter_weights(left, w, images.shape[3], self.size)
+        rows = filter_weights(self.kernel, top, h, images.shape[2], self.size)
+        columns = filter_weights(self.kernel, left, w, images.shape[3], self.size)
         # One large product is faster than a product for each channel.
         narrow = torch.bmm(images.flatten(1, 2), columns.mT)
         return rows[:, None] @ narrow.unflatten(1, images.shape[1:3])
 
 
-def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
-    """Return the weights of an antialiased bilinear filter that resizes [start, start + length).
+def linear(distance: Tensor) -> Tensor:
+    return (1 - distance).clamp_(min=0)
+
+
+def cubic(distance: Tensor) -> Tensor:
+    """Return the values of Keys's cubic kernel with a = -0.5, as torch and Pillow use it."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
+    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
+
+
+KERNELS = dict(bilinear=linear, bicubic=cubic)
+
+
+def filter_weights(
+    kernel: Callable[[Tensor], Tensor], start: Tensor, length: Tensor, source: int, target: int
+) -> Tensor:
+    """Return the weights of an antialiased filter that resizes [start, start + length).
 
     The result has the shape (B, target, source): one matrix per image, which maps `source` pixels
     to `target` pixels.
@@ -212,7 +220,7 @@ def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> T
     center = start + (number + 0.5) * step
     pixel = torch.arange(source, device=start.device) + 0.5
     distance = (pixel - center).abs() / step.clamp(min=1)
-    weights = (1 - distance).clamp_(min=0)
+    weights = kernel(distance)
     weights *= (pixel > start) & (pixel < start + length)
     return weights / weights.sum(-1, keepdim=True)
 
