@@ -1,6 +1,6 @@
 # The demo with a network of half the width, pre-trained without a teacher for as many FLOPs as shapes_half_distilled.py.
-_base_ = '../demo/mocov2plus_shapes_30e.py'
-epochs = 22
+_base_ = '../demo/mocov2plus_shapes.py'
+epochs = 13
 model = dict(
     backbone=dict(stem_channels=8, base_channels=8),
     projector=dict(in_channels=64),

@@ -1,7 +1,6 @@
-# Distill the demo's network into one of half the width, with half of the teacher's epochs. The teacher is trained by
-# mmairl train configs/demo/mocov2plus_shapes.py --work-dir work_dirs/distill_teacher
+# Distill the network that `mmairl demo` trains into one of half the width, with half of the teacher's epochs.
 _base_ = 'shapes_half.py'
-epochs = 15
+epochs = 9
 model = dict(
     projector=dict(hidden_channels=None, out_channels=128, norm_cfg=None),
     predictor=None,
@@ -13,9 +12,7 @@ model = dict(
             depth=18,
             stem_channels=16,
             base_channels=16,
-            init_cfg=dict(
-                type='PretrainedBackbone', checkpoint='work_dirs/distill_teacher/epoch_30.pth'
-            ),
+            init_cfg=dict(type='PretrainedBackbone', checkpoint='work_dirs/demo/epoch_18.pth'),
         ),
     ),
     head=dict(_delete_=True, type='DistillationHead'),
