@@ -206,7 +206,7 @@ def read_file(path: Path, root: Path) -> bytes:
         if not (root.is_dir() and any(os.scandir(root))):  # for example, after a mount was lost
             raise UserError(
                 f'{root}: the image folder was removed or became empty during the run; mount it '
-                'again, and continue with --resume',
+                'again, and resume the run',
                 code='lost-folder',
             ) from error
         raise UnreadableImage(f'cannot be read ({error.strerror})') from error
@@ -221,7 +221,7 @@ def retried(read: Callable[[], bytes], name: Path | str) -> bytes:
             raise
         except OSError:
             time.sleep(pause)
-    fault, remedy = f'{name}: cannot be read', 'check the mount, and continue with --resume'
+    fault, remedy = f'{name}: cannot be read', 'check the mount, and resume the run'
     with explained(fault, remedy, (OSError,), FAULTS, code='no-answer'):
         return read()
 

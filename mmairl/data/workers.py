@@ -37,7 +37,7 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
             raise
         raise UserError(
             f'/dev/shm: a batch does not fit into shared memory ({error}); enlarge /dev/shm (docker run --shm-size=16g), or '
-            'lower num_workers; continue a training run with --resume',
+            'lower num_workers, and resume the run',
             code='shared-memory-full',
         ) from error
 
@@ -71,7 +71,7 @@ def workers_failed(error: Exception) -> UserError:
     messages = [f'{type(link).__name__}: {link}' for link in chain(error) if str(link)]
     cause = '; '.join(messages) or type(error).__name__
     return UserError(
-        f'the data workers failed ({cause}); lower num_workers, or set it to 0 to see the original error; continue a '
-        'training run with --resume',
+        f'the data workers failed ({cause}); lower num_workers, or set it to 0 to see the original error, and '
+        'resume the run',
         code='data-workers-failed',
     )
