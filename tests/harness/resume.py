@@ -148,8 +148,8 @@ def run(cfg: Config, launcher: str = 'none') -> Path:
 def main() -> None:
     """Train in the two processes of test_resume.py.
 
-    One run is uninterrupted, one is interrupted and resumed, one continues a run of a single process, one branches off from
-    the first run, and one is stopped by a signal to one of the two processes and resumed.
+    One run is uninterrupted, one is interrupted and resumed, one continues a run of a single process, and one is stopped by a
+    signal to one of the two processes and resumed.
     """
     folder = sys.argv[1]
     launch.register()
