@@ -30,12 +30,13 @@ def results_of(tmp_path_factory, run_processes):
     return of
 
 
+MARKS = dict(deepspeed=needs_deepspeed, adapted=pytest.mark.slow)
 COMPARED = [
     pytest.param(
         suite,
         case,
         strategy,
-        marks=needs_deepspeed if suite == 'deepspeed' else (),
+        marks=MARKS.get(suite, ()),
         id=f'{case}, {strategy}',
     )
     for suite, pairs in script.SUITES.items()

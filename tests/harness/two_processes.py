@@ -25,9 +25,7 @@ from mmairl.signals import stop_processes
 CASES = {
     'mocov2plus': {'default_hooks.health.interval': 1},
     'byol_lars': {},
-    'simclr': dict(name='byol_variants/simclr_r50_300e.py'),
     'compile': dict(name='mocov2plus_r50_200e.py', fast=dict(compile=dict(backend='aot_eager'))),
-    'smocov2plus': {},
 }
 
 
