@@ -47,30 +47,20 @@ def trained(weights: str | Path) -> Trained:
     return Trained(backbone, width, patch_size(network), normal)
 
 
-def continued(base: Config, start: Trained, views: list[list[dict]]) -> dict[str, Any]:
-    """Return settings with which a method continues trained weights. The sizes of crops are rounded to whole patches.
-
-    Args:
-        base: The config of the method.
-        start: The network with the weights.
-        views: The views, which are changed in place.
-    """
+def continued(base: Config, start: Trained) -> dict[str, Any]:
+    """Return settings with which a method, whose config is `base`, continues trained weights."""
     backbone = dict(start.backbone)
     if 'depth' not in backbone:
         backbone['_delete_'] = True
     if base.model.get('masking'):
         backbone |= dict(tokens=True) if 'name' in backbone else dict(out_type='raw')
     settings = {'model.backbone': backbone}
-    for part in ('projector', 'patch_projector'):
-        if base.model.get(part):
-            settings[f'model.{part}.in_channels'] = start.width
     for key, values in start.normal.items():
         settings[f'model.data_preprocessor.{key}'] = values
-    for view in views:
-        view[0]['size'] = whole_patches(view[0]['size'], start.patch)
-    hooks = base.to_dict().get('custom_hooks', [])
-    freeze_prototypes(hooks, FROZEN)
-    return {**settings, 'custom_hooks': hooks} if hooks else settings
+    if hooks := base.to_dict().get('custom_hooks'):
+        freeze_prototypes(hooks, FROZEN)
+        settings['custom_hooks'] = hooks
+    return settings
 
 
 def distilled(teacher: Trained, size: int) -> dict[str, Any]:

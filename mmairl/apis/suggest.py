@@ -189,9 +189,11 @@ def suggested_settings(
     if epochs is None:
         epochs = next(number for least, number in EPOCHS.items() if images >= least)
     start = trained(weights) if weights else None
-    crops = _views(base, views, size, channels)
-    settings = continued(base, start, crops) if start else {}
-    settings |= _model(base, images, batch, size, channels, start, network)
+    # If crops are small, the patches of a ViT are smaller than those of the method. Without a ViT, a patch is a pixel.
+    patch = max(1, min(base.model.backbone.get('patch_size', 1), size // FEWEST_PATCHES))
+    if start:
+        patch = start.patch
+    settings = _model(base, images, batch, size, channels, start, network, patch)
     settings['total_batch_size'] = settings['auto_scale_lr.base_batch_size'] = batch
 
     optimizer = {}
@@ -206,8 +208,8 @@ def suggested_settings(
     settings['optim_wrapper.optimizer'] = {**optimizer, 'lr': rate * batch}
 
     settings |= _schedule(base, images // batch * epochs, epochs)
-    dataset = dict(type='UnlabelledFolder', root=str(data))
-    dataset['views'] = crops
+    crops = _views(base, views, size, channels, patch)
+    dataset = dict(type='UnlabelledFolder', root=str(data), views=crops)
     if teacher:
         settings |= distilled(trained(teacher), size)
     if channels:
@@ -254,13 +256,14 @@ def _model(
     channels: int | None,
     start: Trained | None,
     network: nn.Module | None,
+    patch: int,
 ) -> dict[str, Any]:
     """Return the settings of the network, of the queue, and of the prototypes."""
     projector = base.model.get('projector') or {}
     width = projector.get('in_channels')
     settings: dict[str, Any] = {}
     if start:
-        width = start.width
+        settings, width = continued(base, start), start.width
     elif network is not None:
         name, width = register_network(network, channels or 3, size)
         settings['model.backbone'] = dict(_delete_=True, type='GivenNetwork', name=name)
@@ -268,17 +271,18 @@ def _model(
         width = 512
         settings['model.backbone.depth'] = 18
     else:
-        side, patch = _whole(base, size, size)
+        side = whole_patches(size, patch)
         settings['model.backbone.img_size'] = side
         for key in _named(base, 'patch_size'):
             settings[key] = patch
         if 'neck' in base.model:  # the decoder of MAE has position embeddings, too
             settings['model.neck.num_patches'] = (side // patch) ** 2
-    if projector:
-        settings['model.projector.in_channels'] = width
-        # In MoCo v2, the hidden layer of the projector is as wide as the features.
-        if projector.hidden_channels == projector.in_channels and not start:
-            settings['model.projector.hidden_channels'] = width
+    for part in ('projector', 'patch_projector'):
+        if base.model.get(part):
+            settings[f'model.{part}.in_channels'] = width
+    # In MoCo v2, the hidden layer of the projector is as wide as the features.
+    if projector and projector.hidden_channels == projector.in_channels and not start:
+        settings['model.projector.hidden_channels'] = width
     if channels:
         key = 'in_chans' if start and 'name' in start.backbone else 'in_channels'
         if network is None:
@@ -303,24 +307,17 @@ def _named(base: Config, name: str) -> dict[str, Any]:
     return found
 
 
-def _whole(base: Config, size: float, largest: int) -> tuple[int, int]:
-    """Return the size of a crop, rounded to whole patches of the method's ViT, and the size of a patch.
-
-    Without a ViT, the size of a patch is 1. If the largest crop is small, patches are smaller than those of the method.
-    """
-    patch = max(1, min(base.model.backbone.get('patch_size', 1), largest // FEWEST_PATCHES))
-    return whole_patches(size, patch), patch
-
-
-def _views(base: Config, domain: str | None, size: int, channels: int | None) -> list[list[dict]]:
-    """Return the views for the kind, size and channels of the images. Each view begins with a crop."""
+def _views(
+    base: Config, domain: str | None, size: int, channels: int | None, patch: int
+) -> list[list[dict]]:
+    """Return the views for the kind, size and channels of the images. Each view begins with a crop of whole patches."""
     views = base.train_dataloader.dataset.to_dict()['views']
     if domain:
         steps = load_config(f'{PREFIX}_base_/views/{domain}.py')[domain]
         views = [[view[0], *deepcopy(steps)] for view in views]
     largest = max(view[0]['size'] for view in views)
     for view in views:
-        view[0]['size'], _ = _whole(base, view[0]['size'] * size / largest, size)
+        view[0]['size'] = whole_patches(view[0]['size'] * size / largest, patch)
     if channels in (None, 3):
         return views
     for step in itertools.chain(*views):
