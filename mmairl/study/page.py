@@ -6,7 +6,6 @@ from statistics import mean, stdev
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmairl.io import write_text
@@ -23,7 +22,6 @@ from mmairl.study.answer import (
     run_counts,
 )
 from mmairl.study.findings import Findings, all_findings
-from mmairl.study.statistics.compare import scores_by_row
 
 ROW_HEIGHT = 0.34  # the height of an effect in inches
 WIDTH = 6.9  # the width in inches of the text of a two-column paper
@@ -31,19 +29,9 @@ PAPER = {'font.size': 7.5, 'pdf.fonttype': 42, 'svg.fonttype': 'path'}
 # For each kind of verdict: the mark as an SVG path around the origin, and the marker, color and fill in matplotlib. The marks
 # can be distinguished without color.
 MARKS = {
-    'differs': (
-        'M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z',
-        'o',
-        '#1d5fd1',
-        '#1d5fd1',
-    ),
+    'differs': ('M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z', 'o', '#1d5fd1', '#1d5fd1'),
     'equivalent': ('M-5 -5h10v10h-10z', 's', '#12805c', '#12805c'),
-    'inconclusive': (
-        'M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z',
-        'o',
-        '#667085',
-        'white',
-    ),
+    'inconclusive': ('M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z', 'o', '#667085', 'white'),
     'problem': ('M-5 -5l10 10m0 -10l-10 10', 'X', '#b42318', 'white'),
     'published': ('M0 -5l5 5l-5 5l-5 -5z', 'D', '#8a5a00', 'white'),
 }
@@ -129,25 +117,19 @@ def score_table(study: Record) -> Table:
     metrics = [Findings(study, metric) for metric in study['metrics']]
     random = [row['name'] for row in study['rows'] if row['untrained'] == 'random']
     above = metrics and random and random[0] in metrics[0].means
-    published = dict.fromkeys(key for row in study['rows'] for key in row['published'])
-    columns = ['row']
-    for metric in study['metrics']:
-        unit = f', {metric["unit"]}' if metric['unit'] else ''
-        columns.append(metric['label'] + unit)
-    if above:
-        columns.append('above the random network')
-    columns += [f'{key} (published)' for key in published]
-    facts = {row['name']: _stated(row) for row in study['rows']}
-    stated = [name for name in STATED if any(name in own for own in facts.values())]
-    columns += stated
     rows = []
     for row in study['rows']:
-        measured = [_score(found, row) for found in metrics]
+        cells = {'row': row['name']}
+        for metric, found in zip(study['metrics'], metrics):
+            cells[', '.join(filter(None, [found.label, metric['unit']]))] = _score(found, row)
         if above:
-            measured.append(_difference(metrics[0], row['name'], random[0]))
-        measured += map(row['published'].get, published)
-        rows.append([row['name'], *measured, *map(facts[row['name']].get, stated)])
-    return Table(columns, rows)
+            cells['above the random network'] = _difference(metrics[0], row['name'], random[0])
+        cells |= {f'{key} (published)': number for key, number in row['published'].items()}
+        rows.append(cells | _stated(row))
+    # Scores come first, then published scores, then facts.
+    names = dict.fromkeys(name for cells in rows for name in cells)
+    columns = sorted(names, key=lambda name: (name in STATED, 'published' in name))
+    return Table(columns, [[cells.get(name) for name in columns] for cells in rows])
 
 
 def _stated(row: Record) -> dict[str, str]:
@@ -206,71 +188,46 @@ def _runs(study: Record) -> Table:
 @styled(**PAPER)
 def effects_figure(found: Findings) -> Figure:
     """Return the figure of the effects with the width of a paper's text."""
-    count = len(found.all)
-    figure = Figure(figsize=(WIDTH, 0.7 + ROW_HEIGHT * count), layout='constrained')
-    axes = figure.subplots()
+    height = 0.7 + ROW_HEIGHT * len(found.all)
+    axes = Figure(figsize=(WIDTH, height), layout='constrained').subplots()
     axes.axvspan(-found.margin, found.margin, color='#e4eaf3', zorder=0)
     axes.axvline(0, color='#667085', linewidth=0.8, zorder=1)
     caption = (
         '● higher or lower  ■ equivalent  ○ inconclusive  ✕ no verdict  | one seed  ◇ published'
     )
-    figure.supxlabel(f'{found.title}\n{caption}', fontsize=6.5)
-    axes.set_yticks(range(count), [short(one.name, 44) for one in found.all])
-    axes.set_ylim(count - 0.4, -0.6)
-    axes.set_xticks(found.ticks)
-    axes.set_xlim(found.ticks[0], found.ticks[-1])
+    axes.figure.supxlabel(f'{found.title}\n{caption}', fontsize=6.5)
+    labels = [f'{short(one.name, 44)}\n{one.size}  {one.verdict}' for one in found.all]
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
     axes.grid(axis='y', visible=False)
-    verdicts = axes.secondary_yaxis('right')
-    verdicts.set_yticks(range(count), [f'{one.size}  {one.verdict}' for one in found.all])
     for row, one in enumerate(found.all):
-        axes.plot(
-            one.by_seed,
-            [row - 0.24] * len(one.by_seed),
-            '|',
-            color='#667085',
-            markersize=4,
-        )
+        seeds = [row - 0.24] * len(one.by_seed)
+        axes.plot(one.by_seed, seeds, '|', color='#667085', markersize=4)
         if one.interval:
             axes.hlines(row, one.low, one.high, color=MARKS[one.kind][2], linewidth=1.6)
-        _draw_mark(axes, one.estimate, row, one.kind)
-        _draw_mark(axes, one.published, row + 0.26, 'published')
-    return figure
-
-
-def _draw_mark(axes: Axes, value: float | None, height: float, kind: str) -> None:
-    if value is not None:
-        _, marker, color, face = MARKS[kind]
-        axes.plot(
-            value,
-            height,
-            marker,
-            color=color,
-            markerfacecolor=face,
-            markersize=5,
-        )
+        marks = [(one.kind, one.estimate, row), ('published', one.published, row + 0.26)]
+        for kind, value, place in marks:
+            if value is not None:
+                _, marker, color, face = MARKS[kind]
+                axes.plot(value, place, marker, color=color, markerfacecolor=face, markersize=5)
+    return axes.figure
 
 
 def curves(study: Record) -> Iterator[tuple[str, Figure]]:
     """Yield the title and the figure of each score along the rows' x values, or along the score that `x` names."""
-    keys = [metric['key'] for metric in study['metrics']]
     along = study['x']
-    across = {row['name']: row['x'] for row in study['rows']}
-    if along in keys:
-        across = Findings(study, study['metrics'][keys.index(along)]).means
-    known = [x for x in across.values() if x is not None]
-    log = 'x' if known and max(known) > 8 * min(known) > 0 else ''
-    for metric in study['metrics']:
+    found = {metric['key']: Findings(study, metric) for metric in study['metrics']}
+    across = {row['name']: row['x'] for row in study['rows'] if row['x'] is not None}
+    if along in found:
+        across = found[along].means
+    log = 'x' if across and max(across.values()) > 8 * min(across.values()) > 0 else ''
+    for key, one in found.items():
         groups: dict[str, list[tuple[float, ...]]] = {}
-        scores = scores_by_row(study, metric['key'])
         for row in study['rows']:
-            values, x = scores[row['name']].values(), across.get(row['name'])
-            if values and x is not None and metric['key'] != along:
-                point = (x, mean(values), min(values), max(values))
+            name, values = row['name'], one.scores[row['name']].values()
+            if values and name in across and key != along:
+                point = (across[name], mean(values), min(values), max(values))
                 groups.setdefault(row['group'], []).append(point)
         if any(len(points) > 1 for points in groups.values()):
             series = {group: tuple(zip(*sorted(points))) for group, points in groups.items()}
-            title = metric['label']
-            yield (
-                title,
-                lines(series, title, along, log=log, dots=along in keys),
-            )
+            yield one.label, lines(series, one.label, along, log=log, dots=along in found)
