@@ -76,7 +76,7 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
         rows=rows,
         notes=equal_rows(runs),
         fairness=dict(before=compare_configs(prepared), after=compare_runs(finished)),
-        design=study.cross and dict(asdict(study.cross.design), words=study.cross.design.words),
+        design=study.cross and asdict(study.cross.design),
     )
     add_statistics(record)
     write_json(prepared.out / 'study.json', record)

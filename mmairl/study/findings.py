@@ -131,8 +131,7 @@ class Findings:
         self.margin = self.all[0].margin or 0.0 if self.all else 0.0
 
     def _factor(self, effect: Record) -> Finding:
-        design = Design(self.study['design']['factors'], self.study['design']['rows'])
-        aliases = ', '.join(design.aliases(effect['name']))
+        aliases = ', '.join(Design(**self.study['design']).aliases(effect['name']))
         remark = f'not separable from {aliases}' if aliases else ''
         return Finding(**effect, remark=remark, digits=self.digits)
 

@@ -144,7 +144,7 @@ def test_design_shows_the_effects_of_factors(tmp_path):
     rows = [
         row(name, [20 + 9 * a + noise for noise in NOISE3]) for name, (a, b) in zip(names, levels)
     ]
-    design = dict(factors=['loss', 'views'], rows=dict(zip(names, levels)), words='all 4')
+    design = dict(factors=['loss', 'views'], rows=dict(zip(names, levels)))
     study = record(rows, design=design)
     assert 'main effect' in page_of(study, tmp_path)
     assert '“loss”' in text_of(answer(study))

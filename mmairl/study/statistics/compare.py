@@ -99,11 +99,8 @@ def row_effects(
     for row in study['rows']:
         name, base = row['name'], row['on']
         if base:
-            weights, paired = (
-                {name: 1.0, base: -1.0},
-                are_paired(study, [name, base], key),
-            )
-            effect = contrast(weights, scores, paired, collapsed, level)
+            paired = are_paired(study, [name, base], key)
+            effect = contrast({name: 1.0, base: -1.0}, scores, paired, collapsed, level)
             effects.append(replace(effect, name=name, base=base))
     return decide(effects, margin, level)
 
@@ -122,7 +119,7 @@ def factor_effects(
         margin: Smaller effects are equivalent to no effect.
         level: The error rate of the family. Each interval covers 1 - level.
     """
-    design = Design(study['design']['factors'], study['design']['rows'])
+    design = Design(**study['design'])
     scores = scores_by_row(study, key)
     seeds = sorted(set.intersection(*(set(scores[row]) for row in design.rows)))
     balanced = {row: {seed: scores[row][seed] for seed in seeds} for row in design.rows}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
 from math import prod
+from string import ascii_lowercase
 
 from mmairl.errors import UserError
 
@@ -53,21 +54,11 @@ class Design:
                 found.append('−' * (sign < 0) + ' × '.join(term))
         return found
 
-    @property
-    def words(self) -> str:
-        """A description of the design for the plan and the study page."""
-        possible = 2 ** len(self.factors)
-        count = 'all' if len(self.rows) == possible else f'{len(self.rows)} of'
-        return f'{count} {possible} combinations of {len(self.factors)} factors'
-
 
 # The factors that generate each further factor of a fraction, by the number of basic factors and the number of halvings
-# (Box, Hunter and Hunter, Table 6.22). In the first entry, the factors a and b generate the factor c.
+# (Box, Hunter and Hunter, Table 6.22). In the first entry, the factors a and b generate the factor d. In a half of a design,
+# all basic factors generate the last factor.
 GENERATORS = {
-    (2, 1): ['ab'],
-    (3, 1): ['abc'],
-    (4, 1): ['abcd'],
-    (5, 1): ['abcde'],
     (3, 2): ['ab', 'ac'],
     (4, 2): ['abc', 'bcd'],
     (5, 2): ['abcd', 'abde'],
@@ -85,16 +76,17 @@ def fraction_rows(factors: int, fraction: Fraction) -> list[tuple[int, ...]]:
     """
     halvings = fraction.denominator.bit_length() - 1
     basic = factors - halvings
-    if halvings and (basic, halvings) not in GENERATORS:
+    generators = GENERATORS.get((basic, halvings), [])
+    if halvings == 1 and basic > 1:
+        generators = [ascii_lowercase[:basic]]
+    if len(generators) != halvings:
         raise UserError(
             f'cross.fraction: {fraction} is not possible with {factors} factors; use a larger fraction',
             code='wrong-fraction',
         )
     rows = []
     for levels in product((0, 1), repeat=basic):
-        named = dict(zip('abcde', levels))
-        further = [
-            sum(map(named.get, names)) % 2 for names in GENERATORS.get((basic, halvings), ())
-        ]
+        named = dict(zip(ascii_lowercase, levels))
+        further = [sum(map(named.get, names)) % 2 for names in generators]
         rows.append((*levels, *further))
     return rows
