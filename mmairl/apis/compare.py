@@ -3,7 +3,7 @@
 A study is mmairl's comparison of training recipes. Each row of a study is one recipe with its checkpoints.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,6 @@ def compare(
     config: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
     jobs: int | None = None,
-    say: Callable[[str], None] = print,
 ) -> ComparedCheckpoints:
     """Measure the checkpoints of several training recipes on the same tasks, and test which recipe is better.
 
@@ -76,7 +75,6 @@ def compare(
         config: A config that defines the network. Required if the checkpoints are neither ResNets nor ViTs.
         options: Config keys to override, as in `--cfg-options`.
         jobs: Number of parallel measurements. Default: the number of GPUs, or of CPU cores if there is no GPU.
-        say: Function that is called with each line of progress.
 
     Returns:
         The results and the path of the HTML page.
@@ -113,7 +111,7 @@ def compare(
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     prepared = resolve_study(study, Scale(), tasks, out)
     runs = lay_out_runs(prepared)
-    complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
+    complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1)
     record = collect(prepared, runs)
     if [len(row.files) for row in rows] == [1, 1]:
         record['paired_images'] = compared_images(record, out)

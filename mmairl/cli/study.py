@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from mmairl.cli.command import Positive, Seed
-from mmairl.errors import UserError
 
 
 def study(
@@ -57,11 +56,6 @@ def study(
 
     register()
     prepared = commands.prepare_study(study, scale, seeds, tasks, out)
-    if collect and not prepared.out.is_dir():
-        raise UserError(
-            f"--collect: no such folder ('{prepared.out}'); set --out to the folder of the study",
-            code='no-study-folder',
-        )
     if status:
         commands.show_status(prepared)
         return

@@ -19,7 +19,7 @@ from mmairl.study.collect import Record, collect
 from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared, resolve_study
 from mmairl.study.page import score_table, write_results
-from mmairl.study.pool import Say, complete_runs
+from mmairl.study.pool import complete_runs
 from mmairl.study.runs import Run, equal_rows, lay_out_runs, measure_again, plan_runs
 from mmairl.study.scale import read_scale
 from mmairl.study.slurm import queued_runs, submit
@@ -101,7 +101,6 @@ def run_study(
     fresh: bool = False,
     remeasure: bool = False,
     header: Path | None = None,
-    say: Say = print,
 ) -> None:
     """Complete the runs of a study, including the trials that tune its rows.
 
@@ -113,15 +112,14 @@ def run_study(
         remeasure: Whether to discard the scores of finished runs, so that they are measured again. The weights stay.
         header: A script with the `#SBATCH` lines of jobs. If set, the runs are submitted to Slurm. A tuned study submits its
             trials first, and the runs of the searches that have ended when called again.
-        say: A function that prints a line.
     """
     require_platform([task for task in prepared.tasks if not is_local(task)])
 
     def complete(runs: Sequence[Run], out: Path) -> None:
         if header:
-            submit(runs, header, out, say)
+            submit(runs, header, out)
         else:
-            complete_runs(runs, jobs, devices, say)
+            complete_runs(runs, jobs, devices)
 
     if prepared.study.tune:
         for trials in prepare_trials(prepared):

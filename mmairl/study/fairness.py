@@ -14,7 +14,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.protocol import BASELINES
-from mmairl.study.scale import Scale, description, files_read_once, resolve
+from mmairl.study.scale import Scale, description, resolve
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import is_measured, require_known
 
@@ -87,8 +87,7 @@ def resolve_study(
         UserError: If the study names an unknown task, if a checkpoint is listed twice, or if two rows differ in an undeclared
             setting.
     """
-    with files_read_once():
-        configs = {row.name: resolve(row, scale) for row in study.rows}
+    configs = {row.name: resolve(row, scale) for row in study.rows}
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     text = description(scale, configs.values())

@@ -5,7 +5,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -24,7 +24,6 @@ LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 # yet, so a signal kills it, and its exit code is the negative number of the signal.
 STOPPED = (AGAIN, *(-number for number in SIGNALS))
 POLL = 0.2  # the seconds between two checks of the active runs
-Say = Callable[[str], None]
 
 
 def worker_command(run: Run, devices: int) -> list[str]:
@@ -50,7 +49,7 @@ def torchrun(processes: int) -> list[str]:
     ]
 
 
-def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Say = print) -> None:
+def complete_runs(runs: Sequence[Run], jobs: int, devices: int) -> None:
     """Complete the unfinished runs, and report the start and the end of each.
 
     If a run fails, the failure is reported and the other runs continue. Runs that are stopped are resumed by the next call.
@@ -59,11 +58,10 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Say = print
         runs: All runs of the study.
         jobs: How many runs to execute at the same time.
         devices: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
-        say: A function that prints a line.
     """
     waiting = unfinished(runs)
     before = done = len(runs) - len(waiting)
-    say(f'{done} of {len(runs)} runs are finished')
+    print(f'{done} of {len(runs)} runs are finished')
     began = time.monotonic()
     shares = device_shares(min(jobs, len(waiting)), devices)
     active: list[ActiveRun] = []
@@ -72,7 +70,7 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Say = print
             for run in [run for run in waiting if run.ready][: len(shares)]:
                 waiting.remove(run)
                 active.append(ActiveRun(run, devices, shares.pop(0)))
-                say(f'[{done}/{len(runs)}] {run.name}: running')
+                print(f'[{done}/{len(runs)}] {run.name}: running')
             # If no run is active, all waiting runs need the weights of a run that failed or was stopped.
             if not active:
                 break
@@ -88,7 +86,7 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Say = print
                 if before < done < len(runs):
                     seconds = (time.monotonic() - began) / (done - before) * (len(runs) - done)
                     end += f', about {timedelta(seconds=round(seconds))} left'
-                say(f'[{done}/{len(runs)}] {process.run.name}: {end}')
+                print(f'[{done}/{len(runs)}] {process.run.name}: {end}')
     finally:
         stop([process.process for process in active])
 

@@ -1,9 +1,7 @@
 """Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +118,6 @@ def load_row(row: Row) -> Config:
         return load_config(path, row.options)
     except UserError as error:
         raise UserError(f"row '{row.name}': {error}", code=error.code) from error
-
-
-@contextmanager
-def files_read_once() -> Iterator[None]:
-    """Make mmengine read each file of a config only once. The configs of a study share most of their bases."""
-    read = Config._file2dict
-    known = cache(read)
-    Config._file2dict = staticmethod(lambda *names, **more: copy.deepcopy(known(*names, **more)))
-    try:
-        yield
-    finally:
-        Config._file2dict = staticmethod(read)
 
 
 def change_data(cfg: Config, scale: Scale) -> None:

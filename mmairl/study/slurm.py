@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mmairl.errors import UserError
 from mmairl.io import read_text, write_text
-from mmairl.study.pool import LAST_WORDS, Say
+from mmairl.study.pool import LAST_WORDS
 from mmairl.study.runs import Run, unfinished
 
 # The largest number of runs in one job array. Slurm's default MaxArraySize of 1001 allows this number.
@@ -20,19 +20,18 @@ PORTION = 1000
 JOB = Path(__file__).with_name('job.sh')
 
 
-def submit(runs: Sequence[Run], header: Path, out: Path, say: Say = print) -> None:
+def submit(runs: Sequence[Run], header: Path, out: Path) -> None:
     """Submit the unfinished runs that are not in the queue. A run that uses the weights of other runs waits for their array.
 
     Args:
         runs: All runs of the study.
         header: A script with the cluster's `#SBATCH` lines and commands such as `module load`.
         out: The study's folder.
-        say: A function that prints a line.
     """
     script = write_text(out / 'jobs' / 'job.sh', read_text(header) + JOB.read_text())
     queued = queued_runs(out)
     waiting = [run for run in unfinished(runs) if str(run.folder.absolute()) not in queued]
-    say(f'{len(queued)} runs are in the queue, and {len(waiting)} will be submitted')
+    print(f'{len(queued)} runs are in the queue, and {len(waiting)} will be submitted')
     jobs = sorted({job for job, _ in queued.values()})
     while waiting:
         # The runs that can start first, and then the runs that use their weights.
@@ -40,7 +39,7 @@ def submit(runs: Sequence[Run], header: Path, out: Path, say: Say = print) -> No
         waiting = [run for run in waiting if run not in ready]
         dependent = any(not need.done for run in ready for need in run.needs)
         jobs.append(_submit_array(ready, jobs if dependent else (), script, out))
-        say(f'job {jobs[-1]}: submitted {len(ready)} runs')
+        print(f'job {jobs[-1]}: submitted {len(ready)} runs')
 
 
 def _submit_array(runs: Sequence[Run], after: Sequence[str], script: Path, out: Path) -> str:
