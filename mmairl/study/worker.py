@@ -17,6 +17,7 @@ import time
 import warnings
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -202,50 +203,43 @@ def train_row(cfg: Config, request: Request, folder: Path, launcher: str) -> Non
     if not is_main_process():
         return
     batch = runner.train_dataloader.batch_size * get_world_size()
-    facts = dict(
-        checkpoint=Path(read_text(folder / 'last_checkpoint').strip()).name,
+    write_trained(
+        folder,
+        request,
+        Path(read_text(folder / 'last_checkpoint').strip()).name,
         seconds=recorder.seconds,
         steps=runner.max_iters // accumulated(runner),
         images_seen=runner.max_iters * batch,
         start=read_json(folder / 'start.json', Start),
     )
-    write_json(folder / TRAINED, Trained(fingerprint=request.fingerprint, **facts, **software()))
 
 
 def create_weights(cfg: Config, request: Request, folder: Path) -> None:
-    """Create the weights of a run that is not trained, and write trained.json."""
-    backbone, source = derived(cfg, request)
-    path = folder / 'derived.pth'
-    write_backbone(backbone, path, 'mmairl')
-    facts = {}
-    # A checkpoint from before the end of the other run has seen an unknown number of images.
-    if source and 'at' not in request.fingerprint:
-        facts = dict(steps=source.steps, images_seen=source.images_seen)
-    if source:
-        facts['start'] = source.start
-    own = dict(checkpoint=path.name, fingerprint=request.fingerprint)
-    write_json(folder / TRAINED, Trained(**own, **facts, **software()))
-
-
-def derived(cfg: Config, request: Request) -> tuple[Backbone, Trained | None]:
-    """Return the weights of a run that is not trained, and facts about the run from which they come.
+    """Create the weights of a run that is not trained, and write trained.json.
 
     Raises:
         UserError: If the other run is not finished, if it has not kept the requested checkpoint, or if the weights do not fit
             the network.
     """
+    settings = request.fingerprint
+    facts = {}
     if request.file:
         backbone = read_backbone(request.file, network=tensors_of_config(cfg))
         backbone.weights.update(load_backbone(cfg, backbone).state_dict())
-        return backbone, None
-    folder = Path(request.folders['row'])
-    trained = read_json(folder / TRAINED, Trained)
-    part = Fraction(request.fingerprint.get('at', 1))
-    name = re.sub(r'\d+', lambda number: str(round(int(number[0]) * part)), trained.checkpoint)
-    backbone = read_backbone(str(folder / name), network=tensors_of_config(cfg))
-    if request.fingerprint.keys() & {'constant', 'anchor'}:
-        rescale(cfg, backbone, request)
-    return backbone, trained
+    else:
+        other = Path(request.folders['row'])
+        source = read_json(other / TRAINED, Trained)
+        part = Fraction(settings.get('at', 1))
+        name = re.sub(r'\d+', lambda number: str(round(int(number[0]) * part)), source.checkpoint)
+        backbone = read_backbone(str(other / name), network=tensors_of_config(cfg))
+        if settings.keys() & {'constant', 'anchor'}:
+            rescale(cfg, backbone, request)
+        facts['start'] = source.start
+        # A checkpoint from before the end of the other run has seen an unknown number of images.
+        if 'at' not in settings:
+            facts |= dict(steps=source.steps, images_seen=source.images_seen)
+    write_backbone(backbone, folder / 'derived.pth', 'mmairl')
+    write_trained(folder, request, 'derived.pth', **facts)
 
 
 def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
@@ -255,9 +249,7 @@ def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
     """
     anchor = None
     if 'anchor' in request.folders:
-        folder = Path(request.folders['anchor'])
-        trained = read_json(folder / TRAINED, Trained)
-        anchor = read_backbone(str(folder / trained.checkpoint)).weights
+        anchor = read_backbone(checkpoint_of(Path(request.folders['anchor']))).weights
     rescaled, _ = normrescale(backbone.weights, anchor, request.fingerprint.get('constant'))
     backbone.weights.update(rescaled)
     network = load_backbone(cfg, backbone)
@@ -269,14 +261,18 @@ def rescale(cfg: Config, backbone: Backbone, request: Request) -> None:
     backbone.weights.update(network.cpu().state_dict())
 
 
-def software() -> dict:
-    """Return the package's commit, the digest of its sources, the versions of other packages, and the hardware."""
-    return dict(
+def write_trained(folder: Path, request: Request, checkpoint: str, **facts: Any) -> None:
+    """Write trained.json with the facts about the weights, the code, the packages and the hardware."""
+    trained = Trained(
+        fingerprint=request.fingerprint,
+        checkpoint=checkpoint,
         commit=commit(),
         source=source_of('.'),
         versions=versions(PACKAGES),
         hardware=torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        **facts,
     )
+    write_json(folder / TRAINED, trained)
 
 
 def commit() -> str:
