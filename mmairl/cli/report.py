@@ -16,7 +16,7 @@ def report(
     """Write a page about results, a study, the health of a run, several runs, views, or images
 
     mmairl report FOLDER...               a page about the results of `mmairl evaluate`
-    mmairl report study DIR               the page of a study, or figures for a paper
+    mmairl report study DIR               the page of a study, and its figures for a paper
     mmairl report health RUN              the health of a run
     mmairl report compare RUN RUN...      a comparison of runs
     mmairl report views CONFIG            training images and their views
@@ -36,27 +36,18 @@ def report(
     print(write_evaluation_page(out, folders))
 
 
-def study(folder: Path, *, figures: Path | None = None) -> None:
-    """Write the page of a finished study again, or figures for a paper
+def study(folder: Path) -> None:
+    """Write the page of a finished study again, and its figures for a paper as SVG, PDF and PNG
 
     Args:
-        folder: read study.json in this folder, which `mmairl study` wrote
-        figures: instead of the page, write figures of the effects to this folder, as SVG, PDF and PNG (default: write
-            FOLDER/page.html)
+        folder: read study.json in this folder, which `mmairl study` wrote, and write page.html and the folder figures here
     """
     from mmairl.io import read_json
     from mmairl.study.page import write_figures, write_results
 
     record = read_json(folder / 'study.json')
-    if not figures:
-        print(write_results(record, folder))
-        return
-    if not write_figures(record, figures):
-        raise UserError(
-            f'--figures: {folder} has no comparison; finish runs of at least two rows of the study',
-            code='no-figures',
-        )
-    print(figures)
+    write_figures(record, folder / 'figures')
+    print(write_results(record, folder))
 
 
 def health(work_dir: Path, *, out: Path | None = None) -> None:

@@ -13,11 +13,7 @@ from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.report.table import counted
 from mmairl.study.findings import Finding, Findings, all_findings
 from mmairl.study.statistics import contrasts
-from mmairl.study.statistics.contrasts import (
-    INCONCLUSIVE,
-    ONE_SEED,
-    seeds_needed,
-)
+from mmairl.study.statistics.contrasts import INCONCLUSIVE, ONE_SEED, seeds_needed
 
 Record = Mapping[str, Any]
 FEW_SEEDS = 3  # If a study has only one seed, the page suggests this number of seeds.
@@ -77,16 +73,13 @@ def run_counts(study: Record) -> tuple[int, int]:
 
 def problems(study: Record) -> list[Markup]:
     """Return the problems that a reader must know before the answer, each with its consequence."""
-    unequal = []
-    for check in study['fairness']['after']:
-        if not check['equal'] and check['check'] not in FAIR_ANYWAY:
-            unequal.append(check['check'])
+    unequal = [check['check'] for check in study['fairness']['after'] if not check['equal']]
     runs = open_runs(study)
     return sentences(
         'study_problems.html',
         study=study,
         first=next(all_findings(study), None),
-        unequal=unequal,
+        unequal=[check for check in unequal if check not in FAIR_ANYWAY],
         states=Counter(run['state'] for _, run in runs),
         run_counts=run_counts(study),
         refresh=command(study, '--collect'),
@@ -121,17 +114,12 @@ class Step(NamedTuple):
 
 def next_steps(study: Record) -> Iterator[Step]:
     """Yield the next steps: those that make the study valid, and the cheapest step that decides a comparison."""
-    remaining = len(open_runs(study))
-    if remaining:
-        title = Markup(f'Run the remaining {counted(remaining, "run")}')
-        yield Step(
-            title,
-            'finished runs are reused',
-            cost_of(study, remaining),
-            command(study),
-        )
     found = next(all_findings(study), None)
-    if found and not remaining:
+    if remaining := len(open_runs(study)):
+        title = Markup(f'Run the remaining {counted(remaining, "run")}')
+        cost = cost_of(study, remaining)
+        yield Step(title, 'finished runs are reused', cost, command(study))
+    elif found and not study['tuned']:
         yield from _more_seeds(found)
 
 
@@ -159,15 +147,10 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     for one in found.with_verdict(INCONCLUSIVE):
         if needed := seeds_needed(one, len(found.all)):
             needs.append((needed, one.name))
-    if needs and rows and not study['tuned']:
+    if needs and rows:
         needed, name = min(needs)
         more = max(needed - len(present), 1)
         seeds = [*present, *range(max(present) + 1, max(present) + 1 + more)]
         title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), quoted(name))
         reason = 'the fewest seeds with which a comparison probably has a verdict'
-        yield Step(
-            title,
-            reason,
-            cost_of(study, rows * more),
-            command(study, seeds=seeds),
-        )
+        yield Step(title, reason, cost_of(study, rows * more), command(study, seeds=seeds))

@@ -18,38 +18,13 @@ from msgspec import to_builtins
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
-from mmairl.study.runs import (
-    COLLAPSE,
-    SOURCE,
-    Health,
-    Measured,
-    Run,
-    equal_rows,
-)
+from mmairl.study.runs import COLLAPSE, SOURCE, Health, Measured, Run, equal_rows
 from mmairl.study.statistics.compare import factor_effects, row_effects
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.study import Row
 from mmairl.study.tasks import is_local, metric_of
 
 Record = dict[str, Any]
-COPIED = (
-    'name',
-    'title',
-    'question',
-    'paper',
-    'x',
-    'margin',
-    'interim_analyses',
-)
-COPIED_OF_ROWS = (
-    'name',
-    'config',
-    'factor',
-    'group',
-    'x',
-    'untrained',
-    'published',
-)
 
 
 def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
@@ -60,17 +35,15 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
     finished = {}
     for row in study.rows:
         own = [describe_run(run, prepared, labels) for run in runs if run.row is row]
-        entry = {key: getattr(row, key) for key in COPIED_OF_ROWS}
-        entry |= dict(on=row.against, external=bool(row.files), flops=None, runs=own)
+        entry = to_builtins(row) | dict(on=row.against, external=bool(row.files), flops=None)
+        entry['runs'] = own
         if row.trains:
             entry['flops'] = flops_per_image(prepared.configs[row.name])
             finished[row.name] = [run for run in own if run['state'] == 'done']
         rows.append(entry)
-    record = {key: to_builtins(getattr(study, key)) for key in COPIED}
-    record |= dict(
+    record = to_builtins(study) | dict(
         command=list(prepared.command),
         scale=dict(zip(('name', 'text'), prepared.scale)),
-        seeds=list(study.seeds),
         tuned=prepared.tuned and to_builtins(study.tune),
         metrics=compared_scores(labels, study.rows),
         rows=rows,
@@ -133,13 +106,9 @@ def add_statistics(record: Record) -> None:
     record['effects'] = {}
     compare = factor_effects if record['design'] else row_effects
     for metric in record['metrics']:
-        effects = compare(record, metric['key'], margin_of(record, metric), level)
-        record['effects'][metric['key']] = list(map(asdict, effects))
-
-
-def margin_of(record: Record, metric: Record) -> float | None:
-    """Return the margin of a score. A margin that is not given for single scores applies to scores in percent."""
-    margin = record['margin']
-    if isinstance(margin, dict):
-        return margin.get(metric['key'])
-    return margin if metric['unit'] == '%' else None
+        key, margin = metric['key'], record['margin']
+        # A margin that is not given for single scores applies to scores in percent.
+        if not isinstance(margin, dict):
+            margin = {key: margin} if metric['unit'] == '%' else {}
+        effects = compare(record, key, margin.get(key), level)
+        record['effects'][key] = list(map(asdict, effects))

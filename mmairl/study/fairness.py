@@ -96,7 +96,13 @@ def resolve_study(
         configs[row.name] = configs[rows[0].name]
     study = msgspec.structs.replace(study, rows=tuple(rows))
     prepared = Prepared(study, configs, tasks, out, (scale.name, text), command)
-    require_fair(compare_configs(prepared))
+    for entry in compare_configs(prepared):
+        if entry['undeclared']:
+            raise UserError(
+                f"row '{entry['row']}' differs from '{entry['on']}' in undeclared keys ({', '.join(entry['undeclared'])}); "
+                "make the configs equal in these keys, or add the keys to the row's `declares`",
+                code='undeclared-difference',
+            )
     return replace(prepared, models=distinct_models(prepared))
 
 
@@ -116,10 +122,8 @@ def changed(one: Config, two: Config) -> list[str]:
 
 
 def _training_keys(cfg: Config) -> dict[str, Any]:
-    keys = {}
-    for key, value in cfg.to_dict().items():
-        if key in TRAINING and value is not None:
-            keys[key] = value
+    values = cfg.to_dict()
+    keys = {key: values[key] for key in TRAINING if values.get(key) is not None}
     for hook in ('checkpoint', 'logger'):  # These hooks do not affect what a run computes.
         keys.get('default_hooks', {}).pop(hook, None)
     return keys
@@ -154,29 +158,19 @@ def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
         base = rows[row.against]
         unknown = bool(row.files or base.files)
         found = [] if unknown else changed(prepared.configs[base.name], prepared.configs[row.name])
+        allowed = (*row.declares, *tuned)
         entry = dict(row=row.name, on=base.name, found=found, unknown=unknown)
-        entry['undeclared'] = [key for key in found if not is_declared(key, row, tuned)]
+        entry['undeclared'] = [key for key in found if not is_declared(key, allowed)]
         entry['declares'] = list(row.declares)
         compared.append(entry)
     return compared
 
 
-def is_declared(key: str, row: Row, tuned: Iterable[str] = ()) -> bool:
-    """Return True if a row declares the key or a key that contains it, or if the study tunes the key."""
-    prefixes = tuple(f'{prefix}.' for prefix in (*row.declares, *tuned))
+def is_declared(key: str, declared: Iterable[str]) -> bool:
+    """Return True if the key, or a key that contains it, is declared."""
+    prefixes = tuple(f'{prefix}.' for prefix in declared)
     paths = (f'{key}.', f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS))
     return any(path.startswith(prefixes) for path in paths)
-
-
-def require_fair(compared: Sequence[Mapping[str, Any]]) -> None:
-    """Raise an error if a row has undeclared differences from the row in its `against`."""
-    for entry in compared:
-        if entry['undeclared']:
-            raise UserError(
-                f"row '{entry['row']}' differs from '{entry['on']}' in undeclared keys ({', '.join(entry['undeclared'])}); "
-                "make the configs equal in these keys, or add the keys to the row's `declares`",
-                code='undeclared-difference',
-            )
 
 
 def distinct_models(prepared: Prepared) -> dict[str, str]:

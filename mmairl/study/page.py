@@ -1,5 +1,6 @@
 """The page of a study: problems, answer, next steps, effects, scores and evidence. Also its table and its figures as files."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import mean, stdev
@@ -55,27 +56,11 @@ def write_results(study: Record, out: str | Path) -> Path:
     return write_page(out / 'page.html', 'study.html', **page_values(study))
 
 
-def write_figures(study: Record, folder: str | Path) -> list[Path]:
-    """Write each figure of a study as SVG, PDF and PNG.
-
-    Args:
-        study: The record of the study (the content of study.json).
-        folder: The folder to write the files into.
-
-    Returns:
-        The paths of the files.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for found in all_findings(study):
-        save_figure(effects_figure(found), folder / f'effects_{_file_name(found.key)}')
-    for title, figure in curves(study):
-        save_figure(figure, folder / _file_name(title))
-    return sorted(folder.iterdir())
-
-
-def _file_name(title: str) -> str:
-    return ''.join(sign if sign.isalnum() else '_' for sign in title)[:80]
+def write_figures(study: Record, folder: Path) -> None:
+    """Write each figure of a study (the content of study.json) to a folder as SVG, PDF and PNG."""
+    figures = {f'effects {found.key}': effects_figure(found) for found in all_findings(study)}
+    for title, figure in {**figures, **dict(curves(study))}.items():
+        save_figure(figure, folder / re.sub(r'\W', '_', title)[:80])
 
 
 def page_values(study: Record) -> dict[str, Any]:
