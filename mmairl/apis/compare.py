@@ -3,12 +3,13 @@
 A study is mmairl's comparison of training recipes. Each row of a study is one recipe with its checkpoints.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from mmairl.apis.evaluate import labeled_config
 from mmairl.config import config_text
@@ -21,7 +22,7 @@ from mmairl.study.collect import collect
 from mmairl.study.fairness import resolve_study
 from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import complete_runs
-from mmairl.study.runs import Measured, lay_out_runs
+from mmairl.study.runs import Measured, Run, lay_out_runs
 from mmairl.study.scale import Scale
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.statistics.paired_images import compare_images
@@ -97,44 +98,38 @@ def compare(
             "{'a': ['a0.pth', 'a1.pth'], 'b': ['b0.pth', 'b1.pth']}",
             code='bad-networks',
         )
-    rows: list[Row] = []
+    base, *_ = networks
+    rows = []
     for name, paths in networks.items():
         cfg = labeled_config(paths[0], data, config, options)
         file = write_text(out / 'configs' / f'{Row(name, "").slug}.yaml', config_text(cfg))
         source = Source(files={seed: str(path) for seed, path in enumerate(paths)})
-        comparison = {}
-        if rows:
-            base = rows[0].name
-            comparison = dict(against=base, factor=f'{name} in place of {base}')
-        rows.append(Row(name, str(file), source=source, **comparison))
+        row = Row(name, str(file), source=source)
+        if name != base:
+            row = replace(row, against=base, factor=f'{name} in place of {base}')
+        rows.append(row)
     question = 'Which recipe scores higher on the same tasks and the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
-    prepared = resolve_study(study, Scale(), tasks, out)
+    prepared = resolve_study(study, Scale(text=str(data)), tasks, out)
     runs = lay_out_runs(prepared)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1)
     record = collect(prepared, runs)
     if [len(row.files) for row in rows] == [1, 1]:
-        record['paired_images'] = compared_images(record, out)
+        record['paired_images'] = [*compared_images(runs[:2], tasks)]
         write_json(out / 'study.json', record)
     return ComparedCheckpoints(record, write_results(record, out))
 
 
-def compared_images(record: Mapping[str, Any], out: Path) -> list[str]:
-    """Return lines of text that compare the first two checkpoints image by image."""
-    rows = record['rows'][:2]
-    one, other = (row['name'] for row in rows)
-    lines = []
-    for metric in record['metrics']:
-        paths = [out / row['runs'][0]['folder'] / f'{metric["key"]}.json' for row in rows]
-        if not all(map(Path.is_file, paths)):
-            continue
-        answers = [read_json(path, Measured).right for path in paths]
+def compared_images(runs: Sequence[Run], tasks: Sequence[str]) -> Iterator[str]:
+    """Yield a line of text for each task that compares two checkpoints image by image."""
+    one, other = (run.row.name for run in runs)
+    for task in tasks if all(run.done for run in runs) else ():
+        answers = [read_json(run.folder / f'{task}.json', Measured).right for run in runs]
         if None not in answers:
             found = compare_images(*map(unpacked, answers))
             decided = 'differ' if found.p <= LEVEL else 'are not shown to differ'
-            lines.append(
-                f'{metric["label"]}: {found.only_second} of {found.images} images are recognized only by {other} and '
+            yield (
+                f'{task}: {found.only_second} of {found.images} images are recognized only by {other} and '
                 f'{found.only_first} only by {one} (exact test, p = {found.p:.3g}). The two files {decided} on images '
                 'from this distribution. The test does not compare training recipes.'
             )
-    return lines

@@ -74,8 +74,7 @@ def config_for(
 ) -> Config:
     """Return the suggestions for the images in the folder `data` as a config, with `options` merged in."""
     base = full_size(method)
-    cfg = load_config(base)
-    override(cfg, suggested_settings(method, images, data=data, **request), base)
+    cfg = load_config(base, suggested_settings(method, images, data=data, **request))
     override(cfg, options or {}, base)
     return cfg
 

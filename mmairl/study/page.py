@@ -183,7 +183,7 @@ def effects_figure(found: Findings) -> Figure:
     axes.figure.supxlabel(f'{found.title}\n{caption}', fontsize=6.5)
     labels = [f'{short(one.name, 44)}\n{one.size}  {one.verdict}' for one in found.all]
     axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(axis='y', visible=False)
     for row, one in enumerate(found.all):
         seeds = [row - 0.24] * len(one.by_seed)

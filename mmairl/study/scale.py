@@ -125,7 +125,8 @@ def change_data(cfg: Config, scale: Scale) -> None:
     dataset = innermost(cfg.train_dataloader.dataset)
     views = dataset.get('views')
     if views:
-        views = [_changed_view(view, scale, largest=_largest_crop(views)) for view in views]
+        largest = max((step.get('size', 0) for view in views for step in view), default=0)
+        views = [_changed_view(view, scale, largest) for view in views]
     if scale.data is not None:
         dataset.clear()
         dataset.update(copy.deepcopy(scale.data))
@@ -133,10 +134,6 @@ def change_data(cfg: Config, scale: Scale) -> None:
         cfg.model.data_preprocessor.views = views
     elif views:
         dataset.views = views
-
-
-def _largest_crop(views: Sequence[Sequence[dict]]) -> int:
-    return max((step['size'] for view in views for step in view if 'size' in step), default=0)
 
 
 def _changed_view(view: Sequence[dict], scale: Scale, largest: int) -> list[dict[str, Any]]:
@@ -239,12 +236,6 @@ def scaled(length: int, factor: float) -> int:
 
 
 def description(scale: Scale, configs: Iterable[Config]) -> str:
-    """Return what a study trains on: the networks of its configs, and their data or the scale's own text."""
-    networks, data = {}, {}
-    for cfg in configs:
-        networks[cfg.model.backbone.type.rpartition('.')[2]] = None
-        loader = cfg.get('train_dataloader')
-        tested = cfg.get('evaluation', {}).get('test', Config(dict(type='unknown data')))
-        dataset = innermost(loader.dataset) if loader else tested
-        data[f'{dataset.type} {dataset.get("root", "")}'.strip()] = None
-    return f'{", ".join(networks)} on {scale.text or ", ".join(data)}'
+    """Return the networks of a study's configs, and the scale's text about the data."""
+    networks = dict.fromkeys(cfg.model.backbone.type.rpartition('.')[2] for cfg in configs)
+    return f'{", ".join(networks)} on {scale.text or "the data of the configs"}'

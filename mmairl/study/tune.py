@@ -85,12 +85,8 @@ def trial_study(prepared: Prepared, search: int) -> Prepared:
             rows.append(trial)
             configs[trial.name] = changed
     study = Study(f'Search {search}', rows=tuple(rows), seeds=(FIRST_SEED + search,))
-    return Prepared(
-        study,
-        configs,
-        (tune.criterion,),
-        prepared.out / 'trials' / f'search_{search}',
-    )
+    folder = prepared.out / 'trials' / f'search_{search}'
+    return Prepared(study, configs, (tune.criterion,), folder)
 
 
 def prepare_trials(prepared: Prepared) -> list[Prepared]:
@@ -120,11 +116,8 @@ def with_chosen_options(prepared: Prepared) -> Prepared:
             trials = [run for run in runs if run.row.name.rpartition(',')[0] == row.name]
             best = best_trial(trials, prepared.study.tune.criterion)
             tuned.setdefault(row.name, {})[search] = best.row.options
-    return replace(
-        prepared,
-        study=structs.replace(prepared.study, seeds=tuple(ended)),
-        tuned=tuned,
-    )
+    study = structs.replace(prepared.study, seeds=tuple(ended))
+    return replace(prepared, study=study, tuned=tuned)
 
 
 def best_trial(trials: Sequence[Run], task: str) -> Run:
@@ -134,11 +127,9 @@ def best_trial(trials: Sequence[Run], task: str) -> Run:
         UserError: If no trial has a score.
     """
     scores = {}
-    for run in trials:
-        if run.done:
-            scores[run] = next(
-                iter(read_json(run.folder / f'{task}.json', Measured).scores.values())
-            )
+    for run in filter(lambda run: run.done, trials):
+        measured = read_json(run.folder / f'{task}.json', Measured)
+        scores[run] = next(iter(measured.scores.values()))
     if not scores:
         raise UserError(
             'tune: no trial of a row has finished; see the logs of the trials',
