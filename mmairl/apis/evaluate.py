@@ -17,7 +17,6 @@ from mmairl.report.evaluation_page import results_table
 from mmairl.report.table import Table
 
 TEST_FOLDERS = ('test', 'val')
-RANDOM = 'random'
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,12 @@ def evaluate(
     """
     register()
     cfg = labeled_config(checkpoint, data, config, options, part, size)
-    found: list[dict[str, Result]] = []
-    for subject in (str(checkpoint), RANDOM):
-        results = {}
+    results: dict[str, dict[str, Result]] = {str(checkpoint): {}, 'random': {}}
+    for subject, found in results.items():
         for name in protocols:
             settings = protocol.settings_for(name, cfg, device=protocol.default_device())
-            results[name] = protocol.evaluate(cfg, name, subject, part, settings)
-        found.append(results)
-    return Evaluation(*found)
+            found[name] = protocol.evaluate(cfg, name, subject, part, settings)
+    return Evaluation(*results.values())
 
 
 def labeled_config(

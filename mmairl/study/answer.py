@@ -59,41 +59,39 @@ def duration(seconds: float) -> str:
     return f'{seconds / 60:.0f} min' if seconds < 7200 else f'{seconds / 3600:.1f} h'
 
 
-def open_runs(study: Record) -> list[tuple[str, Record]]:
-    """Return each run that is not finished, with the name of its row."""
+def runs_of(study: Record, *states: str) -> list[tuple[str, Record]]:
+    """Return each run with the name of its row, or the runs in some states."""
     runs = [(row['name'], run) for row in study['rows'] for run in row['runs']]
-    return [(name, run) for name, run in runs if run['state'] != 'done']
+    return [(name, run) for name, run in runs if not states or run['state'] in states]
 
 
 def run_counts(study: Record) -> tuple[int, int]:
     """Return the number of finished runs and the number of planned runs."""
-    planned = sum(len(row['runs']) for row in study['rows'])
-    return planned - len(open_runs(study)), planned
+    return len(runs_of(study, 'done')), len(runs_of(study))
 
 
 def problems(study: Record) -> list[Markup]:
     """Return the problems that a reader must know before the answer, each with its consequence."""
     unequal = [check['check'] for check in study['fairness']['after'] if not check['equal']]
-    runs = open_runs(study)
+    states = Counter(run['state'] for _, run in runs_of(study))
     return sentences(
         'study_problems.html',
         study=study,
         first=next(all_findings(study), None),
         unequal=[check for check in unequal if check not in FAIR_ANYWAY],
-        states=Counter(run['state'] for _, run in runs),
+        states={state: states[state] for state in states if state != 'done'},
         run_counts=run_counts(study),
         refresh=command(study, '--collect'),
-        failed=[(name, run) for name, run in runs if run['state'] == 'failed'][:MOST_LISTED],
+        failed=runs_of(study, 'failed')[:MOST_LISTED],
         left_out=dict.fromkeys(_left_out(study)),
     )
 
 
 def _left_out(study: Record) -> Iterator[str]:
-    for row in study['rows']:
-        for run in row['runs']:
-            for task, counts in run.get('left_out', {}).items():
-                what = ', '.join(f'{count} {name}' for name, count in counts.items())
-                yield f'The task {task} leaves out {what}'
+    for _, run in runs_of(study):
+        for task, counts in run.get('left_out', {}).items():
+            what = ', '.join(f'{count} {name}' for name, count in counts.items())
+            yield f'The task {task} leaves out {what}'
 
 
 def answer(study: Record) -> list[Markup]:
@@ -115,7 +113,8 @@ class Step(NamedTuple):
 def next_steps(study: Record) -> Iterator[Step]:
     """Yield the next steps: those that make the study valid, and the cheapest step that decides a comparison."""
     found = next(all_findings(study), None)
-    if remaining := len(open_runs(study)):
+    done, planned = run_counts(study)
+    if remaining := planned - done:
         title = Markup(f'Run the remaining {counted(remaining, "run")}')
         cost = cost_of(study, remaining)
         yield Step(title, 'finished runs are reused', cost, command(study))
@@ -134,7 +133,7 @@ def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
 
 def cost_of(study: Record, runs: int) -> str:
     """Return a number of runs and their total time at the mean time of the finished runs, as text."""
-    seconds = [run['seconds'] for row in study['rows'] for run in row['runs'] if run.get('seconds')]
+    seconds = [run['seconds'] for _, run in runs_of(study) if run.get('seconds')]
     time = f', {duration(runs * mean(seconds))}' if seconds else ''
     return f'{counted(runs, "run")}{time}'
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 
 from mmairl.errors import UserError
 from mmairl.report.table import Table
-from mmairl.study.answer import duration
+from mmairl.study.answer import duration, runs_of
 from mmairl.study.collect import Record, collect
 from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared, resolve_study
@@ -159,10 +159,10 @@ def report_study(prepared: Prepared) -> None:
     record, page = collect_study(prepared)
     print(score_table(record).text())
     print(f'the page is {page}')
-    failed = [run for row in record['rows'] for run in row['runs'] if run['state'] == 'failed']
-    if failed:
+    if failed := runs_of(record, 'failed'):
+        _, run = failed[0]
         raise UserError(
-            f'study: {len(failed)} runs have failed; read log.txt in {prepared.out / failed[0]["folder"]}, correct the cause, '
+            f'study: {len(failed)} runs have failed; read log.txt in {prepared.out / run["folder"]}, correct the cause, '
             'and run the command again',
             code='runs-failed',
         )

@@ -21,6 +21,7 @@ from mmairl.study.answer import (
     next_steps,
     problems,
     run_counts,
+    runs_of,
 )
 from mmairl.study.findings import Findings, all_findings
 
@@ -84,7 +85,7 @@ def page_values(study: Record) -> dict[str, Any]:
 
 def _facts(study: Record) -> dict[str, str]:
     """Return the facts that the page shows below its title."""
-    runs = [run for row in study['rows'] for run in row['runs']]
+    runs = [run for _, run in runs_of(study)]
     finished, planned = run_counts(study)
     seconds = sum(run.get('seconds') or 0 for run in runs)
     name, text = study['scale']['name'], study['scale']['text']
@@ -158,15 +159,14 @@ def _runs(study: Record) -> Table:
         'folder',
     ]
     rows = []
-    for row in study['rows']:
-        for run in row['runs']:
-            state = 'collapsed' if run.get('collapsed') else run['state']
-            state = f'{state} {run.get("error", "")}'.strip()
-            scores = map(run['scores'].get, labels)
-            time = duration(run['seconds']) if run.get('seconds') else None
-            folder = Markup('<a href="./{0}">{0}</a>').format(run['folder'])
-            facts = [time, run.get('commit'), run.get('hardware'), folder]
-            rows.append([f'{row["name"]}, seed {run["seed"]}', state, *scores, *facts])
+    for name, run in runs_of(study):
+        state = 'collapsed' if run.get('collapsed') else run['state']
+        state = f'{state} {run.get("error", "")}'.strip()
+        scores = map(run['scores'].get, labels)
+        time = duration(run['seconds']) if run.get('seconds') else None
+        folder = Markup('<a href="./{0}">{0}</a>').format(run['folder'])
+        facts = [time, run.get('commit'), run.get('hardware'), folder]
+        rows.append([f'{name}, seed {run["seed"]}', state, *scores, *facts])
     return Table(columns, rows, digits=2)
 
 
