@@ -34,9 +34,9 @@ def main() -> None:
     if args.device == 'cpu':
         keep_freed_memory()  # as mmairl's training does; this setting affects all code in this process
     for case in SUITES[args.suite](args.device, args.quick):
-        row = compare(case, args.rounds, args.device)
-        times = f'{row.ratio:5.2f} times as fast as {row.peer_name}'
-        print(f'{times}: {row.name} ({1000 * row.ours:.1f} ms)', flush=True)
+        ours, peer = compare(case, args.rounds, args.device)
+        times = f'{peer / ours:5.2f} times as fast as {case.peer_name}'
+        print(f'{times}: {case.name} ({1000 * ours:.1f} ms)', flush=True)
 
 
 if __name__ == '__main__':
