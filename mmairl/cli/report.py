@@ -16,7 +16,7 @@ def report(
     """Write a page about results, a study, the health of a run, several runs, views, or images
 
     mmairl report FOLDER...               a page about the results of `mmairl evaluate`
-    mmairl report study DIR               the page of a study, and its figures for a paper
+    mmairl report study DIR               the page of a study
     mmairl report health RUN              the health of a run
     mmairl report compare RUN RUN...      a comparison of runs
     mmairl report views CONFIG            training images and their views
@@ -37,17 +37,15 @@ def report(
 
 
 def study(folder: Path) -> None:
-    """Write the page of a finished study again, and its figures for a paper as SVG, PDF and PNG
+    """Write the page, the tables and the charts of a finished study again
 
     Args:
-        folder: read study.json in this folder, which `mmairl study` wrote, and write page.html and the folder figures here
+        folder: read study.json in this folder, which `mmairl study` wrote
     """
     from mmairl.io import read_json
-    from mmairl.study.page import write_figures, write_results
+    from mmairl.study.page import write_results
 
-    record = read_json(folder / 'study.json')
-    write_figures(record, folder / 'figures')
-    print(write_results(record, folder))
+    print(write_results(read_json(folder / 'study.json'), folder))
 
 
 def health(work_dir: Path, *, out: Path | None = None) -> None:

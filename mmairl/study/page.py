@@ -1,4 +1,4 @@
-"""The page of a study: problems, answer, next steps, effects, scores and evidence. Also its table and its figures as files."""
+"""The page of a study: problems, answer, next steps, effects, scores and evidence. Also its table and its charts as files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from mmairl.io import write_text
 from mmairl.report.evaluation_page import STATED, stated_facts
-from mmairl.report.figures import embedded, lines, save_figure, short, styled
+from mmairl.report.figures import embedded, lines, save_figure
 from mmairl.report.page import write_page
 from mmairl.report.table import Table, counted, signed
 from mmairl.study.answer import (
@@ -25,23 +25,11 @@ from mmairl.study.answer import (
 )
 from mmairl.study.findings import Findings, all_findings
 
-ROW_HEIGHT = 0.34  # the height of an effect in inches
-WIDTH = 6.9  # the width in inches of the text of a two-column paper
-PAPER = {'font.size': 7.5, 'pdf.fonttype': 42, 'svg.fonttype': 'path'}
-# For each kind of verdict: the mark as an SVG path around the origin, and the marker, color and fill in matplotlib. The marks
-# can be distinguished without color.
-MARKS = {
-    'differs': ('M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z', 'o', '#1d5fd1', '#1d5fd1'),
-    'equivalent': ('M-5 -5h10v10h-10z', 's', '#12805c', '#12805c'),
-    'inconclusive': ('M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z', 'o', '#667085', 'white'),
-    'problem': ('M-5 -5l10 10m0 -10l-10 10', 'X', '#b42318', 'white'),
-    'published': ('M0 -5l5 5l-5 5l-5 -5z', 'D', '#8a5a00', 'white'),
-}
 Record = Mapping[str, Any]
 
 
 def write_results(study: Record, out: str | Path) -> Path:
-    """Write the page of a study (page.html) and its table of scores (table.md and table.tex) to a folder.
+    """Write the page of a study (page.html), its table of scores (table.md and table.tex) and its charts to a folder.
 
     Args:
         study: The record of the study (the content of study.json).
@@ -54,17 +42,13 @@ def write_results(study: Record, out: str | Path) -> Path:
     table = score_table(study)
     write_text(out / 'table.md', table.markdown())
     write_text(out / 'table.tex', table.latex())
-    return write_page(out / 'page.html', 'study.html', **page_values(study))
+    charts = dict(curves(study))
+    for title, figure in charts.items():
+        save_figure(figure, out / 'figures' / re.sub(r'\W', '_', title)[:80])
+    return write_page(out / 'page.html', 'study.html', **page_values(study, charts))
 
 
-def write_figures(study: Record, folder: Path) -> None:
-    """Write each figure of a study (the content of study.json) to a folder as SVG, PDF and PNG."""
-    figures = {f'effects {found.key}': effects_figure(found) for found in all_findings(study)}
-    for title, figure in {**figures, **dict(curves(study))}.items():
-        save_figure(figure, folder / re.sub(r'\W', '_', title)[:80])
-
-
-def page_values(study: Record) -> dict[str, Any]:
+def page_values(study: Record, charts: Mapping[str, Figure]) -> dict[str, Any]:
     """Return the values of `study.html`, the template of the page."""
     return dict(
         title=study['title'],
@@ -75,8 +59,7 @@ def page_values(study: Record) -> dict[str, Any]:
         answer=answer(study),
         steps=list(next_steps(study)),
         scores_found=[*all_findings(study)],
-        marks=MARKS,
-        curves=[embedded(figure, title) for title, figure in curves(study)],
+        curves=[embedded(figure, title) for title, figure in charts.items()],
         scores=score_table(study).html(),
         runs=_runs(study).html(),
         command=command(study),
@@ -168,34 +151,6 @@ def _runs(study: Record) -> Table:
         facts = [time, run.get('commit'), run.get('hardware'), folder]
         rows.append([f'{name}, seed {run["seed"]}', state, *scores, *facts])
     return Table(columns, rows, digits=2)
-
-
-@styled(**PAPER)
-def effects_figure(found: Findings) -> Figure:
-    """Return the figure of the effects with the width of a paper's text."""
-    height = 0.7 + ROW_HEIGHT * len(found.all)
-    axes = Figure(figsize=(WIDTH, height), layout='constrained').subplots()
-    axes.axvspan(-found.margin, found.margin, color='#e4eaf3', zorder=0)
-    axes.axvline(0, color='#667085', linewidth=0.8, zorder=1)
-    caption = (
-        '● higher or lower  ■ equivalent  ○ inconclusive  ✕ no verdict  | one seed  ◇ published'
-    )
-    axes.figure.supxlabel(f'{found.title}\n{caption}', fontsize=6.5)
-    labels = [f'{short(one.name, 44)}\n{one.size}  {one.verdict}' for one in found.all]
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.grid(axis='y', visible=False)
-    for row, one in enumerate(found.all):
-        seeds = [row - 0.24] * len(one.by_seed)
-        axes.plot(one.by_seed, seeds, '|', color='#667085', markersize=4)
-        if one.interval:
-            axes.hlines(row, one.low, one.high, color=MARKS[one.kind][2], linewidth=1.6)
-        marks = [(one.kind, one.estimate, row), ('published', one.published, row + 0.26)]
-        for kind, value, place in marks:
-            if value is not None:
-                _, marker, color, face = MARKS[kind]
-                axes.plot(value, place, marker, color=color, markerfacecolor=face, markersize=5)
-    return axes.figure
 
 
 def curves(study: Record) -> Iterator[tuple[str, Figure]]:

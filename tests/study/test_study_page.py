@@ -7,7 +7,7 @@ from study.canned import entry, record, row, run, steps
 
 from mmairl.study.answer import answer, next_steps, problems
 from mmairl.study.findings import Findings
-from mmairl.study.page import score_table, write_figures, write_results
+from mmairl.study.page import score_table, write_results
 
 
 def text_of(parts):
@@ -162,18 +162,12 @@ def test_page_is_small_and_escapes_names(tmp_path):
     assert len(text) < 150_000
 
 
-def test_figures_and_tables_are_written(tmp_path):
+def test_charts_and_tables_are_written(tmp_path):
     rows = [row(f'x {x}', [30 + x, 31 + x, 30.5 + x], 'x 0' if x else None, x=x) for x in range(3)]
     study = record(rows, x='epochs')
-    write_figures(study, tmp_path / 'figures')
-    names = {path.name for path in (tmp_path / 'figures').iterdir()}
-    assert {
-        'effects_knn.pdf',
-        'effects_knn.svg',
-        'effects_knn.png',
-        'k_NN.pdf',
-    } <= names
     write_results(study, tmp_path)
+    names = {path.name for path in (tmp_path / 'figures').iterdir()}
+    assert names == {'k_NN.pdf', 'k_NN.svg', 'k_NN.png'}
     assert '| x 0 |' in (tmp_path / 'table.md').read_text()
     assert '\\toprule' in (tmp_path / 'table.tex').read_text()
 
@@ -181,5 +175,4 @@ def test_figures_and_tables_are_written(tmp_path):
 def test_empty_study_has_a_page_and_no_figures(tmp_path):
     study = record([row('a', []), row('b', [], 'a')], metrics=[])
     assert 'No score is measured yet' in page_of(study, tmp_path)
-    write_figures(study, tmp_path / 'figures')
     assert not (tmp_path / 'figures').exists()
