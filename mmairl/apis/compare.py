@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from msgspec.structs import replace
 
 from mmairl.apis.evaluate import labeled_config
@@ -16,7 +15,6 @@ from mmairl.config import config_text
 from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.metrics import unpacked
-from mmairl.hardware import cores
 from mmairl.io import read_json, write_json, write_text
 from mmairl.study.collect import collect
 from mmairl.study.fairness import resolve_study
@@ -112,7 +110,7 @@ def compare(
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     prepared = resolve_study(study, Scale(text=str(data)), tasks, out)
     runs = lay_out_runs(prepared)
-    complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1)
+    complete_runs(runs, jobs)
     record = collect(prepared, runs)
     if [len(row.files) for row in rows] == [1, 1]:
         record['paired_images'] = [*compared_images(runs[:2], tasks)]

@@ -128,11 +128,9 @@ def value_of(text: str) -> Any:
 
     if text.startswith('('):
         return tuple(yaml.load(f'[{text[1:-1]}]', PlainLoader))
-    if text.startswith(('[', '{')):
+    if text.startswith(('[', '{')) or text.lower() in ('true', 'false'):
         return yaml.load(text, PlainLoader)
-    if ',' in text:
-        return [value_of(part) for part in text.split(',')]
-    return {'true': True, 'false': False}.get(text.lower(), text)
+    return [value_of(part) for part in text.split(',')] if ',' in text else text
 
 
 Count = Annotated[int, How(type=number(int, -1), metavar='N')]

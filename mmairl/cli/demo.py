@@ -6,7 +6,7 @@ from mmairl.cli.command import Options, Seed
 def demo(
     *,
     config: str = 'mmairl::demo/mocov2plus_shapes.py',
-    seed: Seed | None = None,
+    seed: Seed = 0,
     work_dir: str = 'work_dirs/demo',
     cfg_options: Options = {},  # noqa: B006  it is never changed
 ) -> None:
@@ -14,13 +14,11 @@ def demo(
 
     Args:
         config: train with this config
-        seed: set the seed (default: a random seed, which is printed)
+        seed: set the seed (default: 0)
         work_dir: write here
         cfg_options: override config keys, such as optim_wrapper.optimizer.lr=0.1 (default: none)
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
-    import secrets
-
     from mmairl.config import load_config
     from mmairl.engine.run import register
     from mmairl.evaluation.protocol import default_device
@@ -29,6 +27,5 @@ def demo(
     register()
     cfg = load_config(config, cfg_options)
     cfg.work_dir = work_dir
-    seed = secrets.randbelow(2**31) if seed is None else seed
     page = run_demo(cfg, seed, default_device())
     print(f'the page: {page.resolve()}')

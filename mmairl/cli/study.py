@@ -46,9 +46,10 @@ def study(
     """
     if study is None:
         from mmairl.config import home
-        from mmairl.study.study import catalogue
+        from mmairl.study.study import read_study
 
-        print(catalogue(home() / 'configs' / 'studies'), end='')
+        for path in sorted((home() / 'configs' / 'studies').glob('[!_]*.yaml')):
+            print(f'mmairl::studies/{path.name}: {read_study(path).title}')
         return
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.engine.run import register
@@ -63,17 +64,7 @@ def study(
         commands.show_plan(prepared)
         if dry_run:
             return
-        jobs = jobs or number_of_jobs(per_run)
         commands.run_study(prepared, jobs, per_run, fresh, remeasure, header=slurm)
         if slurm:
             return
     commands.report_study(prepared)
-
-
-def number_of_jobs(per_run: int) -> int:
-    """Return how many runs to run at the same time."""
-    import torch
-
-    from mmairl.hardware import cores
-
-    return max(1, (torch.cuda.device_count() or cores()) // per_run)

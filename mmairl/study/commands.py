@@ -96,7 +96,7 @@ def mean_time(runs: Sequence[Run]) -> str:
 
 def run_study(
     prepared: Prepared,
-    jobs: int = 1,
+    jobs: int | None = None,
     devices: int = 1,
     fresh: bool = False,
     remeasure: bool = False,
@@ -106,7 +106,7 @@ def run_study(
 
     Args:
         prepared: The study.
-        jobs: How many runs to execute at the same time.
+        jobs: How many runs to execute at the same time. Default: as many as the GPUs or cores suffice for.
         devices: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
         fresh: Whether to move runs aside whose settings or sources have changed, and start them again.
         remeasure: Whether to discard the scores of finished runs, so that they are measured again. The weights stay.

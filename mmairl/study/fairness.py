@@ -91,10 +91,9 @@ def resolve_study(
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     text = description(scale, configs.values())
-    rows = [*study.rows, *untrained_rows(study.rows, scale, tasks)]
-    for row in rows[len(study.rows) :]:
-        configs[row.name] = configs[rows[0].name]
-    study = msgspec.structs.replace(study, rows=tuple(rows))
+    added = tuple(untrained_rows(study.rows, scale, tasks))
+    configs |= {row.name: configs[study.rows[0].name] for row in added}
+    study = msgspec.structs.replace(study, rows=study.rows + added)
     prepared = Prepared(study, configs, tasks, out, (scale.name, text), command)
     for entry in compare_configs(prepared):
         if entry['undeclared']:

@@ -84,14 +84,13 @@ class Finding(Effect):
     @property
     def notes(self) -> list[str]:
         """Remarks that the page shows next to the verdict."""
-        notes = []
-        if self.fails_after_correction:
-            notes.append('not significant after correction (Holm)')
-        if any(self.collapsed):
-            notes.append(self.collapse_text)
-        if self.cost > COSTLIER:
-            notes.append(f'compute × {self.cost:.2g}')
-        return [*notes, *filter(None, [self.remark])]
+        notes = [
+            self.fails_after_correction and 'not significant after correction (Holm)',
+            any(self.collapsed) and self.collapse_text,
+            self.cost > COSTLIER and f'compute × {self.cost:.2g}',
+            self.remark,
+        ]
+        return list(filter(None, notes))
 
     @property
     def agreement(self) -> str:

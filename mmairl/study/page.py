@@ -84,15 +84,19 @@ def _facts(study: Record) -> dict[str, str]:
 def score_table(study: Record) -> Table:
     """Return the table of measured and published scores, and of differences from the random network."""
     metrics = [Findings(study, metric) for metric in study['metrics']]
-    random = [row['name'] for row in study['rows'] if row['untrained'] == 'random']
-    above = metrics and random and random[0] in metrics[0].means
+    above = {}
+    means = metrics[0].means if metrics else {}
+    for random in (row['name'] for row in study['rows'] if row['untrained'] == 'random'):
+        if random in means:
+            above = {row: signed(means[row] - means[random], metrics[0].digits) for row in means}
+            above.pop(random)
     rows = []
     for row in study['rows']:
         cells = {'row': row['name']}
         for metric, found in zip(study['metrics'], metrics):
             cells[', '.join(filter(None, [found.label, metric['unit']]))] = _score(found, row)
         if above:
-            cells['above the random network'] = _difference(metrics[0], row['name'], random[0])
+            cells['above the random network'] = above.get(row['name'])
         cells |= {f'{key} (published)': number for key, number in row['published'].items()}
         rows.append(cells | _stated(row))
     # Scores come first, then published scores, then facts.
@@ -122,12 +126,6 @@ def _score(found: Findings, row: Record) -> str | None:
     elif interval := row['runs'][0].get('details', {}).get(found.key, {}).get('interval'):
         text += ' ({:.1f} to {:.1f})'.format(*interval)
     return text.replace('-', '−')
-
-
-def _difference(found: Findings, row: str, base: str) -> str | None:
-    if row not in found.means or row == base:
-        return None
-    return signed(found.means[row] - found.means[base], found.digits)
 
 
 def _runs(study: Record) -> Table:

@@ -49,16 +49,17 @@ def torchrun(processes: int) -> list[str]:
     ]
 
 
-def complete_runs(runs: Sequence[Run], jobs: int, devices: int) -> None:
+def complete_runs(runs: Sequence[Run], jobs: int | None = None, devices: int = 1) -> None:
     """Complete the unfinished runs, and report the start and the end of each.
 
     If a run fails, the failure is reported and the other runs continue. Runs that are stopped are resumed by the next call.
 
     Args:
         runs: All runs of the study.
-        jobs: How many runs to execute at the same time.
+        jobs: How many runs to execute at the same time. Default: as many as the GPUs suffice for or, without GPUs, the cores.
         devices: The number of GPUs per run; on a machine without GPUs, the number of processes per run.
     """
+    jobs = jobs or max(1, (torch.cuda.device_count() or cores()) // devices)
     waiting = unfinished(runs)
     before = done = len(runs) - len(waiting)
     print(f'{done} of {len(runs)} runs are finished')

@@ -232,14 +232,3 @@ def read_study(path: str | Path) -> Study:
         rows.append(replace(row, config=str(local)) if local.is_file() else row)
     seeds = tuple(range(study.tune.searches)) if study.tune else study.seeds
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
-
-
-def catalogue(folder: Path) -> str:
-    """Return a Markdown table of the studies in a folder: titles, places in the papers, and configs of the rows."""
-    lines = ['| study | place in the papers | configs of the rows |', '|---|---|---|']
-    for study in map(read_study, sorted(folder.glob('[!_]*.yaml'))):
-        configs = dict.fromkeys(f'`{Path(row.config).stem}`' for row in study.rows)
-        lines.append(
-            f'| `{study.name}.yaml`: {study.title} | {study.paper} | {", ".join(configs)} |'
-        )
-    return '\n'.join(lines) + '\n'
