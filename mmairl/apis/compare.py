@@ -15,12 +15,12 @@ from mmairl.config import config_text
 from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.metrics import unpacked
-from mmairl.io import read_json, write_json, write_text
+from mmairl.io import write_json, write_text
 from mmairl.study.collect import collect
 from mmairl.study.fairness import resolve_study
 from mmairl.study.page import score_table, write_results
 from mmairl.study.pool import complete_runs
-from mmairl.study.runs import Measured, Run, lay_out_runs
+from mmairl.study.runs import Run, lay_out_runs
 from mmairl.study.scale import Scale
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.statistics.paired_images import compare_images
@@ -122,7 +122,7 @@ def compared_images(runs: Sequence[Run], tasks: Sequence[str]) -> Iterator[str]:
     """Yield a line of text for each task that compares two checkpoints image by image."""
     one, other = (run.row.name for run in runs)
     for task in tasks if all(run.done for run in runs) else ():
-        answers = [read_json(run.folder / f'{task}.json', Measured).right for run in runs]
+        answers = [run.measured(task).right for run in runs]
         if None not in answers:
             found = compare_images(*map(unpacked, answers))
             decided = 'differ' if found.p <= LEVEL else 'are not shown to differ'

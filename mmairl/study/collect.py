@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
-from mmairl.study.runs import COLLAPSE, SOURCE, Health, Measured, Run, equal_rows
+from mmairl.study.runs import COLLAPSE, SOURCE, Health, Run, equal_rows
 from mmairl.study.statistics.compare import factor_effects, row_effects
 from mmairl.study.statistics.contrasts import LEVEL
 from mmairl.study.study import Row
@@ -67,7 +67,7 @@ def describe_run(run: Run, prepared: Prepared, labels: dict[str, str]) -> Record
     if state != 'done':
         return record | dict(error=message.removeprefix('error: '))
     for task in run.request.tasks:
-        measured = read_json(run.folder / f'{task}.json', Measured)
+        measured = run.measured(task)
         for number, (name, score) in enumerate(measured.scores.items()):
             key = name
             if is_local(task):

@@ -94,7 +94,8 @@ def score_table(study: Record) -> Table:
     for row in study['rows']:
         cells = {'row': row['name']}
         for metric, found in zip(study['metrics'], metrics):
-            cells[', '.join(filter(None, [found.label, metric['unit']]))] = _score(found, row)
+            unit = f', {metric["unit"]}' if metric['unit'] else ''
+            cells[found.label + unit] = _score(found, row)
         if above:
             cells['above the random network'] = above.get(row['name'])
         cells |= {f'{key} (published)': number for key, number in row['published'].items()}

@@ -146,6 +146,9 @@ class Run:
         path = self.folder / TRAINED
         return read_json(path, Trained) if path.is_file() else None
 
+    def measured(self, task: str) -> Measured:
+        return read_json(self.folder / f'{task}.json', Measured)
+
     @property
     def is_running(self) -> bool:
         """Whether a process on any node has locked the run's folder."""

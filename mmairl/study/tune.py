@@ -20,10 +20,9 @@ from msgspec import structs
 from mmairl.config import walk
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import held_out, require_apart
-from mmairl.io import read_json
 from mmairl.study.cost import run_flops
 from mmairl.study.fairness import Prepared
-from mmairl.study.runs import Measured, Run, lay_out_runs, plan_runs
+from mmairl.study.runs import Run, lay_out_runs, plan_runs
 from mmairl.study.study import Row, Study, Tune
 from mmairl.study.tasks import metric_of
 
@@ -128,8 +127,7 @@ def best_trial(trials: Sequence[Run], task: str) -> Run:
     """
     scores = {}
     for run in filter(lambda run: run.done, trials):
-        measured = read_json(run.folder / f'{task}.json', Measured)
-        scores[run] = next(iter(measured.scores.values()))
+        scores[run] = next(iter(run.measured(task).scores.values()))
     if not scores:
         raise UserError(
             'tune: no trial of a row has finished; see the logs of the trials',

@@ -1,4 +1,4 @@
-"""Compare how fast mmairl decodes images with Pillow, and how fast it loads images with MoCo v2's release."""
+"""Compare how fast mmairl and Pillow decode images, and how fast mmairl and MoCo v2's release load them."""
 
 import io
 import random
