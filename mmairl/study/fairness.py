@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from mmengine.config import Config
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
+from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
@@ -87,7 +89,8 @@ def resolve_study(
         UserError: If the study names an unknown task, if a checkpoint is listed twice, or if two rows differ in an undeclared
             setting.
     """
-    configs = {row.name: resolve(row, scale) for row in study.rows}
+    load = cache(load_config)  # many rows share a config
+    configs = {row.name: resolve(row, scale, load) for row in study.rows}
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     text = description(scale, configs.values())

@@ -1,14 +1,14 @@
 """Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.config import home, load_config
+from mmairl.config import home, load_config, override
 from mmairl.engine.hooks.schedules import freeze_prototypes
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
@@ -75,12 +75,13 @@ def read_scale(name: str) -> Scale:
     return replace(scale, name=scale.name or path.stem)
 
 
-def resolve(row: Row, scale: Scale) -> Config:
+def resolve(row: Row, scale: Scale, load: Callable[[Path], Config] = load_config) -> Config:
     """Load the row's config and apply the scale's changes to it.
 
-    The scale does not change a config that has no training, or that sets `fixed_size`.
+    The scale does not change a config that has no training, or that sets `fixed_size`. `load` may return the same config for
+    several rows.
     """
-    cfg = load_row(row)
+    cfg = load_row(row, load)
     if 'train_dataloader' not in cfg or cfg.get('fixed_size'):
         return cfg
     if scale.widths and cfg.model.backbone.get('base_channels', FULL_WIDTH) < FULL_WIDTH:
@@ -110,12 +111,14 @@ def _iterations(cfg: Config, scale: Scale) -> float:
     return total * scale.images / (scale.batch or total) / IMAGENET
 
 
-def load_row(row: Row) -> Config:
+def load_row(row: Row, load: Callable[[Path], Config]) -> Config:
     """Load the row's config and apply the row's options to it."""
     candidates = (home() / 'configs' / row.config, home() / row.config)
     path = next((path for path in candidates if path.is_file()), row.config)
     try:
-        return load_config(path, row.options)
+        cfg = copy.deepcopy(load(path))
+        override(cfg, row.options, path)
+        return cfg
     except UserError as error:
         raise UserError(f"row '{row.name}': {error}", code=error.code) from error
 
