@@ -16,7 +16,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.protocol import BASELINES
-from mmairl.study.scale import Scale, description, resolve
+from mmairl.study.scale import Scale, resolve
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import is_measured, require_known
 
@@ -93,7 +93,8 @@ def resolve_study(
     configs = {row.name: resolve(row, scale, load) for row in study.rows}
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
-    text = description(scale, configs.values())
+    networks = dict.fromkeys(cfg.model.backbone.type.rpartition('.')[2] for cfg in configs.values())
+    text = f'{", ".join(networks)} on {scale.text or "the data of the configs"}'
     added = tuple(untrained_rows(study.rows, scale, tasks))
     configs |= {row.name: configs[study.rows[0].name] for row in added}
     study = msgspec.structs.replace(study, rows=study.rows + added)

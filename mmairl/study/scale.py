@@ -1,14 +1,14 @@
 """Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.config import home, load_config, override
+from mmairl.config import home, override
 from mmairl.engine.hooks.schedules import freeze_prototypes
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
@@ -75,13 +75,19 @@ def read_scale(name: str) -> Scale:
     return replace(scale, name=scale.name or path.stem)
 
 
-def resolve(row: Row, scale: Scale, load: Callable[[Path], Config] = load_config) -> Config:
-    """Load the row's config and apply the scale's changes to it.
+def resolve(row: Row, scale: Scale, load: Callable[[Path], Config]) -> Config:
+    """Load the row's config, and apply the row's options and the scale's changes to it.
 
     The scale does not change a config that has no training, or that sets `fixed_size`. `load` may return the same config for
     several rows.
     """
-    cfg = load_row(row, load)
+    candidates = (home() / 'configs' / row.config, home() / row.config)
+    path = next((path for path in candidates if path.is_file()), row.config)
+    try:
+        cfg = copy.deepcopy(load(path))
+        override(cfg, row.options, path)
+    except UserError as error:
+        raise UserError(f"row '{row.name}': {error}", code=error.code) from error
     if 'train_dataloader' not in cfg or cfg.get('fixed_size'):
         return cfg
     if scale.widths and cfg.model.backbone.get('base_channels', FULL_WIDTH) < FULL_WIDTH:
@@ -109,18 +115,6 @@ def _iterations(cfg: Config, scale: Scale) -> float:
         return 1.0
     total = cfg.get('total_batch_size') or DEFAULT_BATCH
     return total * scale.images / (scale.batch or total) / IMAGENET
-
-
-def load_row(row: Row, load: Callable[[Path], Config]) -> Config:
-    """Load the row's config and apply the row's options to it."""
-    candidates = (home() / 'configs' / row.config, home() / row.config)
-    path = next((path for path in candidates if path.is_file()), row.config)
-    try:
-        cfg = copy.deepcopy(load(path))
-        override(cfg, row.options, path)
-        return cfg
-    except UserError as error:
-        raise UserError(f"row '{row.name}': {error}", code=error.code) from error
 
 
 def change_data(cfg: Config, scale: Scale) -> None:
@@ -236,9 +230,3 @@ def shorten(cfg: Config, factor: float, warm_up_epochs: int | None) -> None:
 
 def scaled(length: int, factor: float) -> int:
     return max(1, round(length * factor))
-
-
-def description(scale: Scale, configs: Iterable[Config]) -> str:
-    """Return the networks of a study's configs, and the scale's text about the data."""
-    networks = dict.fromkeys(cfg.model.backbone.type.rpartition('.')[2] for cfg in configs)
-    return f'{", ".join(networks)} on {scale.text or "the data of the configs"}'
