@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from mmairl.models.spectrum import effective, rankme, singular_values, spread
 
 BLOCK = 4096
 TINY = torch.finfo(torch.float64).tiny
-STRENGTHS = (0.5, 1.0)  # of the changes of images
 
 
 def alignment(first: Tensor, second: Tensor) -> float:
@@ -97,39 +97,37 @@ def spectrum(x: Tensor) -> Tensor:
     return values / values.sum().clamp_min(TINY)
 
 
-def _crop(images: Tensor, strength: float) -> Tensor:
-    """Return the center crop, resized. At strength 1, the crop has a fifth of the area."""
-    height, width = images.shape[-2:]
-    share = math.sqrt(1 - 0.8 * strength)
-    crop = T.center_crop(images, [round(share * height), round(share * width)])
-    return T.resize(crop, [height, width], antialias=True)
+def _crop(images: Tensor) -> Tensor:
+    """Return the center crop with a quarter of the area, resized."""
+    size = list(images.shape[-2:])
+    crop = T.center_crop(images, [side // 2 for side in size])
+    return T.resize(crop, size, antialias=True)
 
 
-def _blur(images: Tensor, strength: float) -> Tensor:
-    kernel = 2 * max(1, images.shape[-1] // 20) + 1
-    return T.gaussian_blur(images, kernel, sigma=2.0 * strength)
+def _blur(images: Tensor) -> Tensor:
+    kernel = 2 * (images.shape[-1] // 20) + 3
+    return T.gaussian_blur(images, kernel, sigma=1.5)
 
 
-# Each change takes images in [0, 1] and a strength above 0, up to 1. A flip ignores the strength.
-CHANGES: dict[str, Callable[[Tensor, float], Tensor]] = {
+# Each change takes images in [0, 1].
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     'crop': _crop,
-    'flip': lambda images, strength: images.flip(-1),
-    'brightness': lambda images, strength: T.adjust_brightness(images, 1 + 0.8 * strength),
-    'contrast': lambda images, strength: T.adjust_contrast(images, 1 - 0.8 * strength),
-    'saturation': lambda images, strength: T.adjust_saturation(images, 1 - strength),
-    'hue': lambda images, strength: T.adjust_hue(images, 0.5 * strength),
+    'flip': T.horizontal_flip,
     'blur': _blur,
-    'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
-    'rotation': lambda images, strength: T.rotate(
-        images, 90.0 * strength, T.InterpolationMode.BILINEAR
-    ),
+    'solarize': partial(T.solarize, threshold=0.3),
+    'rotation': partial(T.rotate, angle=60.0, interpolation=T.InterpolationMode.BILINEAR),
 }
-RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')
+COLOR_CHANGES = {
+    'brightness': partial(T.adjust_brightness, brightness_factor=1.6),
+    'contrast': partial(T.adjust_contrast, contrast_factor=0.4),
+    'saturation': partial(T.adjust_saturation, saturation_factor=0.25),
+    'hue': partial(T.adjust_hue, hue_factor=0.4),
+}
 
 
 @torch.inference_mode()
 def invariance(embed: Callable[[Tensor], Tensor], images: Tensor) -> dict[str, float]:
-    """Return the mean similarity of images and changed copies, for each change.
+    """Return the mean similarity of images and changed copies, for each change of the images.
 
     It is 1 if a change does not affect the features, 0 if a changed copy is only as similar to its
     image as a different image is, and NaN if all features are equal. Changes of color are left out
@@ -139,14 +137,10 @@ def invariance(embed: Callable[[Tensor], Tensor], images: Tensor) -> dict[str, f
     count = len(original)
     others = ((original @ original.T).sum() - count) / (count * (count - 1))
     reach = 1 - others if original.std(dim=0).max() > 1e-9 else torch.nan
-    kept = {}
-    for name, change in CHANGES.items():
-        if images.shape[1] != 3 and name in RGB_ONLY:
-            continue
-        likeness = 0.0
-        for strength in STRENGTHS:
-            changed = change(images, strength).clamp(0, 1)
-            features = F.normalize(embed(changed).double())
-            likeness += (original * features).sum(dim=1).mean() / len(STRENGTHS)
-        kept[name] = float((likeness - others) / reach)
-    return kept
+    changes = CHANGES | COLOR_CHANGES if images.shape[1] == 3 else CHANGES
+    found = {}
+    for name, change in changes.items():
+        changed = F.normalize(embed(change(images).clamp(0, 1)).double())
+        likeness = (original * changed).sum(dim=1).mean()
+        found[name] = float((likeness - others) / reach)
+    return found

@@ -11,10 +11,15 @@ from torch import Tensor, nn
 from mmairl.analysis.cka import stage_cka
 from mmairl.analysis.geometry import invariance, numbers_of, spectrum
 from mmairl.analysis.subjects import Images
-from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
+from mmairl.checkpoints.norms import (
+    LARS_GROWTH,
+    convolution_norms,
+    looks_lars_trained,
+    typical_growth,
+)
 from mmairl.checkpoints.read import Backbone
 from mmairl.evaluation.backbone import refresh_statistics
-from mmairl.models.backbones import features
+from mmairl.evaluation.features import extract, pooled
 from mmairl.report.figures import embedded, lines, save_figure
 from mmairl.report.page import Page
 from mmairl.report.table import Table
@@ -47,12 +52,9 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     series = {}
     verdicts = []
     for name, backbone in networks.items():
-        norms = weight_norms(backbone.weights, kernel=3)
-        layers = [row.name.removesuffix('.weight') for row in norms]
-        series[name] = (range(len(norms)), [row.norm for row in norms])
-        Table(['convolution', 'norm'], [*zip(layers, series[name][1])]).save(
-            out / f'norms_{len(series)}'
-        )
+        norms = convolution_norms(backbone.weights)
+        series[name] = (range(len(norms)), [*norms.values()])
+        Table(['convolution', 'norm'], [*norms.items()]).save(out / f'norms_{len(series)}')
         looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
         verdicts.append([name, typical_growth(backbone.weights), looks])
     page = AnalysisPage(
@@ -70,7 +72,7 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         'Norms of the 3x3 convolutions',
         'In Huang et al. 2022, norms after training by LARS are about ten times as large as after SGD with weight decay, so '
         'the usual learning rates for fine-tuning are too low.',
-        lines(series, 'norms of the 3x3 convolutions', log='y', ticks=layers),
+        lines(series, 'norms of the 3x3 convolutions', log='y', ticks=[*norms]),
     )
     return page.write(out / 'norms.html')
 
@@ -108,7 +110,7 @@ def geometry_page(
     spectra = {}
     networks = _networks(subjects, images, recalibrate)
     for name, network in networks.items():
-        x = torch.cat([images.embed(network, batch).cpu() for batch in images.raw()])
+        x = extract(network, images.dataset, images.how).x
         views = _views(network, images, seed) if 'train_dataloader' in images.cfg else None
         found = numbers_of(x, views)
         changes = invariance(partial(images.embed, network), images.first(CHANGED))
@@ -148,8 +150,7 @@ def _views(network: nn.Module, images: Images, seed: int) -> Tensor:
     found = []
     for _ in range(VIEWS // 2):
         for side in zip(*images.views()):
-            rows = [features(network, view).pooled.float().cpu() for view in side]
-            found.append(torch.cat(rows))
+            found.append(torch.cat([pooled(network, view).cpu() for view in side]))
     return torch.stack(found)
 
 
