@@ -1,15 +1,14 @@
 """Initialize a network from a checkpoint's backbone. A weight that does not fit raises an error."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from mmairl.checkpoints.load import require_same_keys
-from mmairl.checkpoints.norms import warning_before_fine_tuning
-from mmairl.checkpoints.read import Backbone, read_backbone
+from mmairl.checkpoints.load import require_same_keys, warn
+from mmairl.checkpoints.norms import looks_lars_trained, typical_growth
+from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
 from mmairl.registry import WEIGHT_INITIALIZERS
 
@@ -44,12 +43,9 @@ class PretrainedBackbone:
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
         """Return the backbone's weights, and a text that states where they come from."""
-        backbone = self.read(self.checkpoint, self.part)
+        # The tensors of the module identify a network of any kind.
+        backbone = read_backbone(self.checkpoint, self.part, network=self.network)
         return backbone.weights, str(backbone)
-
-    def read(self, checkpoint: str, part: str) -> Backbone:
-        """Return the backbone in a checkpoint. The tensors of the module identify a network of any kind."""
-        return read_backbone(checkpoint, part, network=self.network)
 
     def __call__(self, module: nn.Module) -> None:
         self.network = None if self.prefix else module.state_dict()
@@ -66,9 +62,12 @@ class PretrainedBackbone:
             logger='current',
         )
         is_trained = any(parameter.requires_grad for parameter in module.parameters())
-        warning = warning_before_fine_tuning(weights, origin)
-        if is_trained and warning:
-            print_log(warning, logger='current', level=logging.WARNING)
+        if is_trained and looks_lars_trained(weights):
+            warn(
+                f'{origin} looks LARS-trained: the norms of its 3x3 convolutions are {typical_growth(weights):.1f} times those '
+                'at initialization, so fine-tuning by SGD barely changes them; rescale it by tools/normrescale.py or by '
+                "init_cfg=dict(type='mmairl.NormRescaled', checkpoint=..., anchor=...)"
+            )
 
 
 def weights_for(

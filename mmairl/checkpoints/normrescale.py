@@ -6,6 +6,7 @@ so batch norm's running statistics must be measured again before the network is 
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class TensorChange(NamedTuple):
     Attributes:
         name: Key of the tensor.
         norm: Norm of the tensor before the change.
-        anchor: Norm to which the tensor is rescaled, or None if it is unknown.
+        anchor: Norm to which the tensor is rescaled, or None if the anchor lacks the tensor.
         why: The reason why the tensor was not rescaled. Empty if the tensor was rescaled.
     """
 
@@ -70,29 +71,18 @@ def normrescale(
         if is_statistic(key) or not weight.is_floating_point():
             continue
         norm = weight.double().norm().item()
-        if anchor is None:
-            target, why = norm * constant, ''
+        fitting = weight if anchor is None else anchor.get(key)
+        target, why = None, ''
+        if fitting is None or fitting.shape != weight.shape:
+            why = 'not in the anchor with this shape'
         else:
-            target, why = _target(weight, anchor.get(key))
-        if not norm:
-            why = 'zero norm'
-        rows.append(TensorChange(key, norm, target, why))
+            target = (constant or 1) * fitting.double().norm().item()
+            if not (0 < norm < inf and 0 < target < inf):
+                why = 'a norm is zero or not finite'
         if not why:
-            factor = constant if anchor is None else target / norm
-            new[key] = (weight.double() * factor).to(weight.dtype)
+            new[key] = (weight.double() * (constant or target / norm)).to(weight.dtype)
+        rows.append(TensorChange(key, norm, target, why))
     return new, rows
-
-
-def _target(weight: Tensor, anchor: Tensor | None) -> tuple[float | None, str]:
-    """Return the anchor's norm, and the reason why the weight cannot be rescaled to this norm."""
-    if anchor is None:
-        return None, 'not in the anchor'
-    norm = anchor.double().norm().item()
-    if anchor.shape != weight.shape:
-        return norm, f"shape {tuple(weight.shape)} differs from the anchor's {tuple(anchor.shape)}"
-    if not (weight.isfinite().all() and anchor.isfinite().all()):
-        return norm, 'values of the tensor or of the anchor not finite'
-    return norm, '' if norm else 'zero norm in the anchor'
 
 
 def left_alone(rows: list[TensorChange]) -> str:
@@ -109,7 +99,6 @@ def rescale_checkpoint(
     anchor: str | None = None,
     constant: float | None = None,
     part: str = 'student',
-    anchor_part: str = 'student',
 ) -> list[TensorChange]:
     """Rescale the backbone in a checkpoint, and write the result to a file that contains only the backbone.
 
@@ -119,7 +108,6 @@ def rescale_checkpoint(
         anchor: The checkpoint whose norms are used, or the name of a released model such as 'torchvision:resnet50'.
         constant: Factor by which all weights are multiplied if there is no anchor.
         part: 'student' or 'teacher' of `lars`.
-        anchor_part: 'student' or 'teacher' of `anchor`.
 
     Returns:
         The change of each learned tensor.
@@ -129,7 +117,7 @@ def rescale_checkpoint(
     """
     output(out, lars, anchor)
     source = read_backbone(lars, part)
-    target = read_backbone(anchor, anchor_part) if anchor else None
+    target = read_backbone(anchor) if anchor else None
     weights, rows = normrescale(source.weights, target and target.weights, constant)
     skipped = left_alone(rows)
     if all(row.why for row in rows):
@@ -156,7 +144,6 @@ class NormRescaled(PretrainedBackbone):
         anchor: The checkpoint whose norms are used, or the name of a released model such as 'torchvision:resnet50'.
         constant: Factor by which all weights are multiplied if there is no anchor.
         part: Which backbone of the checkpoint to load, 'student' or 'teacher'. Default: 'student'.
-        anchor_part: Which backbone of the anchor to use, 'student' or 'teacher'. Default: 'student'.
         prefix: Prefix of the keys to load, if the module is a single stage of the backbone. Default: load the whole backbone.
 
     Raises:
@@ -169,17 +156,15 @@ class NormRescaled(PretrainedBackbone):
         anchor: str | None = None,
         constant: float | None = None,
         part: str = 'student',
-        anchor_part: str = 'student',
         prefix: str = '',
     ) -> None:
         super().__init__(checkpoint, part, prefix)
         self.anchor = anchor
-        self.anchor_part = anchor_part
         self.constant = constant
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
         weights, origin = super().weights()
-        anchor = self.read(self.anchor, self.anchor_part).weights if self.anchor else None
+        anchor = self.anchor and read_backbone(self.anchor, network=self.network).weights
         rescaled, rows = normrescale(weights, anchor, self.constant)
         # A tensor that is zero in either network, such as an untrained bias, is left unchanged. If any other tensor was not
         # rescaled, the anchor does not fit the checkpoint.

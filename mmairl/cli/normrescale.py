@@ -10,7 +10,6 @@ def normrescale(
     anchor: str | None = None,
     constant: AboveZero | None = None,
     part: Part = 'student',
-    anchor_part: Part = 'student',
 ) -> None:
     """Rescale a LARS-trained backbone to the weight norms of another checkpoint
 
@@ -23,13 +22,12 @@ def normrescale(
         anchor: rescale to the norms of this checkpoint; required without --constant (default: none)
         constant: multiply all weights by this factor instead; Huang et al. 2022 use 0.1 (default: none)
         part: choose the network in the checkpoint
-        anchor_part: choose the network in the anchor's checkpoint
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.checkpoints.normrescale import rescale_checkpoint
     from mmairl.report.table import Table
 
-    rows = rescale_checkpoint(lars, out, anchor, constant, part, anchor_part)
+    rows = rescale_checkpoint(lars, out, anchor, constant, part)
     cells = [[row.name, row.norm, row.why or row.anchor] for row in rows]
     print(Table(['tensor', 'before', 'after'], cells, digits=4).text('norms'))
     print(f'{out} holds {sum(not row.why for row in rows)} rescaled tensors')

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mmengine import Config
 
-from mmairl.checkpoints.norms import typical_gain, typical_growth
+from mmairl.checkpoints.norms import typical_growth
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import Outcome, Protocol, Sets
@@ -20,8 +20,7 @@ class WeightNorms(Protocol):
     """Measure the norms of a checkpoint's weights, without using any image.
 
     For each 3x3 convolution, the norm of its weights is divided by the expected norm after Kaiming
-    initialization. The main score is the base-10 logarithm of the median ratio. The second score is
-    the median gain of the batch norm layers, each as the root mean square over its channels.
+    initialization. The score is the base-10 logarithm of the median ratio.
     """
 
     metric: ClassVar = 'none'
@@ -31,14 +30,11 @@ class WeightNorms(Protocol):
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: Mapping[str, Any]
     ) -> Outcome:
-        growth = typical_growth(subject.weights) if isinstance(subject, Backbone) else None
+        growth = typical_growth(subject.weights) if isinstance(subject, Backbone) else 0
         if not growth:
             raise UserError(
                 f"norms: requires a checkpoint with 3x3 convolutions ('{subject}'); use the "
                 'checkpoint of a ResNet',
                 code='no-convolutions',
             )
-        scores = {'log10 of weight norms': math.log10(growth)}
-        if gain := typical_gain(subject.weights):
-            scores["batch norm's gains"] = gain
-        return scores, {}, {}
+        return {'log10 of weight norms': math.log10(growth)}, {}, {}

@@ -67,7 +67,9 @@ def test_skipped_tensors_are_named_with_a_reason():
         2,
     ]
     assert [row.name for row in rows if row.why] == list('abcdf')
-    assert left_alone(rows).startswith('5 of 6') and 'a: not in the anchor' in left_alone(rows)
+    assert left_alone(rows).startswith(
+        '5 of 6'
+    ) and 'a: not in the anchor with this shape' in left_alone(rows)
     assert torch.equal(normrescale(source, constant=0.1)[0]['g'], source['g'])
 
 

@@ -86,7 +86,7 @@ def test_completion_names_commands_and_flags(capsys):
     pytest.importorskip('shtab', reason='shtab is not installed')
     main(['completion', 'bash'])
     script = capsys.readouterr().out
-    assert 'normrescale' in script and '--anchor-part' in script
+    assert 'normrescale' in script and '--anchor' in script
 
 
 DEMO = 'mmairl::demo/mocov2plus_shapes.py'
