@@ -1,16 +1,15 @@
 """The geometry of features, measured without labels, and their invariance to changes of an image."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.v2.functional as T
 from torch import Tensor
 
-from mmairl.models.spectrum import effective, rankme, singular_values, spread
+from mmairl.models.spectrum import rankme, singular_values, spread
 
 BLOCK = 4096
 TINY = torch.finfo(torch.float64).tiny
@@ -43,47 +42,11 @@ def uniformity(x: Tensor) -> float:
     return math.log(max(others / (images * (images - 1)), TINY))
 
 
-def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
-    """Return alpha-ReQ, which is the alpha of ``eigenvalue ~ rank^-alpha`` (Agrawal et al. 2022).
-
-    It is fitted by least squares to the logarithms of the eigenvalues from rank `first` to rank `last`. It is infinite if
-    fewer than five of these eigenvalues are larger than rounding errors.
-    """
-    above_rounding = int((eigenvalues > 1e-10 * eigenvalues[0]).sum())
-    tail = eigenvalues[:above_rounding][first - 1 : last]
-    if len(tail) < 5:
-        return math.inf
-    ranks = np.arange(first, first + len(tail))
-    slope, _ = np.polyfit(np.log(ranks), tail.double().log().numpy(), 1)
-    return -float(slope)
-
-
-def lidar(views: Tensor, delta: float = 1e-4) -> float:
-    """Return LiDAR (Thilak et al. 2023) of the features (views, images, C) of augmented views.
-
-    LiDAR is the effective rank of a linear discriminant analysis in which the views of each image form a class.
-    """
-    means = views.double().mean(dim=0)
-    deviations = (views - means).flatten(0, 1)
-    within = deviations.T @ deviations / len(deviations)
-    within.diagonal().add_(delta)
-    root = torch.linalg.cholesky(within)
-    centered = means - means.mean(dim=0)
-    whitened = torch.linalg.solve_triangular(root, centered.T, upper=False)
-    discriminants = torch.linalg.eigvalsh(whitened @ whitened.T)
-    return effective(discriminants.clamp_min(0))
-
-
-def numbers_of(x: Tensor, views: Tensor | None = None) -> dict[str, float]:
-    """Return the label-free measures of the features (images, C) of images and (views, images, C) of augmented views."""
-    found = {
-        'RankMe': rankme(x),
-        'alpha-ReQ': alpha_req(singular_values(x, centred=True).square()),
-        'uniformity': uniformity(x),
-        'spread': spread(x),
-    }
+def numbers_of(x: Tensor, views: Sequence[Tensor] | None = None) -> dict[str, float]:
+    """Return the label-free measures of the features (images, C) of images, and of two augmented views of each."""
+    found = {'RankMe': rankme(x), 'uniformity': uniformity(x), 'spread': spread(x)}
     if views is not None:
-        found |= {'alignment': alignment(*views[:2]), 'LiDAR': lidar(views)}
+        found['alignment'] = alignment(*views)
     return found
 
 

@@ -26,7 +26,7 @@ def analyze(
 
     norms     plot the weight norms of each checkpoint (Fig. 3a of Huang et al. 2022); requires no images
     cka       compare the first checkpoint with each other one, or student with teacher, stage by stage (Fig. 3b)
-    geometry  measure RankMe, LiDAR, alpha-ReQ, uniformity, alignment, spectrum and invariances, without using labels
+    geometry  measure RankMe, uniformity, alignment, spectrum and invariances, without using labels
     patches   draw the features of test images: principal components as colors, and the attention of a ViT
 
     Args:

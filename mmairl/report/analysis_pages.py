@@ -25,7 +25,6 @@ from mmairl.report.page import Page
 from mmairl.report.table import Table
 
 Subjects = Mapping[str, tuple]  # the arguments of `Images.network` for each network, by name
-VIEWS = 10  # number of augmented views of each image
 CHANGED = 256  # number of images to measure the invariances with
 SMALLEST_SHARE = 1e-12  # shares of the variance below this value are rounding errors
 
@@ -126,12 +125,11 @@ def geometry_page(
     page.add_table(
         'geometry',
         'Measures without labels',
-        'RankMe: the number of dimensions in use. alpha-ReQ: the decay of the spectrum. Uniformity: how evenly images cover '
-        'the sphere; lower is more even. Spread: 1 if images are spread evenly over the sphere, 0 after a collapse. Alignment: '
-        'the mean squared distance between two views of an image. LiDAR: the number of dimensions that tell images apart. '
-        'Invariance: similarity of the features of an image before and after a change: 1 if the features do not change, 0 if '
-        'the changed image is no more similar to the original than other images are. Compare networks only on equal numbers '
-        'of images.',
+        'RankMe: the number of dimensions in use. Uniformity: how evenly images cover the sphere; lower is more even. Spread: '
+        '1 if images are spread evenly over the sphere, 0 after a collapse. Alignment: the mean squared distance between two '
+        'views of an image. Invariance: similarity of the features of an image before and after a change: 1 if the features do '
+        'not change, 0 if the changed image is no more similar to the original than other images are. Compare networks only on '
+        'equal numbers of images.',
         Table(['measure', *networks], [*measures.values()], 3),
     )
     page.add_figure(
@@ -144,14 +142,11 @@ def geometry_page(
 
 
 @torch.inference_mode()
-def _views(network: nn.Module, images: Images, seed: int) -> Tensor:
-    """Return the features (views, images, C) of augmented views."""
+def _views(network: nn.Module, images: Images, seed: int) -> list[Tensor]:
+    """Return the features (images, C) of two augmented views."""
     torch.manual_seed(seed)
-    found = []
-    for _ in range(VIEWS // 2):
-        for side in zip(*images.views()):
-            found.append(torch.cat([pooled(network, view).cpu() for view in side]))
-    return torch.stack(found)
+    batches = [[pooled(network, view).cpu() for view in views] for views in images.views()]
+    return list(map(torch.cat, zip(*batches)))
 
 
 def _networks(subjects: Subjects, images: Images, recalibrate: bool) -> dict[str, nn.Module]:

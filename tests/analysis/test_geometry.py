@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.analysis.geometry import alignment, alpha_req, invariance, lidar, spectrum, uniformity
+from mmairl.analysis.geometry import alignment, invariance, spectrum, uniformity
 from mmairl.models.spectrum import rankme, spread
 
 
@@ -74,36 +74,3 @@ def test_invariance_is_one_for_an_invisible_change():
     assert similarities.pop('flip') == pytest.approx(1, abs=1e-6)
     assert max(similarities.values()) < 0.999
     assert similarities['rotation'] < 0.5
-
-
-def cloud(count: int, width: int, seed: int = 0) -> torch.Tensor:
-    """Return random points whose standard deviation decreases from dimension to dimension."""
-    x = torch.randn(
-        count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-    return x * torch.linspace(2, 0.1, width, dtype=torch.float64) + 0.3
-
-
-def test_alpha_req_is_the_slope_of_logarithms():
-    eigenvalues = torch.arange(1, 61, dtype=torch.float64) ** -1.7
-    assert alpha_req(eigenvalues) == pytest.approx(1.7, rel=1e-12)
-    eigenvalues = torch.linspace(3, 0.2, 40, dtype=torch.float64)
-    slope, _ = np.polyfit(np.log(np.arange(5, 41)), np.log(eigenvalues[4:].numpy()), 1)
-    assert alpha_req(eigenvalues) == pytest.approx(-slope, rel=1e-9)
-    assert alpha_req(torch.tensor([1.0] * 7 + [0.0] * 20)) == math.inf
-
-
-def test_lidar_is_the_rank_of_discriminants():
-    n, q, d, delta = 12, 5, 6, 1e-4
-    views = [cloud(n, d) + 0.2 * cloud(n, d, seed + 1) for seed in range(q)]
-    means = [sum(view[i] for view in views) / q for i in range(n)]
-    whole = sum(means) / n
-    between = sum(torch.outer(mean - whole, mean - whole) for mean in means) / n
-    deviations = [view[i] - means[i] for view in views for i in range(n)]
-    within = sum(torch.outer(row, row) for row in deviations) / (n * q)
-    values, vectors = np.linalg.eigh((within + delta * torch.eye(d)).numpy())
-    root = vectors @ np.diag(values**-0.5) @ vectors.T
-    discriminants = np.linalg.eigvalsh(root @ between.numpy() @ root)
-    share = discriminants / discriminants.sum()
-    expected = math.exp(-sum(p * math.log(p) for p in share))
-    assert lidar(torch.stack(views), delta) == pytest.approx(expected, rel=1e-8)
