@@ -14,7 +14,6 @@ from mmairl.apis.evaluate import labeled_config
 from mmairl.config import config_text
 from mmairl.engine.run import register
 from mmairl.errors import UserError
-from mmairl.evaluation.metrics import unpacked
 from mmairl.io import write_json, write_text
 from mmairl.study.collect import collect
 from mmairl.study.fairness import resolve_study
@@ -124,7 +123,7 @@ def compared_images(runs: Sequence[Run], tasks: Sequence[str]) -> Iterator[str]:
     for task in tasks if all(run.done for run in runs) else ():
         answers = [run.measured(task).right for run in runs]
         if None not in answers:
-            found = compare_images(*map(unpacked, answers))
+            found = compare_images(*(list(map(int, answer)) for answer in answers))
             decided = 'differ' if found.p <= LEVEL else 'are not shown to differ'
             yield (
                 f'{task}: {found.only_second} of {found.images} images are recognized only by {other} and '

@@ -6,7 +6,6 @@ With a cache, protocols that preprocess the images in the same way share the ext
 import tempfile
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from mmairl.data.splits import HELD_OUT, groups_of, image_names, split_by_class
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extraction, on_main_process, stored
 from mmairl.evaluation.identity import features_key
-from mmairl.evaluation.metrics import confusion, packed
+from mmairl.evaluation.metrics import confusion
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.sets import PARTS
 
@@ -55,8 +54,8 @@ class FeatureProtocol(Protocol):
         """Return the scores, with the main score first, and details as plain values.
 
         A protocol that predicts one class per test image returns a tensor of these classes as
-        `details['predicted']`. mmairl computes from it the confusion matrix, and which images are
-        right.
+        `details['predicted']`. mmairl computes from it the confusion matrix, and a text with 1 for
+        each right image and 0 for each wrong one.
         """
 
     def run(
@@ -69,7 +68,8 @@ class FeatureProtocol(Protocol):
         predicted = details.pop('predicted', None)
         test = features['test']
         if predicted is not None:
-            details['right'] = packed(predicted == test.y)
+            right = (predicted == test.y).int().tolist()
+            details['right'] = ''.join(map(str, right))  # in JSON, a list takes a line per image
             details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
         details['dimensions'] = test.x.shape[1]
         left_out = {}
@@ -111,7 +111,5 @@ class FeatureProtocol(Protocol):
             root = self.cache or on_main_process(lambda: folder)
             for name, (described, dataset) in sets.items():
                 path = Path(root, f'{features_key(identity, name, described)}.npy')
-                if self.remeasure:
-                    on_main_process(partial(path.unlink, missing_ok=True))
                 features[name] = stored(path, backbone, dataset, how)
         return features

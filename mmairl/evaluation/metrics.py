@@ -1,7 +1,6 @@
 """Compute classification metrics from class scores and labels, and the direction of each score."""
 
-import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,22 +86,6 @@ def ranked(scores: Tensor, labels: Tensor) -> Tensor:
             code='scores-not-finite',
         )
     return scores.topk(min(5, scores.shape[-1])).indices if labels.ndim == 1 else scores
-
-
-def packed(right: Tensor) -> dict[str, Any]:
-    """Encode in JSON which images are classified correctly. Each image takes one bit."""
-    bits = np.packbits(right.cpu().numpy())
-    return dict(images=len(right), bits=base64.b64encode(bits).decode())
-
-
-def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
-    """Decode the result of `packed` into an array of booleans.
-
-    >>> unpacked(packed(torch.tensor([True, False, True])))
-    array([ True, False,  True])
-    """
-    bits = np.frombuffer(base64.b64decode(bitmap['bits']), np.uint8)
-    return np.unpackbits(bits, count=bitmap['images']).astype(bool)
 
 
 def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str, Any] | None:

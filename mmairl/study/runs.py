@@ -87,7 +87,9 @@ class Measured(Struct, frozen=True):
     left_out: dict[
         str, int
     ] = {}  # how many images were unreadable and how many classes had no image
-    right: dict[str, Any] | None = None  # which test images were classified correctly
+    right: str | None = (
+        None  # 1 for each test image that was classified correctly, and 0 for others
+    )
     details: dict[str, Any] = {}  # the entries `STATED` of the details of the result
 
 
