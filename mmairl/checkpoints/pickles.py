@@ -72,16 +72,8 @@ class Scalar(StandIn):
         self.value = kind.read(content)[0].item()
 
 
-class History(StandIn):
-    """The stand-in for mmengine's HistoryBuffer. The value is a buffer with the same logged values."""
-
-    def __setstate__(self, state: dict) -> None:
-        values, counts = (plain(state[key]) for key in ('_log_history', '_count_history'))
-        self.value = HistoryBuffer(values, counts, state['max_length'])
-
-
 class Skipped(StandIn):
-    """The stand-in for objects that are not needed, such as the options of scripts. The value is None."""
+    """The stand-in for objects that are not needed, such as options of scripts and logged values. The value is None."""
 
 
 def statistic(owner: object, name: str) -> None:
@@ -95,7 +87,7 @@ STAND_INS = [
     (Array, 'numpy._core.multiarray._reconstruct'),
     (Scalar, 'numpy.core.multiarray.scalar'),
     (Scalar, 'numpy._core.multiarray.scalar'),
-    (History, 'mmengine.logging.history_buffer.HistoryBuffer'),
+    (Skipped, 'mmengine.logging.history_buffer.HistoryBuffer'),
     (statistic, 'builtins.getattr'),
     (statistic, '__builtin__.getattr'),
     (Skipped, 'argparse.Namespace'),
