@@ -25,7 +25,6 @@ def evaluate(
     seed: Seed | None = None,
     settings: Options = {},  # noqa: B006  it is never changed
     out: Path | None = None,
-    remeasure: bool = False,
     cache: str = 'work_dirs/features',
     workers: Count | None = None,
     launcher: Launcher | None = None,
@@ -51,7 +50,6 @@ def evaluate(
         seed: set the random seed of a protocol that trains (default: 0)
         settings: set other settings of the protocol by name, such as temperature=0.1 (default: none)
         out: write the scores to this JSON file (default: next to the checkpoint, or else in work_dirs/CONFIG)
-        remeasure: evaluate again, and replace the stored features, training run and scores (default: off)
         cache: store features in this folder; none stores nothing
         workers: load images in N processes (default: up to 8 with a GPU, else 0)
         launcher: set the launcher that started the processes (default: none)
@@ -79,7 +77,6 @@ def evaluate(
         device=protocols.default_device(),
         workers=protocols.default_workers() if workers is None else workers,
         cache=None if cache == 'none' else Path(cache),
-        remeasure=remeasure or None,
         launcher=launcher,
         ks=k,
         recipe=recipe,

@@ -7,7 +7,6 @@ that was killed can therefore be started again and continues where it stopped.
 
 import copy
 import itertools
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,8 +135,6 @@ class TrainingProtocol(Protocol):
 
     def _start(self, folder: Path, subject: Backbone | str) -> dict | None:
         """Write the weights from which all runs start. Return the `init_cfg` that loads them."""
-        if self.remeasure and folder.is_dir():
-            shutil.rmtree(folder)
         if isinstance(subject, str):
             return None
         path = folder / 'start.pth'
