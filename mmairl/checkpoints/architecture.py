@@ -47,8 +47,8 @@ def _unknown(weights: Mapping[str, Tensor], path: str) -> UserError:
     )
 
 
-def tensors_of(network: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of a network."""
+def tensors_of(network: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a network, which is described as the `backbone=` of a config. A checkpoint must have their keys."""
     # This import registers mmpretrain's backbones. The import takes seconds, so it is not at the top of the file.
     import mmairl.models  # noqa: F401
     from mmairl.registry import MODELS

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmairl.checkpoints.architecture import backbone_of, heads_of, tensors_of
 from mmairl.checkpoints.formats import BACKBONES, IGNORED, TEACHER, detect_format, prefixes, to_ours
-from mmairl.checkpoints.load import ADAPTER, load_checkpoint, require_same_keys, warn
+from mmairl.checkpoints.load import ADAPTER, load_checkpoint, require_same_keys
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import (
     architecture,
@@ -138,19 +138,6 @@ def described(origin: Mapping[str, Any], settings: Mapping[str, str]) -> dict[st
 
 def _below(start: str, settings: Mapping[str, str]) -> dict[str, str]:
     return {key.removeprefix(start): settings[key] for key in settings if key.startswith(start)}
-
-
-def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
-    """Warn that images are normalized by ImageNet's mean and std, because nothing states those of the backbone's images.
-
-    Args:
-        backbone: The backbone.
-        how: The flag or key by which users can set the mean and std.
-    """
-    warn(
-        f"{backbone.path}: the file does not state the mean and std of its images; ImageNet's mean {Input.mean} and std "
-        f'{Input.std} are used; set other values by {how}'
-    )
 
 
 def _literal(value: Any) -> Any:

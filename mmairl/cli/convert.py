@@ -35,15 +35,15 @@ def convert(
         size: --to onnx: set the side of the images (default: as the checkpoint states, else 224)
     """
     # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
+    from mmairl.checkpoints.architecture import tensors_of
     from mmairl.checkpoints.read import read_backbone
     from mmairl.config import load_config
-    from mmairl.evaluation.backbone import tensors_of_config
     from mmairl.io import output
     from mmairl.report.card import write_card
 
     output(dst, src, config) if to != 'hub' else None
     cfg = load_config(config) if config else None
-    backbone = read_backbone(src, part, prefix, tensors_of_config(cfg) if cfg else None)
+    backbone = read_backbone(src, part, prefix, tensors_of(cfg.model.backbone) if cfg else None)
     if cfg is None:
         _ = backbone.network  # accessing `network` raises an error if a tensor is missing
     print(f'{backbone}: {len(backbone.weights)} tensors, {len(backbone.dropped)} left out')

@@ -76,12 +76,6 @@ def build_backbone(cfg: Config) -> nn.Module:
     return MODELS.build(description)
 
 
-def tensors_of_config(cfg: Config) -> dict[str, Tensor]:
-    """Return the state dict of the config's backbone, whose keys a checkpoint must provide."""
-    with torch.random.fork_rng(devices=[]):
-        return build_backbone(cfg).state_dict()
-
-
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
     """Recompute the batch norm statistics on batches of images.
 

@@ -10,14 +10,16 @@ from mmengine.config import Config
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mmairl.checkpoints.read import Backbone, read_backbone, warn_of_assumed_statistics
+from mmairl.checkpoints.architecture import tensors_of
+from mmairl.checkpoints.load import warn
+from mmairl.checkpoints.read import Backbone, Input, read_backbone
 from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.decode import as_rgb, channels_first, read_file
 from mmairl.data.preprocess import view_of
 from mmairl.data.shards import SUFFIXES, Shards
 from mmairl.errors import UserError, explained
-from mmairl.evaluation.backbone import load_backbone, tensors_of_config
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction, extract
 from mmairl.evaluation.protocol import default_device
 from mmairl.evaluation.sets import prepared_config
@@ -101,11 +103,14 @@ def embedding_network(
         channels of the images (None means 8-bit RGB images).
     """
     cfg = load_config(config) if config else None
-    backbone = read_backbone(checkpoint, part, prefix, cfg and tensors_of_config(cfg))
+    backbone = read_backbone(checkpoint, part, prefix, cfg and tensors_of(cfg.model.backbone))
     if cfg is None:
         cfg = Config(dict(model=dict(backbone=backbone.network)))
         if not backbone.input.origin and not (mean and std):
-            warn_of_assumed_statistics(backbone, 'mean= and std=')
+            warn(
+                f"{checkpoint}: the file does not state the mean and std of its images; ImageNet's "
+                f'mean {Input.mean} and std {Input.std} are used; set other values by mean= and std='
+            )
     steps = prepared_config(cfg, backbone).preprocessing
     if size:
         steps.update(size=size, resize=size * 8 // 7)

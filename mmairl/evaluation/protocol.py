@@ -15,10 +15,10 @@ from mmengine import Config
 from mmengine.dist import is_main_process
 from torch.utils.data import Dataset
 
+from mmairl.checkpoints.architecture import tensors_of
 from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, closest, explained
-from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import Readable, on_main_process
 from mmairl.evaluation.identity import identity_of, key_of
 from mmairl.evaluation.metrics import chance, interval
@@ -85,7 +85,6 @@ class Protocol:
         device: Device of the feature extraction.
         workers: Number of processes that load images.
         launcher: mmengine's name of the launcher of a distributed evaluation. Default: 'none'.
-        remeasure: Whether to replace stored features, scores and finished runs.
         cache: Folder for stored features and scores. Stored scores of the same identity are
             returned. If it is None, nothing is kept.
         work_dir: Folder for training runs.
@@ -94,7 +93,6 @@ class Protocol:
     device: str = 'cpu'
     workers: int = 0
     launcher: str = 'none'
-    remeasure: bool = False
     cache: Path | None = None
     work_dir: Path = Path('work_dirs/evaluation')
 
@@ -203,19 +201,15 @@ def evaluate(
     settings = settings or settings_for(protocol, cfg)
     began = time.perf_counter()
     start_processes(settings.launcher)
-    if not isinstance(subject, Backbone) and subject not in BASELINES:
-        subject = read_backbone(subject, part, prefix, tensors_of_config(cfg))
-    if isinstance(subject, Backbone):
-        name = f'{part} of {Path(subject.path).name}'
-        if subject.settings.get('val_cfg.images') == 'test':
-            name += ', whose run watched the test images'
-    else:
-        name = BASELINES[subject]
+    is_baseline = isinstance(subject, str) and subject in BASELINES
+    if not is_baseline and not isinstance(subject, Backbone):
+        subject = read_backbone(subject, part, prefix, tensors_of(cfg.model.backbone))
+    name = BASELINES[subject] if is_baseline else f'{part} of {Path(subject.path).name}'
     cfg = prepared_config(cfg, subject)
     sets = evaluation_sets(cfg, protocol)
     identity = on_main_process(lambda: identity_of(cfg, settings, subject, sets))
     stored = settings.cache and Path(settings.cache, f'{protocol}_{key_of(identity)}.json')
-    if stored and not settings.remeasure and on_main_process(stored.is_file):
+    if stored and on_main_process(stored.is_file):
         return replace(Result(**read_json(stored)), subject=name)
     copies = on_main_process(lambda: leaked_images(cfg, settings, sets))
     scores, details, left_out = settings.run(cfg, subject, sets, identity)

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from mmengine.config import Config
 
+from mmairl.checkpoints.architecture import tensors_of
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released
 from mmairl.config import load_config
 from mmairl.errors import UserError
-from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.protocol import BASELINES
 from mmairl.study.scale import Scale, resolve
@@ -187,7 +187,7 @@ def distinct_models(prepared: Prepared) -> dict[str, str]:
     for row in prepared.study.rows:
         for seed in row.files:
             path = given_file(row, seed)
-            network = tensors_of_config(prepared.configs[row.name])
+            network = tensors_of(prepared.configs[row.name].model.backbone)
             digest = weights_identity(read_backbone(path, network=network).weights)
             if digest in models.values():
                 raise UserError(

@@ -27,6 +27,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.utils.data import Subset
 
+from mmairl.checkpoints.architecture import tensors_of
 from mmairl.checkpoints.normrescale import normrescale
 from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.checkpoints.write import write_backbone
@@ -35,7 +36,7 @@ from mmairl.engine.distributed import start_processes
 from mmairl.engine.hooks.after_step import accumulated
 from mmairl.engine.run import register, train
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.backbone import load_backbone, refresh_statistics, tensors_of_config
+from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.features import extract, extraction
 from mmairl.evaluation.identity import key_of, versions, weights_identity
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
@@ -222,14 +223,14 @@ def create_weights(cfg: Config, request: Request, folder: Path) -> None:
     settings = request.fingerprint
     facts = {}
     if request.file:
-        backbone = read_backbone(request.file, network=tensors_of_config(cfg))
+        backbone = read_backbone(request.file, network=tensors_of(cfg.model.backbone))
         backbone.weights.update(load_backbone(cfg, backbone).state_dict())
     else:
         other = Path(request.folders['row'])
         source = read_json(other / TRAINED, Trained)
         part = Fraction(settings.get('at', 1))
         name = re.sub(r'\d+', lambda number: str(round(int(number[0]) * part)), source.checkpoint)
-        backbone = read_backbone(str(other / name), network=tensors_of_config(cfg))
+        backbone = read_backbone(str(other / name), network=tensors_of(cfg.model.backbone))
         if settings.keys() & {'constant', 'anchor'}:
             rescale(cfg, backbone, request)
         facts['start'] = source.start

@@ -17,9 +17,10 @@ from harness.backbones import (
 from harness.errors import raises_code
 from mmengine.config import Config
 
+from mmairl.checkpoints.architecture import tensors_of
 from mmairl.checkpoints.formats import rename
 from mmairl.checkpoints.read import Input, read_backbone
-from mmairl.evaluation.backbone import load_backbone, tensors_of_config
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.registry import MODELS
 
 
@@ -156,7 +157,7 @@ def test_timm_file_fills_the_network_of_a_config(prefix, stored):
     images = torch.randn(2, 3, 64, 64)
     ours = features(load_backbone(cfg, 'a.pth'), images)
     assert ours.shape == (2, 320)
-    dropped = read_backbone('a.pth', network=tensors_of_config(cfg)).dropped
+    dropped = read_backbone('a.pth', network=tensors_of(cfg.model.backbone)).dropped
     assert dropped == [key for key in stored if f'{prefix}head.fc' in key]
 
 
