@@ -13,14 +13,13 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extract, extraction
 from mmairl.evaluation.knn import knn_predictions
 from mmairl.evaluation.sets import evaluation_sets
-from mmairl.registry import DATASETS, MODELS
 from mmairl.report.figures import embedded, lines
 from mmairl.report.page import Page, macro
-from mmairl.report.sections import augmented, picture, sample_indices
+from mmairl.report.sections import pictured_views
 from mmairl.report.table import Table
 
 K = 20
-PAIRS = 8  # number of images that the page shows with their views
+PAIRS = 4  # number of images that the page shows with their views
 MAPPED = 1000  # number of images on a map
 SCORE = f'k-NN accuracy, % (k = {K})'
 PIXELS = 'raw pixels'
@@ -98,18 +97,11 @@ def draw_demo(
         f'Accuracy on {len(test_set):,} images that pre-training did not use. Chance is '
         f'{100 / len(test_set.classes):.1f} %.',
     )
-    dataset = DATASETS.build(cfg.train_dataloader.dataset)
-    chosen = sample_indices(dataset, PAIRS, seed)
-    views = augmented(dataset, MODELS.build(cfg.model.data_preprocessor), chosen, seed)
-    pairs = []
-    for index, first, second in zip(chosen, *views[:2]):
-        shown = {'image': dataset.raw(index), 'first view': first, 'second view': second}
-        pairs.append([picture(image, name) for name, image in shown.items()])
     page.add(
         'Views',
         'Each training image (left) is cropped and altered at random, twice. The network learns only that the two copies '
         'belong together, not what they show.',
-        macro('pictures.html', 'grid', pairs),
+        macro('pictures.html', 'views', pictured_views(cfg, PAIRS, seed)),
     )
     page.add(
         'Feature map',

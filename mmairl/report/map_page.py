@@ -11,12 +11,13 @@ import torch
 from markupsafe import Markup
 from torch.utils.data import Dataset
 from torchvision.transforms.v2.functional import resize
+from torchvision.utils import make_grid
 
 from mmairl.analysis.feature_map import map_features
 from mmairl.data.decode import to_unit
 from mmairl.evaluation.embed import Images, dataset_of, embed, embedding_network
 from mmairl.report.page import Page, macro
-from mmairl.report.sections import in_bytes, picture
+from mmairl.report.sections import picture
 from mmairl.report.table import counted
 
 CELLS = 28  # the map has at most one image in each of CELLS x CELLS cells
@@ -110,11 +111,11 @@ class Thumbnails:
 
     def drawn_at(self, places: np.ndarray) -> tuple[Markup, int]:
         """Return one picture with thumbnails at their places, and their number. Each cell has the first image in it."""
-        canvas = torch.full((3, CELLS * SIDE, CELLS * SIDE), 255, dtype=torch.uint8)
-        cells = (places * (CELLS - 1)).round().astype(int)
-        _, first = np.unique(cells, axis=0, return_index=True)
-        for image in first.tolist():
-            left, top = (SIDE * cells[image]).tolist()
-            small = resize(to_unit(self.dataset.raw(self.indices[image])), [SIDE, SIDE])
-            canvas[:, top : top + SIDE, left : left + SIDE] = in_bytes(small[:3])
-        return picture(canvas, f'A map of {len(first)} images', style='map'), len(first)
+        columns, rows = (places.T * (CELLS - 1)).round().astype(int)
+        cells, first = np.unique(CELLS * rows + columns, return_index=True)
+        squares = torch.ones(CELLS * CELLS, 3, SIDE, SIDE)
+        for cell, image in zip(cells.tolist(), first.tolist()):
+            small = to_unit(self.dataset.raw(self.indices[image]))[:3]
+            squares[cell] = resize(small, [SIDE, SIDE])
+        drawn = make_grid(squares, nrow=CELLS, padding=0)
+        return picture(drawn, f'A map of {len(first)} images', style='map'), len(first)

@@ -1,38 +1,50 @@
-"""Create parts that several pages share: random images, their views, and pictures of them."""
+"""Create parts that several pages share: pictures of images and of their views."""
 
 import io
 from base64 import b64encode
-from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from markupsafe import Markup
+from mmengine import Config
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 from torchvision.transforms.v2.functional import resize, to_pil_image
 
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
+from mmairl.registry import DATASETS, MODELS
 
 REACH = 3  # in images other than photographs, black and white are this many standard deviations from the mean
 
 
-def sample_indices(dataset: Dataset, count: int, seed: int) -> list[int]:
-    """Return the indices of `count` different random images, or of all images if there are fewer."""
+def pictured_views(
+    cfg: Config, count: int, seed: int, longest: int = 0
+) -> list[list[tuple[Markup, str]]]:
+    """Return a row for each of `count` random training images: a picture of the image and of each view, with their names.
+
+    The views are created exactly as in training.
+    """
+    dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    preprocessor = MODELS.build(cfg.model.data_preprocessor)
     generator = np.random.default_rng(seed)
-    return generator.choice(len(dataset), min(count, len(dataset)), replace=False).tolist()
-
-
-def augmented(
-    dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], seed: int = 0
-) -> list[Tensor]:
-    """Create the views of the chosen images exactly as in training, and return a uint8 tensor for each view."""
+    chosen = generator.choice(len(dataset), min(count, len(dataset)), replace=False).tolist()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         batch = default_collate([dataset[index] for index in chosen])
         views = preprocessor(batch, training=True)['inputs']
-    images = [view.float() * preprocessor.std + preprocessor.mean for view in views]
-    return [visible(image, dataset, preprocessor) for image in images]
+    rows = []
+    for place, index in enumerate(chosen):
+        shown = {'image': to_unit(dataset.raw(index))}
+        for number, batch in enumerate(views, 1):
+            shown[f'view {number}'] = batch[place].float() * preprocessor.std + preprocessor.mean
+        pictures = [
+            picture(visible(image, dataset, preprocessor), name, longest)
+            for name, image in shown.items()
+        ]
+        rows.append([*zip(pictures, [Path(dataset.name(index)).name, *list(shown)[1:]])])
+    return rows
 
 
 def visible(images: Tensor, dataset: Dataset, preprocessor: nn.Module) -> Tensor:

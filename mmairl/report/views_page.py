@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
+from markupsafe import Markup
 from mmengine import Config
 
-from mmairl.data.decode import to_unit
-from mmairl.registry import DATASETS, MODELS
-from mmairl.report.page import write_page
-from mmairl.report.sections import augmented, picture, sample_indices, visible
+from mmairl.report.page import Page, macro
+from mmairl.report.sections import pictured_views
 
 SHOWN = 12
 LONGEST = 300  # maximum side length in pixels of an original image on the page
@@ -24,24 +23,18 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
     Returns:
         The path of the page.
     """
-    dataset = DATASETS.build(cfg.train_dataloader.dataset)
-    preprocessor_cfg = cfg.model.data_preprocessor
-    preprocessor = MODELS.build(preprocessor_cfg)
-    chosen = sample_indices(dataset, SHOWN, seed)
-    views = augmented(dataset, preprocessor, chosen, seed)
-    samples = []
-    for place, index in enumerate(chosen):
-        original = visible(to_unit(dataset.raw(index)), dataset, preprocessor)
-        pictures = [picture(original, 'image', LONGEST)]
-        for number, batch in enumerate(views, 1):
-            pictures.append(picture(batch[place], f'view {number}', LONGEST))
-        samples.append((Path(dataset.name(index)).name, pictures))
-    views_of_config = cfg.train_dataloader.dataset.get('views') or preprocessor_cfg.get('views')
-    return write_page(
-        out,
-        'views.html',
-        title='Views of the training images',
-        lead=f'{len(chosen)} of the {len(dataset):,} images of {Path(cfg.filename).name}, chosen by seed {seed}.',
-        samples=samples,
-        settings=Config(dict(views=views_of_config)).pretty_text,
+    rows = pictured_views(cfg, SHOWN, seed, LONGEST)
+    page = Page(
+        'Views of the training images',
+        f'{len(rows)} random images of {Path(cfg.filename).name}, chosen by seed {seed}.',
     )
+    page.add(
+        'Images and their views',
+        'Left: an image. Right: its views, exactly as in training, with the normalization undone. Check that you can still '
+        'recognize the image in its views, and that the differences between views do not matter for your task.',
+        macro('pictures.html', 'views', rows),
+    )
+    views = cfg.train_dataloader.dataset.get('views') or cfg.model.data_preprocessor.get('views')
+    settings = Config(dict(views=views)).pretty_text
+    page.add('Transforms', '', Markup('<pre>{}</pre>').format(settings))
+    return page.write(out)
