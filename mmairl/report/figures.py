@@ -3,8 +3,8 @@
 import io
 import warnings
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -15,27 +15,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from mmairl.io import replacing
-from mmairl.report.page import COLORS, TEMPLATES
+from mmairl.report.page import TEMPLATES
 
 Numbers = Sequence[float]
 # The x values and y values of a line, and optionally the lower and upper ends of an interval around each y value.
 Curve = tuple[Numbers, Numbers] | tuple[Numbers, Numbers, Numbers, Numbers]
-MARKERS = 'os^Dv'
 MARKED = 30  # curves with more points than this number have no marker at each point
 MOST_TICKS = 24
 UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
 
-@contextmanager
-def styled(**changes: Any) -> Iterator[None]:
-    """Apply the common style of figures, with changes to some settings. Use this as a context manager or as a decorator.
-
-    Warnings about missing glyphs are suppressed, because the program that shows an SVG file substitutes another font.
-    """
-    style = rc_context(changes, TEMPLATES / 'figures.mplstyle')
-    with style, warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'Glyph .* missing from')
-        yield
+# The program that shows an SVG file substitutes another font for missing glyphs.
+warnings.filterwarnings('ignore', 'Glyph .* missing from')
+# Applies the common style of figures, as a decorator or a context manager. It takes a dictionary of changes to some settings.
+styled = partial(rc_context, fname=TEMPLATES / 'figures.mplstyle')
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
@@ -98,21 +91,15 @@ def lines(
     # A figure of pyplot would stay in memory.
     axes = Figure().subplots()
     axes.set(title=short(title, 60), xlabel=short(x))
-    for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
-        color = COLORS[number % len(COLORS)]
+    for name, (xs, ys, *ends) in series.items():
+        # matplotlib hides labels that begin with an underscore, so each label begins with an invisible space.
+        [line] = axes.plot(xs, ys, label=f'\u200b{short(name)}')
+        if dots:
+            line.set_linestyle('')
+        elif len(xs) >= MARKED:
+            line.set_marker('')
         if ends:
-            axes.fill_between(xs, *ends, color=color, alpha=0.15, linewidth=0)
-        axes.plot(
-            xs,
-            ys,
-            # matplotlib hides labels that begin with an underscore, so each label begins with an invisible space.
-            label=f'\u200b{short(name)}',
-            color=color,
-            linestyle='' if dots else '-' if number < len(COLORS) // 2 else '--',
-            # Where colors repeat, the markers differ.
-            marker=MARKERS[number % len(MARKERS)] if dots or len(xs) < MARKED else '',
-            markersize=4,
-        )
+            axes.fill_between(xs, *ends, color=line.get_color(), alpha=0.15, linewidth=0)
     for name in log:
         axes.set(**{f'{name}scale': 'log'})
         axis = getattr(axes, f'{name}axis')

@@ -25,9 +25,8 @@ ENVIRONMENT = Environment(
 # requests. Text on the page can therefore never run as code.
 ENVIRONMENT.globals['style'] = Markup(STYLE)
 ENVIRONMENT.globals['digest'] = b64encode(sha256(STYLE.encode()).digest()).decode()
-# The colors of lines, and the characters to escape in Markdown and LaTeX.
+# The characters to escape in Markdown and LaTeX.
 SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
-COLORS: list[str] = SIGNS['colors']
 MARKDOWN: dict[str, str] = SIGNS['markdown']
 LATEX: dict[str, str] = SIGNS['latex']
 
