@@ -98,12 +98,8 @@ class DenseProtocol(Protocol):
             outputs = self.bins or len(train.classes)
             head = nn.Sequential(nn.LazyBatchNorm2d(), nn.LazyConv2d(outputs, 1))
             head.to(self.device)(maps(train[0]['inputs'][0][None]))
-        random = np.random.default_rng(self.seed)
-        order = [row for _ in range(self.epochs) for row in random.permutation(len(train)).tolist()]
-        crops = RandomCrops(train, self.size, self.seed)
-        loader = DataLoader(
-            crops, self.batch, sampler=list(enumerate(order)), num_workers=self.workers
-        )
+        crops = RandomCrops(train, self.size, self.epochs, self.seed)
+        loader = DataLoader(crops, self.batch, num_workers=self.workers)
         optimizer = torch.optim.AdamW(head.parameters(), lr=self.lr, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(loader))
         for images, targets in show_progress(loader, f'{self.name} head', len(loader)):
@@ -138,20 +134,24 @@ class DenseProtocol(Protocol):
 
 
 class RandomCrops(Dataset):
-    """Random crops and flips of images and their targets. They depend only on the seed and the key.
+    """Random crops and flips of images and their targets, in random order.
 
-    A key is the number of the crop and the index of the image.
+    A crop depends only on the seed and its number, which counts the crops of all epochs.
     """
 
-    def __init__(self, dataset: Dataset, size: int, seed: int) -> None:
+    def __init__(self, dataset: Dataset, size: int, epochs: int, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
+        random = np.random.default_rng(seed)
+        self.order = np.concatenate([random.permutation(len(dataset)) for _ in range(epochs)])
         crop = v2.RandomResizedCrop(size, scale=(0.25, 1.0), antialias=True)
         self.change = v2.Compose([crop, v2.RandomHorizontalFlip()])
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        number, index = key
-        item = self.dataset[index]
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        item = self.dataset[int(self.order[number])]
         target = tv_tensors.Mask(item['data_samples']['target'])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((self.seed, number)))
