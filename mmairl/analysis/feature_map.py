@@ -98,11 +98,12 @@ def find_groups(components: np.ndarray, seed: int) -> list[list[int]]:
     ]
     if not fits:
         return []
-    sample = dict(
-        sample_size=min(SILHOUETTE_IMAGES, len(components)),
-        random_state=seed,
+    best = max(
+        fits,
+        key=lambda fit: silhouette_score(
+            components, fit.labels_, sample_size=SILHOUETTE_IMAGES, random_state=seed
+        ),
     )
-    best = max(fits, key=lambda fit: silhouette_score(components, fit.labels_, **sample))
     distances = best.transform(components).min(axis=1)
     order = distances.argsort(kind='stable')
     labels = best.labels_[order]

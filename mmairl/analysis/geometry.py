@@ -33,13 +33,10 @@ def uniformity(x: Tensor) -> float:
     far from each other.
     """
     x = F.normalize(x.double())
-    total = 0.0
-    for block in x.split(BLOCK):
-        squared_distances = (2 - 2 * block @ x.T).clamp_min(0)
-        total += torch.exp(-2 * squared_distances).sum().item()
     images = len(x)
-    others = total - images
-    return math.log(max(others / (images * (images - 1)), TINY))
+    # The squared distance of unit vectors is twice the difference of 1 and their product.
+    total = sum((4 * (block @ x.T - 1)).exp().sum().item() for block in x.split(BLOCK))
+    return math.log((total - images) / (images * (images - 1)))
 
 
 def numbers_of(x: Tensor, views: Sequence[Tensor] | None = None) -> dict[str, float]:

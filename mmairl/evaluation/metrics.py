@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from mmengine.evaluator import BaseMetric
 from torch import Tensor
@@ -15,7 +16,6 @@ MANY = 100  # A class with more training images than this is many-shot.
 FEW = 20  # A class with fewer training images than this is few-shot.
 LARGEST_MATRIX = 50  # With more classes than this, a confusion matrix is hard to read.
 DIVERGED = 1e20  # no useful classifier gives such a large score
-NORMAL = 1.96  # 95 % of a normal distribution are within this many standard deviations
 # A score whose name contains one of these words is better if it is lower. A protocol with another
 # such score adds its name.
 LOWER_IS_BETTER = {'RMSE', 'AbsRel', 'uniformity', 'error'}
@@ -36,11 +36,9 @@ def interval(percent: float, images: int) -> tuple[float, float]:
     >>> [round(end, 1) for end in interval(45.0, 80)]
     [34.6, 55.9]
     """
-    share = percent / 100
-    spread = NORMAL**2 / images
-    center = (share + spread / 2) / (1 + spread)
-    reach = NORMAL * ((share * (1 - share) + spread / 4) / images) ** 0.5 / (1 + spread)
-    return 100 * (center - reach), 100 * (center + reach)
+    right = round(percent / 100 * images)
+    low, high = scipy.stats.binomtest(right, images).proportion_ci(method='wilson')
+    return 100 * low, 100 * high
 
 
 def chance(metric: str, labels: Tensor) -> float:
@@ -96,11 +94,13 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
     >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), ['cat', 'dog'])
     {'classes': ['cat', 'dog'], 'counts': [[1, 1], [0, 1]]}
     """
+    from sklearn.metrics import confusion_matrix  # importing it takes a second
+
     count = len(classes)
     if count > LARGEST_MATRIX:
         return None
-    cells = (y * count + predicted).bincount(minlength=count * count)
-    return dict(classes=list(map(str, classes)), counts=cells.view(count, count).tolist())
+    counts = confusion_matrix(y, predicted, labels=range(count)).tolist()
+    return dict(classes=list(map(str, classes)), counts=counts)
 
 
 def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:

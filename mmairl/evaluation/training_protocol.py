@@ -114,7 +114,7 @@ class TrainingProtocol(Protocol):
             main = next(iter(of_heads))[0].partition('@')[0]
             scores = [score for key, score in of_heads if key.partition('@')[0] == main]
             chosen = gentlest(points, scores, len(DATASETS.build(held[1])))
-            details = _choice([{OPTIMIZER: point} for point in points], scores, chosen)
+            trials = [{OPTIMIZER: point} for point in points]
         elif trials := recipe.get('trials'):
             scores = []
             for number, trial in enumerate(trials):
@@ -125,7 +125,10 @@ class TrainingProtocol(Protocol):
                     found = {'diverged': 0.0}
                 scores.append(next(iter(found.values())))
                 print_log(f'trial {number}: {scores[-1]:.2f} on held-out images', logger='current')
-            details = _choice(trials, scores, scores.index(max(scores)))
+            chosen = scores.index(max(scores))
+        if trials:
+            table = [dict(trial, score=score) for trial, score in zip(trials, scores)]
+            details = dict(chosen=dict(trials[chosen]), held_out=table)
         # For the test, the network is trained again on all training images.
         recipe = _changed(recipe, details.get('chosen', {}))
         scores = measure(recipe, (refit(data), data.test), 'test')
@@ -142,11 +145,6 @@ class TrainingProtocol(Protocol):
             folder.mkdir(parents=True, exist_ok=True)
             write_backbone(subject, path)
         return dict(type='PretrainedBackbone', checkpoint=str(path))
-
-
-def _choice(trials: Sequence[Mapping], scores: Sequence[float], chosen: int) -> dict[str, Any]:
-    table = [dict(trial, score=score) for trial, score in zip(trials, scores)]
-    return dict(chosen=dict(trials[chosen]), held_out=table)
 
 
 def gentlest(points: Sequence[Mapping[str, Any]], scores: Sequence[float], images: int) -> int:
