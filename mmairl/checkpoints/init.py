@@ -105,19 +105,13 @@ def fitted(
     from timm.models import adapt_input_conv
 
     key = next((key for key, value in network.items() if value.ndim == 4), None)
-    if key not in weights or weights[key][:, :1].shape != network[key][:, :1].shape:
+    kernels = weights.get(key)
+    if kernels is None or kernels.shape == network[key].shape:
         return weights
-    kernels = weights[key]
-    found, channels = kernels.shape[1], network[key].shape[1]
-    if found == channels:
+    # Other differences are errors of `require_same_keys`.
+    if kernels.shape[1] != 3 or kernels[:, 0].shape != network[key][:, 0].shape:
         return weights
-    if found != 3:
-        raise UserError(
-            f'{path}: the network was trained on images of {found} channels, but the first convolution of the config expects '
-            f'{channels}; set model.backbone.in_channels={found} and channels={found} of the data sets, or give another '
-            'checkpoint',
-            code='other-channels',
-        )
+    channels = network[key].shape[1]
     kernels = adapt_input_conv(channels, kernels)
     print_log(f'{path}: the RGB kernels of {key} are fitted to {channels} channels', 'current')
     return {**weights, key: kernels}

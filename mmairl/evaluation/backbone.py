@@ -26,7 +26,6 @@ def load_backbone(
     checkpoint: str | Path | Backbone | None = None,
     part: str = 'student',
     seed: int = 0,
-    prefix: str | None = None,
 ) -> nn.Module:
     """Return the config's backbone, frozen and in eval mode, with weights from a checkpoint or random weights.
 
@@ -35,7 +34,6 @@ def load_backbone(
         checkpoint: A path, or a `Backbone` from `read_backbone`. None initializes the backbone at random.
         part: 'student' or 'teacher'.
         seed: Seed of the random initialization.
-        prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Raises:
         UserError: If the names or shapes of the weights in the checkpoint differ from those of the backbone. An exception is a
@@ -58,7 +56,7 @@ def load_backbone(
         source = checkpoint
         tensors = backbone.state_dict()
         if not isinstance(source, Backbone):
-            source = read_backbone(checkpoint, part, prefix, tensors)
+            source = read_backbone(checkpoint, part, network=tensors)
         weights = fitted(source.weights, tensors, source.path)
         require_same_keys(weights, tensors, source.path)
         backbone.load_state_dict(weights)

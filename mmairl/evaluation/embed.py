@@ -33,7 +33,6 @@ def embed(
     images: Images,
     *,
     part: str = 'student',
-    prefix: str | None = None,
     size: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -49,7 +48,6 @@ def embed(
         images: A folder, an archive of `mmairl pack`, an image, or a list of images. An image is a
             path, a Pillow image, an array H x W or H x W x C, or a tensor C x H x W.
         part: 'student' or 'teacher'.
-        prefix: Prefix of the backbone's keys. Default: detect it.
         size: Side of the central crop in pixels. Default: as the checkpoint states, or 224.
         mean: Mean of each channel, with pixel values from 0 to 1. Default: as the config or the
             checkpoint states. If there is none, ImageNet's mean is used, with a warning.
@@ -72,7 +70,7 @@ def embed(
         (5000, 512)
     """
     cfg, backbone, normal, views, channels = embedding_network(
-        checkpoint, part, config, prefix, mean=mean, std=std, size=size
+        checkpoint, part, config, mean=mean, std=std, size=size
     )
     dataset = dataset_of(images, views, channels)
     device = device or default_device()
@@ -89,7 +87,6 @@ def embedding_network(
     checkpoint: str | Path,
     part: str = 'student',
     config: str | Path | None = None,
-    prefix: str | None = None,
     *,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -103,7 +100,7 @@ def embedding_network(
         channels of the images (None means 8-bit RGB images).
     """
     cfg = load_config(config) if config else None
-    backbone = read_backbone(checkpoint, part, prefix, cfg and tensors_of(cfg.model.backbone))
+    backbone = read_backbone(checkpoint, part, network=cfg and tensors_of(cfg.model.backbone))
     if cfg is None:
         cfg = Config(dict(model=dict(backbone=backbone.network)))
         if not backbone.input.origin and not (mean and std):

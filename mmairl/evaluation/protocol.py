@@ -175,7 +175,6 @@ def evaluate(
     subject: str | Path | Backbone,
     part: str = 'student',
     settings: Protocol | None = None,
-    prefix: str | None = None,
 ) -> Result:
     """Score one model or baseline with one protocol.
 
@@ -186,7 +185,6 @@ def evaluate(
             'pixels'.
         part: 'student' or 'teacher'.
         settings: The protocol's settings, from `settings_for`. Default: those of the config.
-        prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Returns:
         The scores, with the identity of the result.
@@ -203,7 +201,7 @@ def evaluate(
     start_processes(settings.launcher)
     is_baseline = isinstance(subject, str) and subject in BASELINES
     if not is_baseline and not isinstance(subject, Backbone):
-        subject = read_backbone(subject, part, prefix, tensors_of(cfg.model.backbone))
+        subject = read_backbone(subject, part, network=tensors_of(cfg.model.backbone))
     name = BASELINES[subject] if is_baseline else f'{part} of {Path(subject.path).name}'
     cfg = prepared_config(cfg, subject)
     sets = evaluation_sets(cfg, protocol)

@@ -1,10 +1,9 @@
 """Write the page about all evaluation results in some folders: a table of checkpoints and scores for each set of images."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from mmairl.evaluation.identity import key_of
 from mmairl.evaluation.protocol import Result
@@ -16,16 +15,12 @@ from mmairl.report.table import Cell, Table
 REQUIRED = {'protocol', 'config', 'subject', 'scores'}
 
 
-class Record(msgspec.Struct):
-    """A result file of `mmairl evaluate`. Its `identity` lists the inputs on which its scores depend."""
+@dataclass(frozen=True, kw_only=True)
+class Record(Result):
+    """A result file of `mmairl evaluate`: a result, the name of its protocol, and the config or folder of its images."""
 
     protocol: str
     config: str
-    subject: str
-    scores: dict[str, float]
-    details: dict[str, Any] = {}
-    identity: dict[str, Any] | None = None
-    left_out: dict[str, int] = {}
 
     @property
     def data(self) -> str:
@@ -35,11 +30,11 @@ class Record(msgspec.Struct):
     @property
     def weights(self) -> str | None:
         """The digest of the weights, or the name of a baseline."""
-        return (self.identity or {}).get('weights')
+        return self.identity.get('weights')
 
     def key(self, *parts: str) -> str:
         """Return the digest of some entries of the result's identity."""
-        return key_of({name: (self.identity or {}).get(name) for name in parts})[:6]
+        return key_of({name: self.identity.get(name) for name in parts})[:6]
 
 
 def records_in(*folders: str | Path) -> list[Record]:
@@ -83,7 +78,7 @@ def results(records: Sequence[Record]) -> dict[str, Rows]:
     return found
 
 
-def facts_of(result: Result | Record) -> dict[str, Cell]:
+def facts_of(result: Result) -> dict[str, Cell]:
     """Return what a reader of the scores must know: interval, chance, number and size of test images, omitted images."""
     facts: dict[str, Cell] = {}
     if interval := result.details.get('interval'):

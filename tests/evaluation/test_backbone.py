@@ -2,6 +2,7 @@ import pytest
 import torch
 from harness.errors import raises_code
 
+from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 
 
@@ -54,4 +55,4 @@ def test_layers_around_the_backbone_of_a_run_are_an_error(cfg, checkpoint):
     torch.save({**saved, 'state_dict': state}, checkpoint)
     with raises_code('other-network'):
         load_backbone(cfg, checkpoint)
-    load_backbone(cfg, checkpoint, prefix='backbone.inner.')
+    load_backbone(cfg, read_backbone(checkpoint, prefix='backbone.inner.'))

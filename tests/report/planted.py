@@ -23,7 +23,12 @@ def healthy(step: int, spread: float, **more) -> dict:
 
 def write_result(folder: Path, name: str, scores: dict, data: str = 'flowers', **more) -> None:
     record = dict(
-        protocol='knn', config=f'{data}.py', subject=name, scores=scores, checkpoint=f'{name}.pth'
+        protocol='knn',
+        config=f'{data}.py',
+        subject=name,
+        scores=scores,
+        seconds=1.0,
+        checkpoint=f'{name}.pth',
     )
     folder.mkdir(exist_ok=True)
     number = len([*folder.iterdir()])
