@@ -14,7 +14,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.knn import nearest
 
 COMPONENTS = 30
-SAME = 1e-6  # cosine distances below this limit are rounding errors of float32
+SAME = 1e-6  # standard deviations below this limit are rounding errors of float32
 GROUP_COUNTS = (4, 8, 12, 16, 24)
 SILHOUETTE_IMAGES = 2000
 
@@ -25,13 +25,11 @@ class FeatureMap:
 
     Args:
         places: (N, 2) The positions of the images on the map, from 0 to 1.
-        far: An image is an outlier if its nearest neighbor is farther than this distance.
-        outliers: Images without a close neighbor, the farthest first.
+        outliers: All images, in descending order of the distance to their nearest neighbor.
         groups: Groups of similar images, the largest first. In each group, the images nearest to its center are first.
     """
 
     places: np.ndarray
-    far: float
     outliers: list[int]
     groups: list[list[int]]
 
@@ -59,11 +57,8 @@ def map_features(x: Tensor, seed: int = 0) -> FeatureMap:
     places = (places - places.min(axis=0)) / np.ptp(places, axis=0)
     # The nearest image of all is the image itself.
     similarity, _ = nearest(x, x, 2)
-    distance = (1 - similarity[:, 1]).clamp_min(0)
-    far = outlier_limit(distance)
-    order = distance.argsort(descending=True)
-    outliers = order[distance[order] > far].tolist()
-    return FeatureMap(places, far, outliers, find_groups(components, seed))
+    outliers = similarity[:, 1].argsort().tolist()
+    return FeatureMap(places, outliers, find_groups(components, seed))
 
 
 def tsne(components: np.ndarray, seed: int) -> np.ndarray:
@@ -74,16 +69,6 @@ def tsne(components: np.ndarray, seed: int) -> np.ndarray:
     perplexity = min(30, (len(components) - 1) / 3)
     embedding = TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1)
     return embedding.fit_transform(components)
-
-
-def outlier_limit(distances: Tensor) -> float:
-    """Return the distance above which images are outliers: Tukey's upper fence of the logarithms."""
-    logs = distances[distances > SAME].double().log()
-    if len(logs) < 4:
-        return float('inf')
-    low, high = np.quantile(logs, [0.25, 0.75])
-    fence = high + 1.5 * (high - low)
-    return float(np.exp(fence))
 
 
 def find_groups(components: np.ndarray, seed: int) -> list[list[int]]:

@@ -53,10 +53,9 @@ def map_images(
     dataset = dataset_of(images, [], embedding_network(checkpoint, **network)[-1])
     index_of = {dataset.name(index): index for index in range(len(dataset))}
     shown = Thumbnails(dataset, [index_of[name] for name in names])
-    outliers = counted(len(found.outliers), 'outlier')
     page = Page(
         f'{len(names):,} images by the features of {Path(checkpoint).name}',
-        f'{outliers}, and {counted(len(found.groups), "group")} of similar images.',
+        f'{counted(len(found.groups), "group")} of similar images, and the images that differ most from all others.',
     )
     drawn, count = shown.drawn_at(found.places)
     page.add(
@@ -74,9 +73,8 @@ def map_images(
     )
     page.add(
         'Outliers',
-        f'Images whose nearest neighbor is farther than {found.far:.2g}, the farthest first. Check whether they belong to the '
-        'data.',
-        shown.row(found.outliers, ROWS) if found.outliers else 'None.',
+        'These images are farthest from their nearest neighbor, the farthest first. Check whether they belong to the data.',
+        shown.row(found.outliers[:ROWS], ROWS),
     )
     return page.write(out)
 

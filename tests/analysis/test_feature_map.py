@@ -1,12 +1,11 @@
 """The analysis behind the map of images."""
 
 import numpy as np
-import pytest
 import torch
 from harness.errors import raises_code
 from sklearn.metrics import adjusted_rand_score
 
-from mmairl.analysis.feature_map import map_features, outlier_limit
+from mmairl.analysis.feature_map import map_features
 
 
 def clusters(spread: float = 0.1) -> torch.Tensor:
@@ -24,13 +23,6 @@ def test_outliers_and_groups_are_found():
         labels[members] = number
     assert adjusted_rand_score(np.arange(60) % 4, labels) > 0.9
     assert found.places.shape == (60, 2) and found.places.min() == 0 and found.places.max() == 1
-
-
-def test_outliers_exceed_the_upper_fence():
-    distances = torch.logspace(-3, -1, 101, dtype=torch.float64)
-    low, high = np.quantile(distances.log(), [0.25, 0.75])
-    assert outlier_limit(distances) == pytest.approx(np.exp(high + 1.5 * (high - low)))
-    assert outlier_limit(torch.zeros(50)) == float('inf')
 
 
 def test_features_without_a_map_are_errors():
