@@ -16,7 +16,6 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
-from mmairl.evaluation.features import Features
 from mmairl.evaluation.metrics import scores_of
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
@@ -46,52 +45,28 @@ class LogisticRegression(FeatureProtocol):
     validation: ClassVar = 'choose'
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        parts = (split.train, split.test, split.val)
-        scores, details = logistic_regression(*parts, split.metric, device=self.device)
-        named = {f'logistic regression, {name}': score for name, score in scores.items()}
-        return named, details
-
-
-def logistic_regression(
-    train: Features,
-    test: Features,
-    val: Features,
-    metric: str = 'top-1',
-    strengths: Sequence[float] = STRENGTHS,
-    device: str | torch.device = 'cpu',
-) -> tuple[Scores, dict]:
-    """Choose the strength on validation images, fit on all other images, and score the test images.
-
-    Args:
-        train: Features of the training images.
-        test: Features of the test images.
-        val: Features of the validation images, which the final fit uses as well.
-        metric: Name of the data set's metric.
-        strengths: L2 strengths to choose from.
-        device: Device of the fits.
-
-    Returns:
-        The test scores in percent, and the details: the chosen `strength`, the validation score of
-        each strength (`held_out`), and the `predicted` classes, or None if images can have several.
-    """
-    several = train.y.ndim == 2
-    fits = per_class_fits if several else newton_fits
-    classes = int(max(part.y.max() for part in (train, val, test))) + 1
-    held_out = {}
-    strengths = sorted(strengths, reverse=True)
-    for strength, weight in zip(strengths, fits(train.x.to(device), train.y, strengths, classes)):
-        held_out[strength], *_ = scores_of(metric, class_scores(val.x, weight), val.y).values()
-    # On small validation sets, several strengths share the best score. The middle one is chosen,
-    # because it is far from both overfitting and underfitting.
-    highest = max(held_out.values())
-    tied = [strength for strength, score in held_out.items() if score == highest]
-    best = tied[len(tied) // 2]
-    x = torch.cat([train.x, val.x]).to(device)
-    [weight] = fits(x, torch.cat([train.y, val.y]), [best], classes)
-    on_test = class_scores(test.x, weight)
-    predicted = None if several else on_test.argmax(1)
-    details = dict(strength=best, held_out=held_out, predicted=predicted)
-    return scores_of(metric, on_test, test.y), details
+        """Choose the strength on validation images, fit on all other images, and score the test images."""
+        train, test, val = split.train, split.test, split.val
+        several = train.y.ndim == 2
+        fits = per_class_fits if several else newton_fits
+        classes = int(max(part.y.max() for part in (train, val, test))) + 1
+        held_out = {}
+        weights = fits(train.x.to(self.device), train.y, STRENGTHS, classes)
+        for strength, weight in zip(STRENGTHS, weights):
+            scores = scores_of(split.metric, class_scores(val.x, weight), val.y)
+            held_out[strength], *_ = scores.values()
+        # On small validation sets, several strengths share the best score. The middle one is
+        # chosen, because it is far from both overfitting and underfitting.
+        highest = max(held_out.values())
+        tied = [strength for strength, score in held_out.items() if score == highest]
+        best = tied[len(tied) // 2]
+        x = torch.cat([train.x, val.x]).to(self.device)
+        [weight] = fits(x, torch.cat([train.y, val.y]), [best], classes)
+        on_test = class_scores(test.x, weight)
+        scores = scores_of(split.metric, on_test, test.y)
+        predicted = None if several else on_test.argmax(1)
+        details = dict(strength=best, held_out=held_out, predicted=predicted)
+        return {f'logistic regression, {name}': score for name, score in scores.items()}, details
 
 
 def per_class_fits(

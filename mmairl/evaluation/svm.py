@@ -5,7 +5,6 @@ the precision, and an image that is 'difficult' for a class is a negative exampl
 """
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,7 +24,7 @@ from mmairl.registry import PROTOCOLS
 # If several costs are equally good, the smallest one is chosen.
 TENS = [10.0**power for power in range(-7, 3)]
 TWOS = [2.0**power for power in range(-19, -3)]
-COSTS = tuple(sorted(TENS + TWOS))
+COSTS = sorted(TENS + TWOS)
 FOLDS = 3
 ITERATIONS = 2000
 
@@ -48,7 +47,7 @@ class LinearSVM(FeatureProtocol):
     metric: ClassVar = 'mAP'
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        decisions, costs = svm(split.train, split.test, seed=self.seed, jobs=max(1, self.workers))
+        decisions, costs = self.decisions(split.train, split.test)
         y = split.test.y
         by_class = labels_by_class(y, decisions.shape[1])
         scores = {
@@ -59,50 +58,51 @@ class LinearSVM(FeatureProtocol):
             scores['SVM, top-1'] = scores_of('top-1', decisions, y)['top-1']
         return scores, dict(cost=costs)
 
+    def decisions(self, train: Features, test: Features) -> tuple[Tensor, dict[int, float]]:
+        """Return the decision values of the test images, (images, classes), and the costs of the
+        classes.
 
-def svm(
-    train: Features, test: Features, costs: Sequence[float] = COSTS, seed: int = 0, jobs: int = 1
-) -> tuple[Tensor, dict[int, float]]:
-    """Return the decision values of the test images, (images, classes), and the costs of the classes.
+        The cost of each class is chosen by cross-validation, and the SVM is fitted to all training
+        images. Positive images have weight 2, and the dual problem is solved if there are fewer images
+        than features, as in Goyal's code. Fits with the largest costs stop before they converge there,
+        too.
 
-    The cost of each class is chosen by cross-validation, and the SVM is fitted to all training
-    images. Positive images have weight 2, and the dual problem is solved if there are fewer images
-    than features, as in Goyal's code. Fits with the largest costs stop before they converge there,
-    too.
+        Raises:
+            UserError: If a class has too few training images for cross-validation.
+        """
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
+        from sklearn.svm import LinearSVC
 
-    Raises:
-        UserError: If a class has too few training images for cross-validation.
-    """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
-    from sklearn.svm import LinearSVC
-
-    x, x_test = (F.normalize(part.x.double()).numpy() for part in (train, test))
-    kind = StratifiedKFold if train.groups is None else StratifiedGroupKFold
-    folds = kind(FOLDS, shuffle=True, random_state=seed)
-    weights = {True: 2, False: 1}
-    model = LinearSVC(class_weight=weights, max_iter=ITERATIONS, dual='auto', random_state=seed)
-    grid = dict(C=sorted(costs))
-    search = GridSearchCV(model, grid, scoring='average_precision', cv=folds, n_jobs=jobs)
-    y = labels_by_class(train.y, int(max(train.y.max(), test.y.max())) + 1).numpy()
-    decisions = []
-    chosen = {}
-    for label, column in enumerate(show_progress(y.T, 'SVM', y.shape[1])):
-        counted = column != -1
-        positive = column[counted] == 1
-        if min(positive.sum(), (~positive).sum()) < FOLDS:
-            raise UserError(
-                f'svm: each of {FOLDS} folds requires an image of class {label} and an image of '
-                'another class; add images or leave the class out',
-                code='few-images',
-            )
-        groups = None if train.groups is None else train.groups[counted]
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore', ConvergenceWarning)
-            search.fit(x[counted], positive, groups=groups)
-        decisions.append(search.decision_function(x_test))
-        chosen[label] = search.best_params_['C']
-    return torch.tensor(np.stack(decisions, axis=1)), chosen
+        x, x_test = (F.normalize(part.x.double()).numpy() for part in (train, test))
+        kind = StratifiedKFold if train.groups is None else StratifiedGroupKFold
+        folds = kind(FOLDS, shuffle=True, random_state=self.seed)
+        weights = {True: 2, False: 1}
+        model = LinearSVC(
+            class_weight=weights, max_iter=ITERATIONS, dual='auto', random_state=self.seed
+        )
+        grid = dict(C=COSTS)
+        jobs = max(1, self.workers)
+        search = GridSearchCV(model, grid, scoring='average_precision', cv=folds, n_jobs=jobs)
+        y = labels_by_class(train.y, int(max(train.y.max(), test.y.max())) + 1).numpy()
+        decisions = []
+        chosen = {}
+        for label, column in enumerate(show_progress(y.T, 'SVM', y.shape[1])):
+            counted = column != -1
+            positive = column[counted] == 1
+            if min(positive.sum(), (~positive).sum()) < FOLDS:
+                raise UserError(
+                    f'svm: each of {FOLDS} folds requires an image of class {label} and an image of '
+                    'another class; add images or leave the class out',
+                    code='few-images',
+                )
+            groups = None if train.groups is None else train.groups[counted]
+            with warnings.catch_warnings():
+                warnings.simplefilter('ignore', ConvergenceWarning)
+                search.fit(x[counted], positive, groups=groups)
+            decisions.append(search.decision_function(x_test))
+            chosen[label] = search.best_params_['C']
+        return torch.tensor(np.stack(decisions, axis=1)), chosen
 
 
 def labels_by_class(y: Tensor, classes: int) -> Tensor:

@@ -5,10 +5,18 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from mmairl.evaluation import logreg
+from mmairl.evaluation.feature_protocol import Split
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.logreg import logistic_regression, newton_fits, per_class_fits
+from mmairl.evaluation.logreg import newton_fits, per_class_fits
 
-STRENGTHS = (1.0, 1e-2, 1e-4)
+
+@pytest.fixture
+def score(monkeypatch):
+    """Return a function that scores features by the protocol with three strengths."""
+    monkeypatch.setattr(logreg, 'STRENGTHS', (1.0, 1e-2, 1e-4))
+    protocol = logreg.LogisticRegression()
+    return lambda train, test, val: protocol.score(Split(train, test, val, 'top-1'))
 
 
 def parts(digits, several: bool = False) -> list[Features]:
@@ -37,15 +45,15 @@ def test_minimum_equals_scikit_learn(digits, strength, dimensions):
     assert np.allclose(ours, theirs, atol=2e-3 * np.abs(theirs).max())
 
 
-def test_choice_and_scores_equal_scikit_learn(digits):
+def test_choice_and_scores_equal_scikit_learn(digits, score):
     train, val, test = parts(digits)
-    scores, details = logistic_regression(train, test, val, strengths=STRENGTHS)
+    scores, details = score(train, test, val)
     best, held_out = details['strength'], details['held_out']
     assert held_out[best] == max(held_out.values())
     x, y = torch.cat([train.x, val.x]).numpy(), torch.cat([train.y, val.y]).numpy()
     model = LogisticRegression(C=1 / (best * len(x)), tol=1e-8, max_iter=10_000)
     expected = model.fit(x, y).score(test.x.numpy(), test.y.numpy())
-    assert scores['top-1'] == pytest.approx(100 * expected, abs=0.5)
+    assert scores['logistic regression, top-1'] == pytest.approx(100 * expected, abs=0.5)
 
 
 def test_each_of_several_classes_is_a_binary_fit(digits):
@@ -59,19 +67,17 @@ def test_each_of_several_classes_is_a_binary_fit(digits):
         assert np.allclose(ours[label], theirs, atol=2e-3 * np.abs(theirs).max())
 
 
-def test_test_images_change_neither_choice_nor_fit(digits):
+def test_test_images_change_neither_choice_nor_fit(digits, score):
     train, val, test = parts(digits)
     other = Features(test.x.flip(0) * 3, test.y)
-    found = [
-        logistic_regression(train, part, val, strengths=STRENGTHS)[1] for part in (test, other)
-    ]
+    found = [score(train, part, val)[1] for part in (test, other)]
     assert found[0]['held_out'] == found[1]['held_out']
     assert found[0]['strength'] == found[1]['strength']
 
 
-def test_class_without_a_training_image_is_never_predicted(digits):
+def test_class_without_a_training_image_is_never_predicted(digits, score):
     train, val, test = parts(digits)
     some = Features(train.x[train.y != 4], train.y[train.y != 4])
     rest = Features(val.x[val.y != 4], val.y[val.y != 4])
-    _, details = logistic_regression(some, test, rest, strengths=STRENGTHS)
+    _, details = score(some, test, rest)
     assert (details['predicted'] != 4).all()

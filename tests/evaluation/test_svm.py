@@ -8,9 +8,9 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.svm import LinearSVC
 
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.svm import svm
+from mmairl.evaluation.svm import LinearSVM
 
-GRID = (0.01, 1.0, 0.1)
+GRID = [0.01, 0.1, 1.0]
 pytestmark = pytest.mark.filterwarnings('ignore')
 
 
@@ -20,7 +20,7 @@ def plain(train: Features, test: Features, label: int) -> tuple[float, np.ndarra
     rows = np.flatnonzero(train.y[:, label] >= 0)
     x, y = x[rows], 2 * train.y[rows, label].numpy() - 1
     folds, held_out = StratifiedKFold(3, shuffle=True, random_state=0), {}
-    for cost in sorted(GRID):
+    for cost in GRID:
         model = LinearSVC(
             C=cost, class_weight={1: 2, -1: 1}, max_iter=2000, dual='auto', random_state=0
         )
@@ -30,14 +30,15 @@ def plain(train: Features, test: Features, label: int) -> tuple[float, np.ndarra
     return best, model.set_params(C=best).fit(x, y).decision_function(x_test)
 
 
-def test_svm_equals_scikit_learn_without_difficult(digits):
+def test_svm_equals_scikit_learn_without_difficult(digits, monkeypatch):
     train, test = (Features(data.x[:200], data.y[:200]) for data in digits)
     sets = []
     for number, data in enumerate((train, test)):
         labels = torch.stack([data.y % 2 == 0, data.y < 5], 1).long()
         labels[number::9, 0] = -1
         sets.append(Features(data.x, labels))
-    decisions, costs = svm(*sets, GRID)
+    monkeypatch.setattr('mmairl.evaluation.svm.COSTS', GRID)
+    decisions, costs = LinearSVM().decisions(*sets)
     for label in range(2):
         cost, expected = plain(*sets, label)
         assert costs[label] == cost
@@ -47,4 +48,4 @@ def test_svm_equals_scikit_learn_without_difficult(digits):
 def test_class_with_two_images_is_an_error(digits):
     few = Features(digits[0].x[:13], torch.tensor([0] * 11 + [1] * 2))
     with raises_code('few-images'):
-        svm(few, few)
+        LinearSVM().decisions(few, few)
