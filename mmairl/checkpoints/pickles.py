@@ -29,6 +29,7 @@ ORIGIN = 'mmairl_origin'
 # mmengine's buffers of logged values are stored as dictionaries with these keys. mmengine itself skips such dictionaries.
 HISTORY = {'values', 'counts', 'max_length'}
 NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
+warn_once = cache(print_log)  # each value that is left out is reported only once
 VALUES = (bool, int, float, complex, str, bytes, NoneType, torch.dtype, torch.device, torch.Size)
 
 
@@ -159,16 +160,10 @@ def portable(value: Any, place: str = '') -> Any:
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(getattr(value, 'value', value))
-    warn_left_out(place, type(value).__name__)
-    return None
-
-
-@cache
-def warn_left_out(place: str, kind: str) -> None:
-    """Log a warning that a value is left out of the checkpoint. Each value is reported only once."""
-    print_log(
-        f"checkpoint: '{place}' becomes None, because torch.load(weights_only=True) rejects its type {kind}; change the hook "
-        'that adds this entry, so that it saves plain values',
+    warn_once(
+        f"checkpoint: '{place}' becomes None, because torch.load(weights_only=True) rejects its type {type(value).__name__}; "
+        'change the hook that adds this entry, so that it saves plain values',
         logger='current',
         level=logging.WARNING,
     )
+    return None

@@ -102,7 +102,7 @@ class DenseProtocol(Protocol):
         loader = DataLoader(crops, self.batch, num_workers=self.workers)
         optimizer = torch.optim.AdamW(head.parameters(), lr=self.lr, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(loader))
-        for images, targets in show_progress(loader, f'{self.name} head', len(loader)):
+        for images, targets in show_progress(loader, f'{self.name} head'):
             predicted, targets = self._pixels(head(maps(images)), targets, testing=False)
             # Without any counted pixel, the sum is 0, and the step only decays the weights.
             loss = self.loss(predicted, targets) if len(targets) else predicted.sum()
@@ -117,7 +117,7 @@ class DenseProtocol(Protocol):
     @torch.inference_mode()
     def _tested(self, head: nn.Module, test: Dataset, maps: Maps, step: int) -> Iterator[Pixels]:
         loader = DataLoader(test, batch_size=None, num_workers=self.workers)
-        for item in show_progress(loader, self.name, len(test)):
+        for item in show_progress(loader, self.name):
             target = item['data_samples']['target']
             factor = self.size / min(target.shape) / step
             sides = [step * round(factor * side) for side in target.shape]

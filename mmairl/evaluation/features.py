@@ -219,8 +219,9 @@ def on_main_process(compute: Callable[[], Result]) -> Result:
     return result
 
 
-def show_progress(items: Iterable, label: str, total: int) -> Iterator:
+def show_progress(items: Iterable, label: str, total: int = 0) -> Iterator:
     """Yield the items and show progress: a bar on a terminal, or a line every half minute."""
+    total = total or len(items)
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(items, label, total, console=console, transient=True)

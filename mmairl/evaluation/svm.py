@@ -87,7 +87,7 @@ class LinearSVM(FeatureProtocol):
         y = labels_by_class(train.y, int(max(train.y.max(), test.y.max())) + 1).numpy()
         decisions = []
         chosen = {}
-        for label, column in enumerate(show_progress(y.T, 'SVM', y.shape[1])):
+        for label, column in enumerate(show_progress(y.T, 'SVM')):
             counted = column != -1
             positive = column[counted] == 1
             if min(positive.sum(), (~positive).sum()) < FOLDS:

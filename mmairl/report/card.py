@@ -14,7 +14,6 @@ from mmairl.evaluation.sets import prepared_config
 from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in, results, scores_table
 from mmairl.report.page import MARKDOWN, fill
-from mmairl.report.table import escaped
 
 # A checkpoint of mmairl stores the settings of its run. Settings with these prefixes describe the data and the recipe.
 SHOWN = (
@@ -67,7 +66,7 @@ def write_card(
     text = fill(
         'card.md',
         front=_front_matter(backbone, to, license),
-        escape=lambda value: escaped(str(value), MARKDOWN),
+        escape=lambda value: str(value).translate(MARKDOWN),
         name=weights.parent.name if to == 'hub' else weights.stem,
         file=weights.name,
         source=Path(backbone.path).name,

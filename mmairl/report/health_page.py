@@ -45,8 +45,9 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     for quantity, curve in known.items():
         log = 'y' if quantity.name in LOGARITHMIC else ''
         normal = (quantity.low, quantity.high)
-        drawn = chart({'': curve}, quantity.label, 'iteration', log=log, normal=normal)
-        charts[quantity.name] = drawn
+        charts[quantity.name] = chart(
+            {'': curve}, quantity.label, 'iteration', log=log, normal=normal
+        )
     for kind, label in BY_STAGE.items():
         prefix = f'{PREFIX}{kind}_'
         stages = {

@@ -25,10 +25,10 @@ ENVIRONMENT = Environment(
 # requests. Text on the page can therefore never run as code.
 ENVIRONMENT.globals['style'] = Markup(STYLE)
 ENVIRONMENT.globals['digest'] = b64encode(sha256(STYLE.encode()).digest()).decode()
-# The characters to escape in Markdown and LaTeX.
+# The characters to escape in Markdown and LaTeX, for `str.translate`.
 SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
-MARKDOWN: dict[str, str] = SIGNS['markdown']
-LATEX: dict[str, str] = SIGNS['latex']
+MARKDOWN = str.maketrans(SIGNS['markdown'])
+LATEX = str.maketrans(SIGNS['latex'])
 
 
 def fill(template: str, **values: object) -> str:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -102,7 +102,7 @@ class Table:
 
     def markdown(self) -> str:
         head, *body = (
-            f'| {" | ".join(escaped(cell, MARKDOWN) for cell in line)} |\n'
+            f'| {" | ".join(cell.translate(MARKDOWN) for cell in line)} |\n'
             for line in self._texts()
         )
         return f'{head}| ---{" | --:" * (len(self.columns) - 1)} |\n{"".join(body)}'
@@ -110,7 +110,7 @@ class Table:
     def latex(self) -> str:
         """Return LaTeX for a paper that loads the package booktabs."""
         head, *body = (
-            f'{" & ".join(escaped(cell, LATEX) for cell in line)} \\\\\n' for line in self._texts()
+            f'{" & ".join(cell.translate(LATEX) for cell in line)} \\\\\n' for line in self._texts()
         )
         return (
             f'\\begin{{tabular}}{{l{"r" * (len(self.columns) - 1)}}}\n\\toprule\n{head}\\midrule\n'
@@ -133,10 +133,5 @@ def signed(value: float, digits: int = 1) -> str:
     return text if float(text[1:]) else text[1:]
 
 
-def counted(number: int, noun: str, plural: str = '') -> str:
-    return f'{number:,} {noun}' if number == 1 else f'{number:,} {plural or noun + "s"}'
-
-
-def escaped(text: str, signs: Mapping[str, str]) -> str:
-    """Return a text with each character that is a key of `signs` replaced by its value."""
-    return text.translate(str.maketrans(dict(signs)))
+def counted(number: int, noun: str) -> str:
+    return f'{number:,} {noun}' if number == 1 else f'{number:,} {noun}s'

@@ -61,4 +61,4 @@ def test_sign_is_shown_unless_the_number_is_zero(value, text):
 
 
 def test_plural_follows_the_number():
-    assert [counted(1, 'class', 'classes'), counted(2000, 'run')] == ['1 class', '2,000 runs']
+    assert [counted(1, 'run'), counted(2000, 'run')] == ['1 run', '2,000 runs']
