@@ -41,7 +41,9 @@ def load_backbone(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = build_backbone(cfg)
+        # An `init_cfg` could hide that a checkpoint lacks some weights.
+        network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
+        backbone = MODELS.build(network)
         if checkpoint is None:
             origin = f'random initialization, seed {seed}'
             logger = MMLogger.get_current_instance()
@@ -65,13 +67,6 @@ def load_backbone(
     backbone.requires_grad_(False)
     backbone.eval()
     return backbone
-
-
-def build_backbone(cfg: Config) -> nn.Module:
-    """Build the config's backbone without its `init_cfg`, which could hide that a checkpoint lacks some weights."""
-    description = cfg.model.backbone.copy()
-    description.pop('init_cfg', None)
-    return MODELS.build(description)
 
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:

@@ -5,7 +5,6 @@ recipes need thirty files instead of two hundred.
 """
 
 import copy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ from mmairl.registry import DATASETS, OPTIMIZERS, PROTOCOLS
 REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
 # Scores by class size are added if the largest class is this many times as large as the smallest.
 LONG_TAIL = 10
-
-_read = cache(load_config)
 
 
 def recipe_of(
@@ -51,7 +48,7 @@ def recipe_of(
             'the path of a config',
             code='unknown-recipe',
         )
-    recipe = copy.deepcopy(_read(shipped.get(chosen, chosen)))
+    recipe = load_config(shipped.get(chosen, chosen))
     if lacking := [key for key in REQUIRED if key not in recipe]:
         raise UserError(
             f"{protocol}: the recipe lacks {', '.join(lacking)} ('{chosen}'); set them",

@@ -101,13 +101,10 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     """
     described = described_sets(cfg, protocol)
     sets = {name: (dataset, DATASETS.build(dataset)) for name, dataset in described.items()}
-    classes = list(sets['train'][1].classes)
+    train = sets['train'][1]
     for name, (_, dataset) in sets.items():
         require_channels(dataset, cfg.model.data_preprocessor.mean)
-        fault = label_fault(dataset, PROTOCOLS.get(protocol).labels, name == 'train')
-        if not fault and list(dataset.classes) != classes:
-            fault = 'has other classes than the training images', 'other-classes'
-        if fault:
+        if fault := label_fault(dataset, train, PROTOCOLS.get(protocol).labels):
             problem, code = fault
             where = innermost(described[name]).get('root', type(dataset).__name__)
             raise UserError(f'evaluation.{name}: {where} {problem}; check its images', code=code)
@@ -122,14 +119,16 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     return sets
 
 
-def label_fault(dataset: Dataset, kinds: Sequence[str], is_train: bool) -> tuple[str, str] | None:
+def label_fault(dataset: Dataset, train: Dataset, kinds: Sequence[str]) -> tuple[str, str] | None:
     """Return why the labels of a data set cannot be used, and the code of the error, or None."""
     kind = label_kind(dataset)
     if not len(dataset):
         return 'is empty', 'no-images'
     if kind not in kinds:
         return f'has {kind} labels instead of {kinds[0]} labels', 'unsupported-labels'
-    if kind != 'single' or not is_train:
+    if list(dataset.classes) != list(train.classes):
+        return 'has other classes than the training images', 'other-classes'
+    if kind != 'single' or dataset is not train:
         return None
     _, counts = dataset.labels.unique(return_counts=True)
     if len(counts) < 2:

@@ -8,7 +8,7 @@ from mmengine import Config
 from mmairl.analysis.patch_pictures import class_attention, component_colors, patch_picture
 from mmairl.analysis.subjects import Images
 from mmairl.config import load_config
-from mmairl.evaluation.backbone import build_backbone, load_backbone
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.models.backbones import pooled
 
 
@@ -56,9 +56,7 @@ def test_colors_separate_an_object_from_its_background():
 def vit() -> torch.nn.Module:
     arch = dict(embed_dims=32, num_layers=2, num_heads=4, feedforward_channels=64)
     described = dict(type='mmpretrain.VisionTransformer', arch=arch, patch_size=16, img_size=64)
-    backbone = build_backbone(Config(dict(model=dict(backbone=described))))
-    backbone.eval()
-    return backbone
+    return load_backbone(Config(dict(model=dict(backbone=described))))
 
 
 def test_attention_equals_a_plain_softmax(vit):
