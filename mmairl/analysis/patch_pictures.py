@@ -32,10 +32,7 @@ def patch_picture(backbones: Mapping[str, nn.Module], images: Tensor, cfg: Confi
         columns.append(component_colors(maps))
         if isinstance(backbone, VisionTransformer):
             columns.append(class_attention(backbone, inputs, maps.shape[2:]))
-    squares = []
-    for column in columns:
-        square = F.interpolate(column, images.shape[2:])
-        squares.append(square.expand(-1, 3, -1, -1))
+    squares = [F.interpolate(x, images.shape[2:]).expand(-1, 3, -1, -1) for x in columns]
     cells = torch.stack(squares, dim=1).flatten(0, 1)
     grid = make_grid(cells, nrow=len(columns), padding=4, pad_value=1.0)
     return T.to_pil_image(grid.clamp(0, 1))

@@ -62,31 +62,30 @@ class FeatureProtocol(Protocol):
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
         features = self._features(cfg, subject, sets, identity)
-        datasets = {name: dataset for name, (_, dataset) in sets.items()}
-        split = self._split(cfg, features, datasets)
+        split = self._split(cfg, features, sets)
         scores, details = on_main_process(lambda: self.score(split))
         predicted = details.pop('predicted', None)
         test = features['test']
         if predicted is not None:
             right = (predicted == test.y).int().tolist()
             details['right'] = ''.join(map(str, right))  # in JSON, a list takes a line per image
-            details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
+            details['confusion'] = confusion(predicted, test.y, sets['test'][1].classes)
         details['dimensions'] = test.x.shape[1]
         left_out = {}
         for name, part in features.items():
             details[f'{name}_images'] = len(part.x)
             if lost := part.unreadable:
                 left_out[f'unreadable {PARTS[name]} images'] = len(lost)
-                first = datasets[name].name(lost[0])
+                first = sets[name][1].name(lost[0])
                 text = f'{len(lost)} images cannot be read, such as {first}'
                 print_log(text, logger='current')
         barrier()
         return scores, details, left_out
 
-    def _split(self, cfg: Config, features: dict[str, Features], datasets: dict) -> Split:
+    def _split(self, cfg: Config, features: dict[str, Features], sets: Sets) -> Split:
         train = features['train']
         if (groups := cfg.evaluation.get('groups')) is not None:
-            groups = groups_of(image_names(datasets['train']), groups)
+            groups = groups_of(image_names(sets['train'][1]), groups)
             train = replace(train, groups=np.delete(groups, list(train.unreadable)))
         val = features.get('val')
         if self.validation == 'choose' and val is None:
@@ -94,8 +93,7 @@ class FeatureProtocol(Protocol):
             fit, held = split_by_class(train.y, 0, fraction, train.groups)
             val = Features(train.x[held], train.y[held])
             train = Features(train.x[fit], train.y[fit])
-        metric = getattr(datasets['test'], 'metric', 'top-1')
-        return Split(train, features['test'], val, metric)
+        return Split(train, features['test'], val, sets['test'][1].metric)
 
     def _features(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]

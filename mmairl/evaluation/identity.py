@@ -55,9 +55,11 @@ def identity_of(
         if described := cfg.evaluation.get(part):
             described = with_views(described, None)
             dataset = built.get(str(described)) or DATASETS.build(described)
-            content = dict(content=dataset.fingerprint()[:16], images=len(dataset))
-            data[part] = dict(settings=config_identity(described), **content)
-    chosen = cfg.evaluation.get('held_out') if settings.chooses(cfg) else None
+            data[part] = dict(
+                settings=config_identity(described),
+                content=dataset.fingerprint()[:16],
+                images=len(dataset),
+            )
     identity = dict(
         protocol=dict(name=settings.name, **settings.identity(cfg, subject)),
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
@@ -66,7 +68,7 @@ def identity_of(
         data=data,
         views=views,
         groups=cfg.evaluation.get('groups'),
-        held_out=chosen,
+        held_out=cfg.evaluation.get('held_out') if settings.chooses(cfg) else None,
         code=dict(versions(), mmairl=source_of(*SCORING), **outside_sources(cfg)),
     )
     return config_identity(identity)

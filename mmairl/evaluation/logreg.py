@@ -7,14 +7,13 @@ strong or very weak. If images can have several classes, there is one binary fit
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from logging import WARNING
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from mmengine.logging import print_log
 from torch import Tensor
 
+from mmairl.checkpoints.load import warn
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.metrics import scores_of
 from mmairl.evaluation.protocol import Scores
@@ -139,8 +138,7 @@ class Fit:
             weight = candidate
             if gradient.norm() <= BALANCE * (self.penalty * weight).norm():
                 return weight
-        text = f'logistic regression at strength {strength:.1e} did not converge'
-        print_log(text, logger='current', level=WARNING)
+        warn(f'logistic regression at strength {strength:.1e} did not converge')
         return weight
 
     def gradient(self, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -94,9 +94,11 @@ def compose(
     # Training crops have the size of the test images, unless the recipe sets their size.
     crop = dict(size=image.shape[-1])
     view = [crop | step if 'Crop' in step['type'] else step for step in recipe.train_view]
-    collate = dict(type='default_collate')
-    on_gpu = torch.cuda.is_available()
-    loader = dict(num_workers=workers, pin_memory=on_gpu, collate_fn=collate)
+    loader = dict(
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        collate_fn=dict(type='default_collate'),
+    )
     composed.train_dataloader = dict(
         **loader,
         drop_last=len(images) >= composed.total_batch_size,

@@ -9,6 +9,7 @@ import torch
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.knn import QUERY_BLOCK, nearest
+from mmairl.evaluation.metrics import mean_percent
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -47,8 +48,7 @@ class Retrieval(FeatureProtocol):
                 'retrieval: each class has only one test image; use several images of each class',
                 code='no-positives',
             )
-        scores = {'retrieval, mAP': 100 * precision[found].mean().item()}
+        scores = {'retrieval, mAP': mean_percent(precision[found])}
         for k in self.ks:
-            recall = (place[found] < k).double().mean().item()
-            scores[f'retrieval, recall@{k}'] = 100 * recall
+            scores[f'retrieval, recall@{k}'] = mean_percent(place[found] < k)
         return scores, dict(queries=int(found.sum()))

@@ -6,7 +6,6 @@ part, such as all images of a patient.
 
 import copy
 import hashlib
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from mmengine import Config, ConfigDict
-from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
+from mmairl.checkpoints.load import warn
 from mmairl.checkpoints.read import Backbone
 from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage
@@ -190,11 +189,10 @@ def leaked_images(cfg: Config, settings: Any, sets: Mapping[str, tuple[dict, Dat
             code='train-is-test',
         )
     if found:
-        text = (
+        warn(
             f'{len(found)} of {len(test)} test images are exact copies of training images, such as '
             f'{" and ".join(found[0])}; the scores are too high'
         )
-        print_log(text, logger='current', level=logging.WARNING)
     return len(found)
 
 

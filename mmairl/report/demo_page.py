@@ -25,7 +25,6 @@ SCORE = f'k-NN accuracy, % (k = {K})'
 PIXELS = 'raw pixels'
 RANDOM = 'random network'
 TRAINED = 'trained network'
-BankPair = tuple[Features, Features]  # features of the training and the test images
 
 
 def run_demo(cfg: Config, seed: int, device: str) -> Path:
@@ -80,7 +79,7 @@ def draw_demo(
     cfg: Config,
     datasets: list[Dataset],
     scores: dict[str, float],
-    features: dict[str, BankPair],
+    features: dict[str, tuple[Features, ...]],
     seed: int,
 ) -> Page:
     """Return the page about a demo run. It is written for readers who do not know the field."""
