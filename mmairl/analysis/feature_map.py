@@ -1,6 +1,6 @@
 """A map of images: the t-SNE positions of their features, outliers and groups."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch.nn.functional as F
@@ -19,8 +19,7 @@ GROUP_COUNTS = (4, 8, 12, 16, 24)
 SILHOUETTE_IMAGES = 2000
 
 
-@dataclass(frozen=True)
-class FeatureMap:
+class FeatureMap(NamedTuple):
     """The analysis of the features of N images. Images are given by their indices.
 
     Args:

@@ -70,7 +70,7 @@ def _blur(images: Tensor) -> Tensor:
 
 
 # Each change takes images in [0, 1].
-CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+CHANGES = {
     'crop': _crop,
     'flip': T.horizontal_flip,
     'blur': _blur,

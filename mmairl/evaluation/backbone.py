@@ -55,10 +55,10 @@ def load_backbone(
             finally:
                 logger.setLevel(level)
     if checkpoint is not None:
-        source = checkpoint
         tensors = backbone.state_dict()
+        source = checkpoint
         if not isinstance(source, Backbone):
-            source = read_backbone(checkpoint, part, network=tensors)
+            source = read_backbone(source, part, network=tensors)
         weights = fitted(source.weights, tensors, source.path)
         require_same_keys(weights, tensors, source.path)
         backbone.load_state_dict(weights)

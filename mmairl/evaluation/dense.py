@@ -89,8 +89,8 @@ class DenseProtocol(Protocol):
             return self.score(self._tested(head, test, maps, patch_size(backbone)), test.classes)
 
         scores, details = on_main_process(probe)
-        named = {f'{self.name}, {name}': value for name, value in scores.items()}
-        return named, {**details, 'image_size': [self.size] * 2}, {}
+        scores = {f'{self.name}, {name}': value for name, value in scores.items()}
+        return scores, {**details, 'image_size': [self.size] * 2}, {}
 
     def _trained(self, train: Dataset, maps: Maps) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

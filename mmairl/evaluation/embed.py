@@ -73,8 +73,7 @@ def embed(
         checkpoint, part, config, mean=mean, std=std, size=size
     )
     dataset = dataset_of(images, views, channels)
-    device = device or default_device()
-    how = Extraction(**normal, batch_size=batch, device=device, workers=workers)
+    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
     found = extract(load_backbone(cfg, backbone), dataset, how)
     if lost := found.unreadable:
         text = f'{len(lost)} images cannot be read, such as {dataset.name(lost[0])}'

@@ -123,9 +123,11 @@ class Extraction:
 
     def images(self, dataset: Dataset) -> Iterator[Batch]:
         """Yield the normalized images on the device, the labels and a mask of readable images."""
-        pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(
-            Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
+            Readable(dataset),
+            self.batch_size,
+            num_workers=self.workers,
+            pin_memory=torch.cuda.is_available(),
         )
         mean, std = (torch.tensor(values, device=self.device) for values in (self.mean, self.std))
         for batch in show_progress(delivered(safe(loader)), 'features', len(loader)):

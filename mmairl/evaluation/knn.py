@@ -104,8 +104,7 @@ def nearest(
             best, order = similarity.topk(min(k, similarity.shape[1]))
             place = torch.cat([place, here], dim=1).gather(1, order)
         found.append((best.cpu(), place.cpu()))
-    similarities, places = map(torch.cat, zip(*found))
-    return similarities, places
+    return tuple(map(torch.cat, zip(*found)))
 
 
 def unit_rows(x: Tensor) -> Tensor:

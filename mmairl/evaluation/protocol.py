@@ -212,8 +212,7 @@ def evaluate(
     copies = on_main_process(lambda: leaked_images(cfg, settings, sets))
     scores, details, left_out = settings.run(cfg, subject, sets, identity)
     details = facts(settings, scores, sets['test'][1]) | dict(copies=copies) | details
-    seconds = time.perf_counter() - began
-    result = Result(name, scores, seconds, details, identity, left_out)
+    result = Result(name, scores, time.perf_counter() - began, details, identity, left_out)
     if stored and is_main_process():
         write_json(stored, dataclasses.asdict(result))
     return result

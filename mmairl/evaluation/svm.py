@@ -77,13 +77,19 @@ class LinearSVM(FeatureProtocol):
         x, x_test = (F.normalize(part.x.double()).numpy() for part in (train, test))
         kind = StratifiedKFold if train.groups is None else StratifiedGroupKFold
         folds = kind(FOLDS, shuffle=True, random_state=self.seed)
-        weights = {True: 2, False: 1}
         model = LinearSVC(
-            class_weight=weights, max_iter=ITERATIONS, dual='auto', random_state=self.seed
+            class_weight={True: 2, False: 1},
+            max_iter=ITERATIONS,
+            dual='auto',
+            random_state=self.seed,
         )
-        grid = dict(C=COSTS)
-        jobs = max(1, self.workers)
-        search = GridSearchCV(model, grid, scoring='average_precision', cv=folds, n_jobs=jobs)
+        search = GridSearchCV(
+            model,
+            dict(C=COSTS),
+            scoring='average_precision',
+            cv=folds,
+            n_jobs=max(1, self.workers),
+        )
         y = labels_by_class(train.y, int(max(train.y.max(), test.y.max())) + 1).numpy()
         decisions = []
         chosen = {}

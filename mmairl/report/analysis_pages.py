@@ -71,7 +71,12 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         'Norms of the 3x3 convolutions',
         'In Huang et al. 2022, norms after training by LARS are about ten times as large as after SGD with weight decay, so '
         'the usual learning rates for fine-tuning are too low.',
-        lines(series, 'norms of the 3x3 convolutions', log='y', ticks=[*norms]),
+        lines(
+            series,
+            'norms of the 3x3 convolutions',
+            log='y',
+            ticks=[key.removesuffix('.weight') for key in norms],
+        ),
     )
     return page.write(out / 'norms.html')
 
@@ -96,8 +101,8 @@ def cka_page(subjects: Subjects, images: Images, recalibrate: bool, out: Path) -
         cells = [[row, *line] for row, line in zip(rows, values.tolist())]
         table = Table(['', *columns], cells, 2, heat=True)
         page.add_table(f'cka_{number}', f'CKA of {first} (rows) and {name} (columns)', '', table)
-    drawn = lines(series, 'CKA of equal stages', 'stage', ticks=rows)
-    page.add_figure('cka_stages', 'CKA of equal stages', '', drawn)
+    heading = 'CKA of equal stages'
+    page.add_figure('cka_stages', heading, '', lines(series, heading, 'stage', ticks=rows))
     return page.write(out / 'cka.html')
 
 

@@ -66,8 +66,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
         'Each value is from a single run. Two seeds of one config may differ by as much as these runs do.',
         Table(['quantity', *runs], rows, digits=3).html(),
     )
-    charts = [chart(series, label, 'step') for label, series in curves.items()]
-    page.add('Curves', '', charts)
+    page.add('Curves', '', [chart(series, label, 'step') for label, series in curves.items()])
     return page.write(out)
 
 

@@ -84,8 +84,8 @@ class Page:
         Returns:
             This page, so that calls can be chained.
         """
-        values = heading, text, figure, caption, folded
-        self.sections.append(macro('sections.html', 'section', *values))
+        section = macro('sections.html', 'section', heading, text, figure, caption, folded)
+        self.sections.append(section)
         return self
 
     def write(self, path: str | Path) -> Path:

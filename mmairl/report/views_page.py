@@ -35,6 +35,6 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         macro('pictures.html', 'views', rows),
     )
     views = cfg.train_dataloader.dataset.get('views') or cfg.model.data_preprocessor.get('views')
-    settings = Config(dict(views=views)).pretty_text
-    page.add('Transforms', '', Markup('<pre>{}</pre>').format(settings))
+    text = Config(dict(views=views)).pretty_text
+    page.add('Transforms', '', Markup('<pre>{}</pre>').format(text))
     return page.write(out)
