@@ -37,8 +37,8 @@ def interval(percent: float, images: int) -> tuple[float, float]:
     [34.6, 55.9]
     """
     right = round(percent / 100 * images)
-    low, high = scipy.stats.binomtest(right, images).proportion_ci(method='wilson')
-    return 100 * low, 100 * high
+    ends = scipy.stats.binomtest(right, images).proportion_ci(method='wilson')
+    return 100 * float(ends.low), 100 * float(ends.high)
 
 
 def chance(metric: str, labels: Tensor) -> float:
