@@ -100,8 +100,7 @@ class TrainingProtocol(Protocol):
         start = on_main_process(lambda: self._start(folder, subject))
         name = Path(recipe.filename).stem
         print_log(f'{self.name}: the recipe is {name}, the run is in {folder}', logger='current')
-        data = cfg.evaluation
-        held = held_out(data)
+        held = held_out(cfg.evaluation)
 
         def measure(recipe: Config, sets: tuple[dict, dict], name: str) -> Scores:
             run = compose(cfg, recipe, *sets, start, folder / name, self.workers)
@@ -131,7 +130,7 @@ class TrainingProtocol(Protocol):
             details = dict(chosen=dict(trials[chosen]), held_out=table)
         # For the test, the network is trained again on all training images.
         recipe = _changed(recipe, details.get('chosen', {}))
-        scores = measure(recipe, (refit(data), data.test), 'test')
+        scores = measure(recipe, (refit(cfg.evaluation), cfg.evaluation.test), 'test')
         lost = {key: int(scores.pop(key)) for key in list(scores) if key.startswith('unreadable')}
         named = {f'{self.name}, {key}': value for key, value in scores.items()}
         return named, {**details, 'recipe': name, 'work_dir': str(folder)}, lost

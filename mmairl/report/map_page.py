@@ -115,5 +115,5 @@ class Thumbnails:
         for cell, image in zip(cells.tolist(), first.tolist()):
             small = to_unit(self.dataset.raw(self.indices[image]))[:3]
             squares[cell] = resize(small, [SIDE, SIDE])
-        drawn = make_grid(squares, nrow=CELLS, padding=0)
-        return picture(drawn, f'A map of {len(first)} images', style='map'), len(first)
+        grid = make_grid(squares, nrow=CELLS, padding=0)
+        return picture(grid, f'A map of {len(first)} images', style='map'), len(first)
