@@ -45,7 +45,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     features = {}
     scores = {}
     for name, network in networks.items():
-        features[name] = tuple(extract(network, dataset, how) for dataset in datasets)
+        features[name] = [extract(network, dataset, how) for dataset in datasets]
         bank, queries = features[name]
         right = knn_predictions(bank, queries, [K], device=device)[K] == queries.y
         scores[name] = 100 * int(right.sum()) / len(right)
@@ -79,7 +79,7 @@ def draw_demo(
     cfg: Config,
     datasets: list[Dataset],
     scores: dict[str, float],
-    features: dict[str, tuple[Features, ...]],
+    features: dict[str, list[Features]],
     seed: int,
 ) -> Page:
     """Return the page about a demo run. It is written for readers who do not know the field."""
