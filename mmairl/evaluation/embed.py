@@ -76,7 +76,7 @@ def embed(
     how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
     found = extract(load_backbone(cfg, backbone), dataset, how)
     if lost := found.unreadable:
-        text = f'{len(lost)} images cannot be read, such as {dataset.name(lost[0])}'
+        text = f'unreadable images: {len(lost)}, such as {dataset.name(lost[0])}'
         warnings.warn(text, stacklevel=3)
     rows = [row for row in range(len(dataset)) if row not in set(lost)]
     return found.x.numpy(), [dataset.name(row) for row in rows]

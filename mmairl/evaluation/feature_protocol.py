@@ -77,7 +77,7 @@ class FeatureProtocol(Protocol):
             if lost := part.unreadable:
                 left_out[f'unreadable {PARTS[name]} images'] = len(lost)
                 first = sets[name][1].name(lost[0])
-                text = f'{len(lost)} images cannot be read, such as {first}'
+                text = f'unreadable images: {len(lost)}, such as {first}'
                 print_log(text, logger='current')
         barrier()
         return scores, details, left_out

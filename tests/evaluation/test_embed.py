@@ -92,7 +92,7 @@ def test_vit_equals_timm(pixels, tmp_path):
 def test_unreadable_image_has_no_row(checkpoint, folder, tmp_path):
     (tmp_path / 'broken.png').write_bytes(b'no image')
     files = [folder / 'a.png', tmp_path / 'broken.png', folder / 'b.png']
-    with pytest.warns(UserWarning, match='1 images cannot be read'):
+    with pytest.warns(UserWarning, match='unreadable images: 1, such as'):
         x, names = mmairl.embed(checkpoint, files, size=CROP)
     assert len(x) == 2 and names == [str(files[0]), str(files[2])]
 
