@@ -20,7 +20,7 @@ from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 # The exponents of BYOL's 45 strengths. Strong regularization comes first, because its solution is
-# close to zero, where the first fit starts. Each later fit starts from the solution before it.
+# close to zero, where the first fit starts. Each later fit starts from the solutions before it.
 EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 BALANCE = 1e-5  # a fit has converged if its gradient is this small, relative to that of the penalty
@@ -97,12 +97,15 @@ def newton_fits(x: Tensor, y: Tensor, strengths: Sequence[float], classes: int) 
     x = x.double()
     mean = x.mean(0)
     centered = x - mean
-    axes = torch.linalg.eigh(centered.T @ centered).eigenvectors
-    axes = axes[:, -len(x) :]  # the features of N images vary in N directions at most
+    if len(x) < x.shape[1]:
+        axes = torch.linalg.svd(centered, full_matrices=False).Vh.T
+    else:
+        axes = torch.linalg.eigh(centered.T @ centered).eigenvectors
     fit = Fit(F.pad(centered @ axes, (0, 1), value=1.0), target[:, known])
-    weight = x.new_zeros(fit.target.shape[1], fit.x.shape[1])
+    weight = before = x.new_zeros(fit.target.shape[1], fit.x.shape[1])
     for strength in strengths:
-        weight = fit.minimum(weight, strength)
+        # The fit starts from a linear extrapolation of the last two solutions.
+        before, weight = weight, fit.minimum(2 * weight - before, strength)
         inner = weight[:, :-1] @ axes.T
         plain = x.new_zeros(classes, x.shape[1] + 1)
         plain[:, -1] = -NEVER
