@@ -115,5 +115,5 @@ def lines(
         names = [short(tick, 20) for tick in ticks[::every]]
         axes.set_xticks(range(0, len(ticks), every), names, rotation=45, ha='right')
     if any(series):
-        axes.legend(loc='upper left', bbox_to_anchor=(0, -0.5 if ticks else -0.22), ncols=2)
+        axes.legend(loc='upper left', bbox_to_anchor=(0, -0.5 if any(ticks) else -0.22), ncols=2)
     return axes.figure
