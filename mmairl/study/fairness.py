@@ -16,6 +16,7 @@ from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.protocol import BASELINES
+from mmairl.evaluation.sets import innermost
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import is_measured, require_known
@@ -40,7 +41,6 @@ VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 CHECKS = {  # the properties that finished runs of all rows should share, each with its key in the record of a run
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
-    'commit': 'commit',
     'source of mmairl': 'source',
     'packages': 'versions',
     'source of own modules': 'sources',
@@ -94,7 +94,9 @@ def resolve_study(
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
     networks = dict.fromkeys(cfg.model.backbone.type.rpartition('.')[2] for cfg in configs.values())
-    text = f'{", ".join(networks)} on {scale.text or "the data of the configs"}'
+    loaders = [cfg.train_dataloader for cfg in configs.values() if 'train_dataloader' in cfg]
+    data = dict.fromkeys(innermost(loader.dataset).type for loader in loaders)
+    text = f'{", ".join(networks)} on {scale.text or ", ".join(data)}'
     added = tuple(untrained_rows(study.rows, scale, tasks))
     configs |= {row.name: configs[study.rows[0].name] for row in added}
     study = msgspec.structs.replace(study, rows=study.rows + added)

@@ -107,10 +107,10 @@ def test_missing_checkpoint_is_an_error(tmp_path):
 
 def test_finished_runs_are_compared_by_code_and_images():
     one, two = (
-        dict(images_seen=64, commit=commit, sources=dict.fromkeys(modules, '1'))
-        for commit, modules in (('a', ['the source of own']), ('b', []))
+        dict(images_seen=64, source=source, sources=dict.fromkeys(modules, '1'))
+        for source, modules in (('a', ['the source of own']), ('b', []))
     )
     checks = {check['check']: check for check in compare_runs({'x': [one], 'y': [two]})}
-    assert checks['images seen']['equal'] and not checks['commit']['equal']
-    assert checks['commit']['values'] == {'x': 'a', 'y': 'b'}
+    assert checks['images seen']['equal'] and not checks['source of mmairl']['equal']
+    assert checks['source of mmairl']['values'] == {'x': 'a', 'y': 'b'}
     assert not checks['source of own modules']['equal']

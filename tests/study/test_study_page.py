@@ -24,7 +24,7 @@ def page_of(study, tmp_path):
 
 def test_answer_names_the_largest_effect():
     text = text_of(answer(record(steps(30, 31, 40))))
-    assert '“row 2”' in text and 'higher' in text and '+9.0 points' in text
+    assert '“row 2”: ' in text and 'higher' in text and '+9.0 points' in text
 
 
 def test_answer_without_effect_states_equivalence():
@@ -126,8 +126,8 @@ def test_costlier_row_states_the_multiple():
 def test_runs_of_different_code_are_a_problem():
     study = record(steps(30, 40))
     values = {'row 0': 'b34afd9', 'row 1': '17fb9d2'}
-    study['fairness']['after'] = [dict(check='commit', equal=False, values=values)]
-    assert 'The runs differ in commit' in text_of(problems(study))
+    study['fairness']['after'] = [dict(check='source of mmairl', equal=False, values=values)]
+    assert 'The runs differ in source of mmairl' in text_of(problems(study))
 
 
 def test_blanket_declaration_is_summarized(tmp_path):
