@@ -1,6 +1,6 @@
 """Write the screenshots of mmairl's pages to docs/images.
 
-PYTHONPATH=tests/report python docs/pictures.py
+PYTHONPATH=tests:tests/report python docs/pictures.py
 
 The study is measured (results/records/distill). The health page shows invented values.
 """
@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
+from planted import healthy, write_run
 from playwright.sync_api import Browser, sync_playwright
-from test_health_page import healthy, write_scalars
 
 from mmairl.io import read_json
 from mmairl.report.health_page import write_health_page
@@ -34,8 +34,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp())
     study = write_results(read_json(ROOT / 'results/records/distill/study.json'), folder)
     steps_of_run = [healthy(step, 0.9 * 0.8**step) for step in range(1, 12)]
-    scalars = write_scalars(folder / 'run_high_lr', *steps_of_run)
-    health = write_health_page(scalars, folder / 'health.html')
+    run = write_run(folder / 'run_high_lr', *steps_of_run)
+    health = write_health_page(run, folder / 'health.html')
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=shutil.which('chromium'), args=['--no-sandbox']
