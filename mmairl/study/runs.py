@@ -81,16 +81,19 @@ class Trained(Struct, frozen=True, kw_only=True):
 
 
 class Measured(Struct, frozen=True):
-    """TASK.json: the scores of one task, the task's main score first."""
+    """TASK.json: the result of one task.
+
+    Args:
+        scores: The scores, the task's main score first.
+        left_out: How many images were unreadable, and how many classes had no image.
+        right: 1 for each test image that was classified correctly, and 0 for each other one.
+        details: The entries `STATED` of the details of the result.
+    """
 
     scores: dict[str, float]
-    left_out: dict[
-        str, int
-    ] = {}  # how many images were unreadable and how many classes had no image
-    right: str | None = (
-        None  # 1 for each test image that was classified correctly, and 0 for others
-    )
-    details: dict[str, Any] = {}  # the entries `STATED` of the details of the result
+    left_out: dict[str, int] = {}
+    right: str | None = None
+    details: dict[str, Any] = {}
 
 
 class Health(Struct, frozen=True):

@@ -132,7 +132,7 @@ def run_worker() -> None:
     args = parser.parse_args()
     warnings.filterwarnings('ignore')
     register()
-    lock = FileLock(args.folder / f'.lock_{launch_rank()}', timeout=PATIENCE)
+    lock = FileLock(args.folder / f'.lock_{launch_rank(args.launcher)}', timeout=PATIENCE)
     try:
         # Each rank locks a file of its own, so that a second start of the same run is detected with every launcher.
         with lock:
@@ -151,9 +151,11 @@ def run_worker() -> None:
     stop_processes()
 
 
-def launch_rank() -> str:
+def launch_rank(launcher: str) -> str:
     """Return the rank of this process. As the process group may not exist yet, it comes from the variables of the launcher."""
-    return os.environ.get('RANK') or os.environ.get('SLURM_PROCID', '0')
+    if launcher == 'none':  # independent runs may be tasks of one srun
+        return '0'
+    return os.environ.get('RANK') or os.environ['SLURM_PROCID']
 
 
 def complete_run(folder: Path, launcher: str = 'none') -> None:
@@ -166,7 +168,7 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
         require_same_sources(cfg, request, folder)
         if request.trains:
             train_row(cfg, request, folder, launcher)
-        elif launch_rank() == '0':
+        elif launch_rank(launcher) == '0':
             create_weights(cfg, request, folder)
     start_processes(launcher)  # The other ranks wait here for the main process.
     for task in request.tasks:
