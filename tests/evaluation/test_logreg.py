@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from sklearn.linear_model import LogisticRegression
 
 from mmairl.evaluation import logreg
 from mmairl.evaluation.feature_protocol import Split
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.logreg import newton_fits, per_class_fits
+from mmairl.evaluation.logreg import STRENGTHS, newton_fits, per_class_fits
 
 
 @pytest.fixture
@@ -54,6 +55,25 @@ def test_choice_and_scores_equal_scikit_learn(digits, score):
     model = LogisticRegression(C=1 / (best * len(x)), tol=1e-8, max_iter=10_000)
     expected = model.fit(x, y).score(test.x.numpy(), test.y.numpy())
     assert scores['logistic regression, top-1'] == pytest.approx(100 * expected, abs=0.5)
+
+
+def test_weak_regularization_of_dependent_features_needs_few_steps(monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    y = torch.arange(600) % 6
+    factors = torch.randn(600, 6, generator=random) + torch.randn(6, 6, generator=random)[y]
+    mixed = factors @ torch.randn(6, 60, generator=random) + torch.randn(60, generator=random)
+    x = mixed.relu() + 0.01 * torch.randn(600, 60, generator=random)
+    products, hessian = [], logreg.Fit.hessian
+    count = lambda *args: products.append(1) or hessian(*args)  # noqa: E731
+    monkeypatch.setattr(logreg.Fit, 'hessian', count)
+    inputs = np.c_[x.double().numpy(), np.ones(600)]
+    for strength, weight in zip(STRENGTHS, newton_fits(x, y, STRENGTHS, 6)):
+        weight = weight.numpy()
+        excess = scipy.special.softmax(inputs @ weight.T, axis=1) - np.eye(6)[y]
+        penalty = strength * weight * (np.arange(61) < 60)
+        gradient = excess.T @ inputs / 600 + penalty
+        assert np.linalg.norm(gradient) < 1e-4 * np.linalg.norm(penalty)
+    assert len(products) < 2000  # 16,090 with the diagonal as the only preconditioner
 
 
 def test_each_of_several_classes_is_a_binary_fit(digits):
