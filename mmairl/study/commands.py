@@ -25,7 +25,7 @@ from mmairl.study.scale import read_scale
 from mmairl.study.slurm import queued_runs, submit
 from mmairl.study.study import read_study
 from mmairl.study.tasks import is_local
-from mmairl.study.tune import prepare_trials, with_chosen_options
+from mmairl.study.tune import prepare_trials, trial_study, with_chosen_options
 from mmairl.transfer.tasks import require_platform
 
 STUDIES = Path('work_dirs/studies')
@@ -82,6 +82,11 @@ def show_plan(prepared: Prepared) -> None:
     print(Table(columns, rows).text(f'{study.title}: {prepared.scale[1]}'))
     for note in equal_rows(runs):
         print(note)
+    if study.tune:
+        trials = trial_study(prepared, study.seeds[0]).study.rows
+        print(
+            f'{len(study.seeds) * len(trials)} trials tune the rows first, {len(trials)} per search'
+        )
     trained = [run for run in runs if run.row.trains]
     left = sum(not run.trained for run in trained)
     time = mean_time(trained) or 'unknown'
@@ -143,7 +148,15 @@ def show_status(prepared: Prepared) -> None:
 
 
 def collect_study(prepared: Prepared) -> tuple[Record, Path]:
-    """Write study.json, the page and the tables of a study, and return the record and the path of the page."""
+    """Write study.json, the page and the tables of a study, and return the record and the path of the page.
+
+    Raises:
+        UserError: If the study has no folder.
+    """
+    if not prepared.out.is_dir():
+        raise UserError(
+            f'{prepared.out} does not exist; set --out to the folder of the study', code='no-study'
+        )
     if prepared.study.tune:
         prepared = with_chosen_options(prepared)
     record = collect(prepared, plan_runs(prepared))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from harness.errors import raises_code
 from harness.processes import wait_for
 from study.small_studies import ROOT, written
 
@@ -101,6 +102,12 @@ def test_killed_study_continues_and_all_rows_have_scores(finished):
         'random initialization': ['done'],
     }
     assert all(0 <= run['scores']['knn'] <= 100 for row in record['rows'] for run in row['runs'])
+
+
+def test_page_of_a_missing_folder_is_an_error(tmp_path):
+    study, _, scale, *_ = written(tmp_path, STUDY)
+    with raises_code('no-study'):
+        collect_study(prepare_study(study, scale, out=tmp_path / 'missing'))
 
 
 def test_runs_of_a_seed_are_paired_by_their_recorded_start(finished):

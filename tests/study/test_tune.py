@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from study.small_studies import LARS, SGD, prepared
 
 from mmairl.study import tune as trials
+from mmairl.study.commands import show_plan
 from mmairl.study.runs import lay_out_runs, plan_runs
 from mmairl.study.study import Tune
 from mmairl.study.tune import (
@@ -98,6 +99,11 @@ def test_open_search_is_left_out_and_failed_trial_loses(study):
     runs[-1].folder.mkdir(parents=True)
     (runs[-1].folder / 'failed.txt').write_text('error: diverged')
     assert trials.with_chosen_options(study).study.seeds == (0,)
+
+
+def test_plan_counts_the_trials(study, capsys):
+    show_plan(study)
+    assert '12 trials tune the rows first, 6 per search' in capsys.readouterr().out
 
 
 def test_tuned_keys_need_no_declaration(tmp_path):
