@@ -19,8 +19,7 @@ from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops_per_image
 from mmairl.study.fairness import Prepared, compare_configs, compare_runs
 from mmairl.study.runs import COLLAPSE, SOURCE, Health, Run, equal_rows
-from mmairl.study.statistics.compare import factor_effects, row_effects
-from mmairl.study.statistics.contrasts import LEVEL
+from mmairl.study.statistics.compare import factor_effects, level_of, row_effects
 from mmairl.study.study import Row
 from mmairl.study.tasks import is_local, metric_of
 
@@ -101,8 +100,7 @@ def compared_scores(labels: Mapping[str, str], rows: Sequence[Row]) -> list[Reco
 
 def add_statistics(record: Record) -> None:
     """Add the effects on each score with their verdicts."""
-    # Each planned analysis of the study is tested at its share of the error rate.
-    level = LEVEL / record['interim_analyses']
+    level = level_of(record)
     record['effects'] = {}
     compare = factor_effects if record['design'] else row_effects
     for metric in record['metrics']:

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from mmairl.report.table import signed
-from mmairl.study.statistics.compare import collapsed_seeds, scores_by_row
+from mmairl.study.statistics.compare import collapsed_seeds, level_of, scores_by_row
 from mmairl.study.statistics.contrasts import (
     EQUIVALENT,
     HIGHER,
@@ -126,6 +126,7 @@ class Findings:
         self.published_key = self.key if self.key in keys else max(keys, key=keys.count, default='')
         find = self._factor if study['design'] else self._comparison
         self.all: list[Finding] = [find(one) for one in study['effects'].get(self.key, ())]
+        self.coverage = f'{100 * (1 - level_of(study)):g}'
         self.noun = 'effect' if study['design'] else 'comparison'
         self.margin = self.all[0].margin or 0.0 if self.all else 0.0
 

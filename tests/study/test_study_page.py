@@ -45,6 +45,15 @@ def test_answer_of_an_open_study_names_the_largest_effect():
     assert 'No comparison has a significant effect' in text and 'inconclusive' in text
 
 
+def test_page_states_the_coverage_of_intervals_in_interim_analyses(tmp_path):
+    study = record(steps(30, 31, 40), interim_analyses=2)
+    page = page_of(study, tmp_path)
+    assert '(97.5&nbsp;% interval' in page and 'line: 97.5 % interval' in page
+    once = record(steps(30, 31, 40))['effects']['knn'][1]
+    twice = study['effects']['knn'][1]
+    assert twice['high'] - twice['low'] > 1.4 * (once['high'] - once['low'])
+
+
 def test_lower_scores_are_named_as_better():
     metric = dict(key='knn', label='RMSE', unit='m', lower_is_better=True)
     study = record(steps(30, 40), metrics=[metric])

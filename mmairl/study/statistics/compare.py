@@ -43,6 +43,11 @@ def scores_by_row(study: Record, key: str) -> dict[str, dict[int, float]]:
     return table
 
 
+def level_of(study: Record) -> float:
+    """Return the error rate at which the effects of a study are tested. Planned analyses share LEVEL equally."""
+    return LEVEL / study['interim_analyses']
+
+
 def collapsed_seeds(study: Record) -> dict[str, set[int]]:
     """Return the seeds of the collapsed runs of each row. A collapsed run has constant or nearly constant features."""
     return {
