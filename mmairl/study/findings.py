@@ -126,6 +126,8 @@ class Findings:
         self.published_key = self.key if self.key in keys else max(keys, key=keys.count, default='')
         find = self._factor if study['design'] else self._comparison
         self.all: list[Finding] = [find(one) for one in study['effects'].get(self.key, ())]
+        if all(one.published is None for one in self.all):
+            self.published_key = ''
         self.coverage = f'{100 * (1 - level_of(study)):g}'
         self.noun = 'effect' if study['design'] else 'comparison'
         self.margin = self.all[0].margin or 0.0 if self.all else 0.0

@@ -54,6 +54,14 @@ def test_page_states_the_coverage_of_intervals_in_interim_analyses(tmp_path):
     assert twice['high'] - twice['low'] > 1.4 * (once['high'] - once['low'])
 
 
+def test_page_has_no_column_of_the_paper_without_a_published_effect(tmp_path):
+    rows = steps(30, 31, 40)
+    rows[1]['published'] = {'linear': 70.0}
+    assert '>Paper</th>' not in page_of(record(rows), tmp_path)
+    rows[0]['published'] = {'linear': 69.0}
+    assert '>Paper</th>' in page_of(record(rows), tmp_path)
+
+
 def test_lower_scores_are_named_as_better():
     metric = dict(key='knn', label='RMSE', unit='m', lower_is_better=True)
     study = record(steps(30, 40), metrics=[metric])
