@@ -2,7 +2,7 @@
 
 PYTHONPATH=tests:tests/report python docs/pictures.py
 
-The study is measured (results/records/distill). The health page shows invented values.
+The studies are measured (results/records). The health page shows invented values.
 """
 
 import io
@@ -19,6 +19,12 @@ from mmairl.report.health_page import write_health_page
 from mmairl.study.page import write_results
 
 ROOT = Path(__file__).parents[1]
+# the picture of each study, the folder of its records, and the height of the picture
+STUDIES = {
+    'study': ('distill', 1130),
+    'distill': ('distill', 645),
+    'dinov2': ('dino_to_dinov2', 945),
+}
 
 
 def shot(browser: Browser, page: Path, width: int, height: int) -> Image.Image:
@@ -32,17 +38,18 @@ def shot(browser: Browser, page: Path, width: int, height: int) -> Image.Image:
 
 def main() -> None:
     folder = Path(tempfile.mkdtemp())
-    study = write_results(read_json(ROOT / 'results/records/distill/study.json'), folder)
+    pages = {}
+    for name, (records, height) in STUDIES.items():
+        record = read_json(ROOT / 'results/records' / records / 'study.json')
+        pages[name] = write_results(record, folder / name), 1180, height
     steps_of_run = [healthy(step, 0.9 * 0.8**step) for step in range(1, 12)]
     run = write_run(folder / 'run_high_lr', *steps_of_run)
-    health = write_health_page(run, folder / 'health.html')
+    pages['health'] = write_health_page(run, folder / 'health.html'), 1000, 760
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=shutil.which('chromium'), args=['--no-sandbox']
         )
-        pictures = dict(
-            study=shot(browser, study, 1180, 1130), health=shot(browser, health, 1000, 760)
-        )
+        pictures = {name: shot(browser, *page) for name, page in pages.items()}
     for name, picture in pictures.items():
         path = ROOT / f'docs/images/{name}.png'
         picture.quantize(256).save(path, optimize=True)
