@@ -5,7 +5,6 @@ a GPU. BYOL uses L-BFGS instead, which stops far from the minimum if the regular
 strong or very weak. If images can have several classes, there is one binary fit per class.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,7 +27,7 @@ BALANCE = 1e-5  # a fit has converged if its gradient is this small, relative to
 STEPS = 100  # largest number of Newton steps
 HALVINGS = 14  # largest number of times that the line search halves a Newton step
 INNER = 300  # largest number of conjugate gradient steps per Newton step
-LARGEST = 2**14  # largest number of weights for which the Hessian is factorized, in up to 4 GiB
+LARGEST = 2**28  # largest number of entries of the Hessian's blocks, which take 2 GiB
 FORCING = 0.01  # relative residual at which a linear system counts as solved
 NEVER = 1e6  # score by which a class is never predicted
 
@@ -118,18 +117,18 @@ def newton_fits(x: Tensor, y: Tensor, strengths: Sequence[float], classes: int) 
 class Fit:
     """Newton's method for logistic regression. Each step is solved by conjugate gradients.
 
-    Gradients are in float64, and the matrix products of the Hessian are in float32. The first steps
-    are preconditioned by the diagonal of the Hessian. Weak regularization needs many of them, and a
-    factorization costs as much as about a quarter as many steps as there are weights. Whenever this
-    number of steps has been taken, the current Hessian is factorized, and preconditions from then on.
+    Gradients are in float64, and the matrix products of the Hessian are in float32. The diagonal of
+    the Hessian preconditions the first steps. Weak regularization of correlated features would need
+    many thousands of them. Whenever as many steps have been taken as cost about as much as one
+    factorization of the Hessian's blocks, one for each class, the blocks are factorized. Their
+    factors precondition the steps from then on.
     """
 
     def __init__(self, x: Tensor, target: Tensor) -> None:
         self.x = x
         self.narrow = x.float()
         self.target = target
-        self.size = x.shape[1] * target.shape[1]
-        self.factor: Tensor | None = None
+        self.factors: Tensor | None = None
         self.steps = 0  # the conjugate gradient steps since the last factorization
 
     def minimum(self, weight: Tensor, strength: float) -> Tensor:
@@ -158,8 +157,9 @@ class Fit:
         return (p - self.target).T @ self.x / len(p) + self.penalty * weight, p
 
     def newton_step(self, gradient: Tensor, p: Tensor) -> Tensor:
-        if self.steps > self.size / 4 and self.size <= LARGEST:
-            self.factor, self.steps = self.factorize(p), 0
+        width = self.x.shape[1]
+        if self.steps > 2 * width and gradient.numel() * width <= LARGEST:
+            self.factors, self.steps = self.factorize(p), 0
         # If all probabilities are 0 or 1, the curvature of the bias is 0.
         curvature = (p * (1 - p)).T.float() @ self.narrow.square() / len(p) + self.penalty
         curvature = curvature.clamp_min(self.penalty[0])
@@ -182,22 +182,19 @@ class Fit:
         return step - step.mean(dim=0)
 
     def precondition(self, residual: Tensor, curvature: Tensor) -> Tensor:
-        if self.factor is None:
+        if self.factors is None:
             return residual / curvature
-        return torch.cholesky_solve(residual.reshape(-1, 1), self.factor).view_as(residual)
+        return torch.cholesky_solve(residual[..., None], self.factors)[..., 0]
 
     def factorize(self, p: Tensor) -> Tensor:
-        """Return the Cholesky factor of the Hessian, in which the bias is penalized like the weights."""
-        width = self.x.shape[1]
-        full = self.x.new_zeros(self.size, self.size)
-        for one, other in itertools.combinations_with_replacement(range(p.shape[1]), 2):
-            curvature = p[:, one] * (float(one == other) - p[:, other]) / len(p)
+        """Return the Cholesky factor of each class's block, in which the bias is penalized, too."""
+        factors = []
+        for curvature in (p * (1 - p) / len(p)).T:
             block = (curvature[:, None] * self.x).T @ self.x
-            rows, columns = (slice(at * width, (at + 1) * width) for at in (one, other))
-            full[rows, columns] = full[columns, rows] = block
-        smallest = 1e-12 * full.diagonal().max()  # far above the rounding errors
-        full.diagonal().add_(self.penalty[0].maximum(smallest))
-        return torch.linalg.cholesky(full)
+            smallest = 1e-12 * block.diagonal().max()  # far above the rounding errors
+            block.diagonal().add_(self.penalty[0].maximum(smallest))
+            factors.append(torch.linalg.cholesky(block))
+        return torch.stack(factors)
 
     def hessian(self, p: Tensor, direction: Tensor) -> Tensor:
         """Return the product of the Hessian and a direction."""

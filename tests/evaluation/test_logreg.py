@@ -73,7 +73,7 @@ def test_weak_regularization_of_dependent_features_needs_few_steps(monkeypatch):
         penalty = strength * weight * (np.arange(61) < 60)
         gradient = excess.T @ inputs / 600 + penalty
         assert np.linalg.norm(gradient) < 1e-4 * np.linalg.norm(penalty)
-    assert len(products) < 2000  # 16,090 with the diagonal as the only preconditioner
+    assert len(products) < 5000  # 16,090 with the diagonal as the only preconditioner
 
 
 def test_each_of_several_classes_is_a_binary_fit(digits):
