@@ -119,9 +119,8 @@ class Fit:
 
     Gradients are in float64, and the matrix products of the Hessian are in float32. The diagonal of
     the Hessian preconditions the first steps. Weak regularization of correlated features would need
-    many thousands of them. Whenever as many steps have been taken as cost about as much as one
-    factorization of the Hessian's blocks, one for each class, the blocks are factorized. Their
-    factors precondition the steps from then on.
+    many thousands of them. Whenever the steps have cost about as much as factorizing the Hessian's
+    block of each class, the blocks are factorized, and precondition the next steps.
     """
 
     def __init__(self, x: Tensor, target: Tensor) -> None:
@@ -188,13 +187,11 @@ class Fit:
 
     def factorize(self, p: Tensor) -> Tensor:
         """Return the Cholesky factor of each class's block, in which the bias is penalized, too."""
-        factors = []
-        for curvature in (p * (1 - p) / len(p)).T:
-            block = (curvature[:, None] * self.x).T @ self.x
-            smallest = 1e-12 * block.diagonal().max()  # far above the rounding errors
-            block.diagonal().add_(self.penalty[0].maximum(smallest))
-            factors.append(torch.linalg.cholesky(block))
-        return torch.stack(factors)
+        curvature = (p * (1 - p) / len(p)).T
+        blocks = torch.stack([(row[:, None] * self.x).T @ self.x for row in curvature])
+        smallest = 1e-12 * blocks.max()  # far above the rounding errors
+        blocks.diagonal(dim1=1, dim2=2).add_(self.penalty[0].maximum(smallest))
+        return torch.linalg.cholesky(blocks)
 
     def hessian(self, p: Tensor, direction: Tensor) -> Tensor:
         """Return the product of the Hessian and a direction."""
