@@ -101,7 +101,9 @@ def newton_fits(x: Tensor, y: Tensor, strengths: Sequence[float], classes: int) 
     if len(x) < x.shape[1]:
         axes = torch.linalg.svd(centered, full_matrices=False).Vh.T
     else:
-        axes = torch.linalg.eigh(centered.T @ centered).eigenvectors
+        variances, axes = torch.linalg.eigh(centered.T @ centered)
+        # Weights along axes without variance are zero. Gray pixels in three channels have many.
+        axes = axes[:, variances >= 1e-12 * variances[-1]]
     fit = Fit(F.pad(centered @ axes, (0, 1), value=1.0), target[:, known])
     weight = before = x.new_zeros(fit.target.shape[1], fit.x.shape[1])
     for strength in strengths:

@@ -76,6 +76,19 @@ def test_weak_regularization_of_dependent_features_needs_few_steps(monkeypatch):
     assert len(products) < 5000  # 16,090 with the diagonal as the only preconditioner
 
 
+def test_copies_of_features_cost_no_width(digits, monkeypatch):
+    widths, created = [], logreg.Fit.__init__
+    monkeypatch.setattr(
+        logreg.Fit, '__init__', lambda self, x, y: widths.append(x.shape[1]) or created(self, x, y)
+    )
+    data = parts(digits)[0]
+    x = data.x[:, 20:30]
+    [once] = newton_fits(x * 3**0.5, data.y, [1e-3], 10)
+    [thrice] = newton_fits(torch.cat([x, x, x], dim=1), data.y, [1e-3], 10)
+    assert widths == [11, 11]
+    assert torch.allclose(thrice[:, :10] * 3**0.5, once[:, :10], atol=1e-3)
+
+
 def test_each_of_several_classes_is_a_binary_fit(digits):
     data = parts(digits, several=True)[0]
     [ours] = per_class_fits(data.x, data.y, [1e-3], 2)
