@@ -308,6 +308,7 @@ class Runs:
         collapsed: The seeds of collapsed runs by row.
         paired: Returns whether the runs of rows, which have a score, are paired by seed.
         differences: Returns the config keys in which two rows differ.
+        level: The error rate, which planned analyses of the study share.
     """
 
     scores: Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -315,6 +316,7 @@ class Runs:
     collapsed: Mapping[str, set[int]] = field(default_factory=dict)
     paired: Callable[[Sequence[str], str], bool] = lambda rows, score: False
     differences: Callable[[str, str], Sequence[str]] = lambda one, other: ()
+    level: float = LEVEL
 
     @property
     def settings(self) -> ScaleSettings:
@@ -342,10 +344,11 @@ class Runs:
         if not all(sums.values()):
             return Effect(verdict=NOT_RUN)
         first = next(iter(next(iter(weights.values()))))
-        effect = contrast(dict.fromkeys(sums, 1.0), sums, self.paired([*sums], first))
+        paired = self.paired([*sums], first)
+        effect = contrast(dict.fromkeys(sums, 1.0), sums, paired, level=self.level)
         if part.published_runs and effect.error is not None:
-            runs = effect.freedom + 1
-            effect = with_error(effect, effect.error * math.sqrt(1 + runs / part.published_runs))
+            longer = math.sqrt(1 + (effect.freedom + 1) / part.published_runs)
+            effect = with_error(effect, longer * effect.error, self.level)
         if effect.estimate is None:
             return replace(effect, verdict=NOT_RUN)
         return replace(effect, estimate=effect.estimate - part.number)
@@ -489,7 +492,7 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[dict[str, Any]]:
     adjusted = dict(zip((id(one) for one in evidence if one.p < 1), holm(tested)))
     judged = []
     for claim, one in zip(claims, evidence):
-        decided = adjusted.get(id(one), 1.0) < LEVEL
+        decided = adjusted.get(id(one), 1.0) < runs.level
         effects = effects_of(claim.test, runs)
         has_runs = any(e.estimate is not None or e.verdict == MIXED for _, e, _ in effects)
         verdict = INCONCLUSIVE if has_runs else NOT_RUN
@@ -512,7 +515,7 @@ def seeds_needed(test: Test, runs: Runs, claims: int) -> int | None:
     """Return how many seeds would decide a claim with the same estimates and spreads; None if more than 1000."""
     seeds = 2
     while seeds <= MOST_SEEDS:
-        if evidence_of(test, runs, seeds).p < LEVEL / claims:
+        if evidence_of(test, runs, seeds).p < runs.level / claims:
             return seeds
         seeds += max(1, seeds // 20)
     return None

@@ -17,7 +17,7 @@ from mmairl.io import read_json, write_text
 from mmairl.report.page import ENVIRONMENT, STYLE
 from mmairl.report.table import signed
 from mmairl.study.fairness import changed
-from mmairl.study.statistics.compare import are_paired, collapsed_seeds, scores_by_row
+from mmairl.study.statistics.compare import are_paired, collapsed_seeds, level_of, scores_by_row
 from mmairl.study.study import Study, read_study
 from projects.papers.claims import NOT_RUN, Claim, Part, Runs, judge, papers, published_verdict
 
@@ -164,6 +164,7 @@ def runs_of(record: Mapping[str, Any], study: Study) -> Runs:
         collapsed=collapsed_seeds(record),
         paired=partial(are_paired, record),
         differences=partial(differing_keys, study),
+        level=level_of(record),
     )
 
 
