@@ -64,7 +64,11 @@ def test_weak_regularization_of_dependent_features_needs_few_steps(monkeypatch):
     mixed = factors @ torch.randn(6, 60, generator=random) + torch.randn(60, generator=random)
     x = mixed.relu() + 0.01 * torch.randn(600, 60, generator=random)
     products, hessian = [], logreg.Fit.hessian
-    count = lambda *args: products.append(1) or hessian(*args)  # noqa: E731
+
+    def count(*args):
+        products.append(1)
+        return hessian(*args)
+
     monkeypatch.setattr(logreg.Fit, 'hessian', count)
     inputs = np.c_[x.double().numpy(), np.ones(600)]
     for strength, weight in zip(STRENGTHS, newton_fits(x, y, STRENGTHS, 6)):

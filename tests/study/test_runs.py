@@ -136,9 +136,8 @@ def test_two_processes_never_take_the_same_run(tmp_path, monkeypatch, capsys):
     (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
     monkeypatch.setattr(worker, 'PATIENCE', 0)
     monkeypatch.setattr(sys, 'argv', ['worker', str(run.folder)])
-    monkeypatch.setenv(
-        'SLURM_PROCID', '3'
-    )  # as in the fourth of several studies that one srun starts
+    # as in the fourth of several studies that one srun starts
+    monkeypatch.setenv('SLURM_PROCID', '3')
     with FileLock(run.folder / '.lock_0'), pytest.raises(SystemExit) as exit_:
         worker.run_worker()
     assert exit_.value.code == 75 and 'in use' in capsys.readouterr().err
