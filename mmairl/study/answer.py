@@ -17,6 +17,7 @@ from mmairl.study.statistics.contrasts import INCONCLUSIVE, ONE_SEED, seeds_need
 
 Record = Mapping[str, Any]
 FEW_SEEDS = 3  # If a study has only one seed, the page suggests this number of seeds.
+MANY_SEEDS = 10  # A command states more consecutive seeds than this by `seq`.
 MOST_LISTED = 3  # A sentence lists at most this many names, and the page at most this many errors.
 # Rows may differ in these properties, because the length of training may be a factor of the study.
 FAIR_ANYWAY = 'images seen', 'optimizer steps'
@@ -118,7 +119,8 @@ def next_steps(study: Record) -> Iterator[Step]:
         title = Markup(f'Run the remaining {counted(remaining, "run")}')
         cost = cost_of(study, remaining)
         yield Step(title, 'finished runs are reused', cost, command(study))
-    elif found and not study['tuned']:
+    # Seeds that are added after the planned analyses would raise the error rate.
+    elif found and not study['tuned'] and study['interim_analyses'] == 1:
         yield from _more_seeds(found)
 
 
@@ -126,9 +128,14 @@ def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
     """Return the command line that runs the study, with further options; '' if the study has no command."""
     if not study['command']:
         return ''
-    if not study['tuned']:  # The seeds of a tuned study are its searches.
-        options = (*options, '--seeds', *map(str, seeds or study['seeds']))
-    return shlex.join([*study['command'], *options])
+    line = shlex.join([*study['command'], *options])
+    if study['tuned']:  # The seeds of a tuned study are its searches.
+        return line
+    seeds = [*(seeds or study['seeds'])]
+    first, last = seeds[0], seeds[-1]
+    if len(seeds) > MANY_SEEDS and seeds == [*range(first, last + 1)]:
+        return f'{line} --seeds $(seq {first} {last})'
+    return f'{line} --seeds {" ".join(map(str, seeds))}'
 
 
 def cost_of(study: Record, runs: int) -> str:

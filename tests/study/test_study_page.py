@@ -109,6 +109,17 @@ def test_more_seeds_are_suggested_for_an_open_comparison():
     assert re.match(r'\d+ runs, [\d.]+ (min|h)', step.cost)
 
 
+def test_no_more_seeds_are_suggested_after_the_planned_analyses():
+    noisy = [row('a', [30, 30, 31]), row('b', [35, 31, 32], 'a')]
+    assert not [*next_steps(record(noisy, interim_analyses=2))]
+
+
+def test_command_states_many_seeds_briefly():
+    close = [row('a', [30, 30, 31]), row('b', [30, 31, 30.6], 'a')]
+    step = next(next_steps(record(close)))
+    assert re.search(r' --seeds \$\(seq 0 \d+\)$', step.command)
+
+
 @pytest.mark.parametrize(
     'printed, agreement',
     [
