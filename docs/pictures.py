@@ -21,7 +21,7 @@ from mmairl.study.page import write_results
 ROOT = Path(__file__).parents[1]
 # the picture of each study, the folder of its records, and the height of the picture
 STUDIES = {
-    'study': ('ladder_demo', 1120),
+    'study': ('ladder_demo', 1035),
     'distill': ('distill', 645),
     'dinov2': ('dino_to_dinov2', 945),
 }
