@@ -97,7 +97,7 @@ class Measured(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """collapse.json: the spread of a run's features, 0 if they are constant, and their effective rank."""
+    """collapse.json: the spread and the effective rank of a run's normalized features. Constant features have a spread of 0."""
 
     spread: float
     rank: float

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from torch import Tensor
 from torch.utils.data import Subset
 
 from mmairl.checkpoints.architecture import tensors_of
@@ -316,8 +318,16 @@ def measure_collapse(cfg: Config, checkpoint: str) -> Health:
     data = DATASETS.build(cfg.evaluation.test)
     rows = range(0, len(data), max(1, len(data) // IMAGES))[:IMAGES]
     how = extraction(cfg, default_device())
-    features = extract(load_backbone(cfg, checkpoint), Subset(data, rows), how).x
-    return Health(spread(features), rankme(features - features.mean(dim=0)))
+    return health_of(extract(load_backbone(cfg, checkpoint), Subset(data, rows), how).x)
+
+
+def health_of(features: Tensor) -> Health:
+    """Return the spread and the effective rank of features.
+
+    Features are normalized first. Otherwise, a few images with very long features would determine the rank.
+    """
+    unit = F.normalize(features.double())
+    return Health(spread(unit), rankme(unit - unit.mean(dim=0)))
 
 
 def transfer_run(folder: Path, gpus: int) -> None:

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+import torch
 from filelock import FileLock
 from harness.errors import raises_code
 from msgspec.structs import replace
@@ -147,3 +148,20 @@ def test_derived_run_requires_finished_weights(tmp_path):
     *_, half = lay_out_runs(prepared(SGD, HALF, out=tmp_path))
     with raises_code('unreadable-file'):
         worker.complete_run(half.folder)
+
+
+def test_collapse_does_not_depend_on_a_few_long_features():
+    features = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
+    features[0] *= 1000
+    assert not worker.health_of(features).collapsed
+
+
+@pytest.mark.parametrize('rank', [0, 1])
+def test_constant_features_and_features_along_one_direction_have_collapsed(rank):
+    generator = torch.Generator().manual_seed(0)
+    lengths, direction = (
+        torch.randn(256, 1, generator=generator),
+        torch.randn(16, generator=generator),
+    )
+    features = lengths**rank * direction + 1e-3 * torch.randn(256, 16, generator=generator)
+    assert worker.health_of(features).collapsed
