@@ -19,19 +19,24 @@ from mmairl.report.health_page import write_health_page
 from mmairl.study.page import write_results
 
 ROOT = Path(__file__).parents[1]
-# the picture of each study, the folder of its records, and the height of the picture
+# the picture of each study, the folder of its records, and the height of the picture or the score whose effects it shows
 STUDIES = {
     'study': ('ladder_demo', 1035),
     'distill': ('distill', 645),
     'dinov2': ('dino_to_dinov2', 945),
+    'crossover': ('crossover_demo', 'scenes_plain_ap50'),
 }
 
 
-def shot(browser: Browser, page: Path, width: int, height: int) -> Image.Image:
-    """Return a screenshot of a page."""
-    view = browser.new_page(viewport=dict(width=width, height=height))
+def shot(browser: Browser, page: Path, width: int, part: int | str) -> Image.Image:
+    """Return a screenshot of the top of a page with this height, or of the effects on this score."""
+    view = browser.new_page(viewport=dict(width=width, height=part if isinstance(part, int) else 1))
     view.goto(page.absolute().as_uri())
-    picture = Image.open(io.BytesIO(view.screenshot())).convert('RGB')
+    region = view
+    if isinstance(part, str):
+        region = view.locator('section').filter(has_text=f'Effects on {part},')
+        region.locator('summary').click()
+    picture = Image.open(io.BytesIO(region.screenshot())).convert('RGB')
     view.close()
     return picture
 
@@ -39,9 +44,9 @@ def shot(browser: Browser, page: Path, width: int, height: int) -> Image.Image:
 def main() -> None:
     folder = Path(tempfile.mkdtemp())
     pages = {}
-    for name, (records, height) in STUDIES.items():
+    for name, (records, part) in STUDIES.items():
         record = read_json(ROOT / 'results/records' / records / 'study.json')
-        pages[name] = write_results(record, folder / name), 1180, height
+        pages[name] = write_results(record, folder / name), 1180, part
     steps_of_run = [healthy(step, 0.9 * 0.8**step) for step in range(1, 12)]
     run = write_run(folder / 'run_high_lr', *steps_of_run)
     pages['health'] = write_health_page(run, folder / 'health.html'), 1000, 760
