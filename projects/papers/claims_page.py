@@ -143,11 +143,16 @@ def printed_score(study: Study | None, row: str, score: str) -> float | None:
 
 
 def read_records(folder: Path) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the records of each study by its name, one for each scale at which it has run."""
-    records: dict[str, list[Mapping[str, Any]]] = {}
+    """Return the records of each study by its name: for each scale, the one with the most seeds."""
+    largest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for path in sorted(folder.glob('**/study.json')):
         record = read_json(path, dict)
-        records.setdefault(record['name'], []).append(record)
+        known = largest.setdefault((record['name'], record['scale']['name']), record)
+        if len(record['seeds']) > len(known['seeds']):
+            largest[record['name'], record['scale']['name']] = record
+    records: dict[str, list[Mapping[str, Any]]] = {}
+    for (name, _), record in largest.items():
+        records.setdefault(name, []).append(record)
     return records
 
 

@@ -25,7 +25,7 @@ from projects.papers.claims import (
     Runs,
     judge,
 )
-from projects.papers.claims_page import study_of, write_claims_page
+from projects.papers.claims_page import read_records, study_of, write_claims_page
 
 TABLES = Path(claims.__file__).with_name('tables')
 RNG = np.random.default_rng(0)
@@ -276,3 +276,11 @@ def test_page_shows_verdicts_of_a_record(tmp_path):
     assert '<b>supported</b> at demo' in page
     assert page.count('class="claim ') == len(all_claims())
     assert 'http-equiv="Content-Security-Policy"' in page
+
+
+def test_claims_use_the_record_with_the_most_seeds(tmp_path):
+    record = dict(name='ladder', scale=dict(name='demo'))
+    write_json(tmp_path / 'a/study.json', record | dict(seeds=[0, 1, 2]))
+    write_json(tmp_path / 'b/study.json', record | dict(seeds=[3, 4]))
+    [found] = read_records(tmp_path)['ladder']
+    assert found['seeds'] == [0, 1, 2]
