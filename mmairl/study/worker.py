@@ -324,10 +324,10 @@ def measure_collapse(cfg: Config, checkpoint: str) -> Health:
 def health_of(features: Tensor) -> Health:
     """Return the spread and the effective rank of features.
 
-    Features are normalized first. Otherwise, a few images with very long features would determine the rank.
+    Both are those of normalized features. Otherwise, a few images with very long features would determine the rank.
     """
     unit = F.normalize(features.double())
-    return Health(spread(unit), rankme(unit - unit.mean(dim=0)))
+    return Health(spread(features), rankme(unit - unit.mean(dim=0)))
 
 
 def transfer_run(folder: Path, gpus: int) -> None:
