@@ -78,9 +78,8 @@ def trial_study(prepared: Prepared, search: int) -> Prepared:
             trial = Row(f'{row.name}, trial {number}', row.config, options)
             changed = copy.deepcopy(cfg)
             changed.merge_from_dict(options)
-            train, test = held_out(cfg.evaluation)
+            changed.evaluation.train, changed.evaluation.test = held_out(cfg.evaluation)
             changed.evaluation.pop('val', None)
-            changed.evaluation.update(train=train, test=test)
             rows.append(trial)
             configs[trial.name] = changed
     study = Study(f'Search {search}', rows=tuple(rows), seeds=(FIRST_SEED + search,))

@@ -8,6 +8,8 @@ from mmengine.config import Config
 from msgspec.structs import replace
 from study.small_studies import LARS, SGD, prepared
 
+from mmairl.data.splits import image_names
+from mmairl.registry import DATASETS
 from mmairl.study import tune as trials
 from mmairl.study.commands import show_plan
 from mmairl.study.runs import lay_out_runs, plan_runs
@@ -73,10 +75,13 @@ def test_best_trial_has_the_best_score(study):
 def test_trials_never_see_test_images(study):
     search = trials.trial_study(study, 1)
     assert [row.name for row in search.study.rows][:3] == [f'SGD, trial {n}' for n in range(3)]
+    own = study.configs['SGD'].evaluation
+    images = set(image_names(DATASETS.build(own.train)))
     for cfg in search.configs.values():
-        own = study.configs['SGD'].evaluation
-        assert cfg.evaluation.test.dataset == own.train and cfg.evaluation.test.held
-        assert cfg.evaluation.train.dataset == own.train and not cfg.evaluation.train.held
+        parts = [DATASETS.build(cfg.evaluation[name]) for name in ('train', 'test')]
+        train, test = map(set, map(image_names, parts))
+        assert train and test and not train & test
+        assert train | test == images
     assert {run.seed for run in plan_runs(search)} == {FIRST_SEED + 1}
 
 
