@@ -50,23 +50,27 @@ def flops_per_image(cfg: Config) -> float | None:
 
 def count_flops(cfg: Config) -> float | None:
     """Count the FLOPs of one training step on meta tensors, which have shapes but no values."""
+    # The model may be the user's. A count that fails must never stop a study, whatever the reason is.
+    with suppress(Exception), torch.random.fork_rng(devices=[]):
+        # Some models mask patches at random, and the FLOPs depend on their number.
+        torch.manual_seed(0)
+        return _counted_step(cfg) / batch_size(cfg) or None
+    return None
+
+
+def _counted_step(cfg: Config) -> int:
     # This module is slow to import.
     from torch.utils.flop_counter import FlopCounterMode
 
-    batch = batch_size(cfg)
-    try:
-        model = MODELS.build(cfg.model).to('meta').train()
-        with torch.device('meta'), FlopCounterMode(display=False) as counter:
-            channels = channels_of(model.backbone) or 3
-            views = [torch.empty(batch, channels, size, size) for size in view_sizes(cfg)]
-            label = torch.zeros(batch, dtype=torch.int64)
-            single = cfg.model.get('data_preprocessor', {}).get('single_view')
-            losses = model(views[0] if single else views, dict(label=label), mode='loss')
-            sum(loss for loss in losses.values() if loss.requires_grad).backward()
-        return counter.get_total_flops() / batch or None
-    # The model may be the user's. A count that fails must never stop a study, whatever the reason is.
-    except Exception:
-        return None
+    model = MODELS.build(cfg.model).to('meta').train()
+    with torch.device('meta'), FlopCounterMode(display=False) as counter:
+        channels = channels_of(model.backbone) or 3
+        views = [torch.empty(batch_size(cfg), channels, size, size) for size in view_sizes(cfg)]
+        label = torch.zeros(batch_size(cfg), dtype=torch.int64)
+        single = cfg.model.get('data_preprocessor', {}).get('single_view')
+        losses = model(views[0] if single else views, dict(label=label), mode='loss')
+        sum(loss for loss in losses.values() if loss.requires_grad).backward()
+    return counter.get_total_flops()
 
 
 def view_sizes(cfg: Config) -> list[int]:

@@ -7,6 +7,7 @@ from torch import nn
 
 from mmairl.config import load_config
 from mmairl.registry import MODELS
+from mmairl.study.commands import prepare_study
 from mmairl.study.cost import (
     count_flops,
     flops_per_image,
@@ -47,6 +48,18 @@ def test_flops_of_a_linear_layer():
     """The forward pass and the gradient of the weights have two FLOPs for each weight."""
     assert count_flops(config(dict(type='OneLayer'))) == 2 * (2 + 2) * 192 * 4
     assert count_flops(config(dict(type='OneLayer'), views=1)) == (2 + 2) * 192 * 4
+
+
+def test_count_does_not_depend_on_the_random_state():
+    """Without a fixed seed, the masks of iBOT would depend on the seed of the process."""
+    study = prepare_study('configs/studies/dino_to_dinov2.yaml', 'vit_tiny')
+    cfg = study.configs['+ masked patches (iBOT)']
+    counts = set()
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        counts.add(count_flops(cfg))
+        assert torch.initial_seed() == seed
+    assert len(counts) == 1 and None not in counts
 
 
 def test_uncountable_model_is_unknown():
