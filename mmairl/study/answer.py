@@ -119,9 +119,12 @@ def next_steps(study: Record) -> Iterator[Step]:
         title = Markup(f'Run the remaining {counted(remaining, "run")}')
         cost = cost_of(study, remaining)
         yield Step(title, 'finished runs are reused', cost, command(study))
-    # Seeds that are added after the planned analyses would raise the error rate.
-    elif found and not study['tuned'] and study['interim_analyses'] == 1:
+    elif found and study['interim_analyses'] == 1:
         yield from _more_seeds(found)
+    elif found and found.undecided:
+        title = Markup('Decide what is inconclusive in a new study, with new seeds')
+        reason = 'seeds added after the planned analyses would raise the error rate'
+        yield Step(title, reason, '', '')
 
 
 def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
@@ -129,8 +132,6 @@ def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
     if not study['command']:
         return ''
     line = shlex.join([*study['command'], *options])
-    if study['tuned']:  # The seeds of a tuned study are its searches.
-        return line
     seeds = [*(seeds or study['seeds'])]
     first, last = seeds[0], seeds[-1]
     if len(seeds) > MANY_SEEDS and seeds == [*range(first, last + 1)]:
@@ -159,4 +160,6 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
         seeds = [*present, *range(max(present) + 1, max(present) + 1 + more)]
         title = Markup('Run {} to decide {}').format(counted(more, 'more seed'), quoted(name))
         reason = 'the fewest seeds with which a comparison probably has a verdict'
-        yield Step(title, reason, cost_of(study, rows * more), command(study, seeds=seeds))
+        # In a tuned study, each seed has a search before its run. The budget is in runs of the cheapest row.
+        runs = round(rows * more * (1 + study['tuned'].get('budget', 0)))
+        yield Step(title, reason, cost_of(study, runs), command(study, seeds=seeds))

@@ -111,7 +111,17 @@ def test_more_seeds_are_suggested_for_an_open_comparison():
 
 def test_no_more_seeds_are_suggested_after_the_planned_analyses():
     noisy = [row('a', [30, 30, 31]), row('b', [35, 31, 32], 'a')]
-    assert not [*next_steps(record(noisy, interim_analyses=2))]
+    (step,) = next_steps(record(noisy, interim_analyses=2))
+    assert 'new study' in step.title and not step.command
+    assert not [*next_steps(record(steps(30, 40), interim_analyses=2))]
+
+
+def test_seeds_of_a_tuned_study_cost_their_trials():
+    noisy = [row('a', [30, 30, 31]), row('b', [35, 31, 32], 'a')]
+    plain, tuned = (next(next_steps(record(noisy, tuned=tuned))) for tuned in ({}, dict(budget=4)))
+    plain_runs, tuned_runs = (int(step.cost.split()[0]) for step in (plain, tuned))
+    assert tuned_runs == 5 * plain_runs
+    assert tuned.command == plain.command
 
 
 def test_command_states_many_seeds_briefly():
