@@ -137,14 +137,16 @@ def run_study(
 
 
 def show_status(prepared: Prepared) -> None:
-    """Print the state of each run according to its folder and to Slurm's queue."""
-    queued = queued_runs(prepared.out)
-    for run in plan_runs(prepared):
-        state, message = run.state()
-        job = queued.get(str(run.folder.absolute()))
-        if job and state not in ('done', 'running'):
-            message, state = f'job {job[0]}', job[1]
-        print(f'{run.name}: {state} {message}'.strip())
+    """Print the state of each run and each trial according to its folder and to Slurm's queue."""
+    seeds = prepared.study.seeds if prepared.study.tune else ()
+    for part in (*(trial_study(prepared, seed) for seed in seeds), prepared):
+        queued = queued_runs(part.out)
+        for run in plan_runs(part):
+            state, message = run.state()
+            job = queued.get(str(run.folder.absolute()))
+            if job and state not in ('done', 'running'):
+                message, state = f'job {job[0]}', job[1]
+            print(f'{run.name}: {state} {message}'.strip())
 
 
 def collect_study(prepared: Prepared) -> tuple[Record, Path]:

@@ -11,7 +11,7 @@ from study.small_studies import LARS, SGD, prepared
 from mmairl.data.splits import image_names
 from mmairl.registry import DATASETS
 from mmairl.study import tune as trials
-from mmairl.study.commands import show_plan
+from mmairl.study.commands import show_plan, show_status
 from mmairl.study.runs import lay_out_runs, plan_runs
 from mmairl.study.study import Tune
 from mmairl.study.tune import (
@@ -109,6 +109,14 @@ def test_open_search_is_left_out_and_failed_trial_loses(study):
 def test_plan_counts_the_trials(study, capsys):
     show_plan(study)
     assert '12 trials tune the rows first, 6 per search' in capsys.readouterr().out
+
+
+def test_status_lists_the_trials(study, capsys):
+    finish(plan_runs(trials.trial_study(study, 0))[0], 30.0)
+    show_status(study)
+    states = capsys.readouterr().out.splitlines()
+    assert states[0] == 'SGD, trial 0, seed 1000: done' and states[-1].startswith('LARS, seed 1:')
+    assert len(states) == 2 * 6 + 2 * 2
 
 
 def test_tuned_keys_need_no_declaration(tmp_path):
