@@ -16,7 +16,7 @@ from study.small_studies import ROOT, written
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.io import read_json
-from mmairl.study import worker
+from mmairl.study import commands, worker
 from mmairl.study.commands import collect_study, prepare_study
 from mmairl.study.runs import lay_out_runs, unfinished
 
@@ -102,6 +102,26 @@ def test_killed_study_continues_and_all_rows_have_scores(finished):
         'random initialization': ['done'],
     }
     assert all(0 <= run['scores']['knn'] <= 100 for row in record['rows'] for run in row['runs'])
+
+
+def test_tuned_study_trains_its_trials_first(tmp_path, monkeypatch):
+    tune = dict(budget=2, searches=1, keys={'optim_wrapper.optimizer.lr': 8})
+    content = {**STUDY, 'rows': STUDY['rows'][:2], 'tune': tune}
+    study, _, scale, *_ = written(tmp_path, content, untrained=[])
+    trained = []
+
+    def complete(runs, *_):
+        for run in runs:
+            worker.complete_run(run.folder)
+            trained.append(run.name)
+
+    monkeypatch.setattr(commands, 'complete_runs', complete)
+    prepared = prepare_study(study, scale, out=tmp_path / 'out')
+    commands.run_study(prepared)
+    record, _ = collect_study(prepared)
+    assert trained[:2] == ['SGD, trial 0, seed 1000', 'SGD, trial 1, seed 1000']
+    assert trained[4:] == ['SGD, seed 0', 'LARS, seed 0']
+    assert [run['state'] for row in record['rows'] for run in row['runs']] == ['done'] * 2
 
 
 def test_page_of_a_missing_folder_is_an_error(tmp_path):
