@@ -161,7 +161,8 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
         [20]
     """
     kind = protocol_class(protocol)
-    chosen = dict((cfg or {}).get('evaluation', {}).get('settings', {}).get(protocol, {}))
+    data = (cfg or {}).get('evaluation') or {}
+    chosen = dict(data.get('settings', {}).get(protocol, {}))
     chosen |= {name: value for name, value in options.items() if value is not None}
     known = ', '.join(own.name for own in fields(kind))
     fault = f'{protocol}: unknown setting'

@@ -134,7 +134,8 @@ def _network(cfg: Config, recipe: Config, start: dict | None, image: Tensor) -> 
     backbone = copy.deepcopy(cfg.model.backbone)
     backbone.pop('init_cfg', None)
     overrides = recipe.model.get('backbone', {})
-    backbone.update({key: value for key, value in overrides.items() if key in backbone})
+    for key in overrides.keys() & backbone.keys():
+        backbone[key] = copy.deepcopy(overrides[key])
     if start is not None:
         backbone.init_cfg = start
     return ConfigDict(

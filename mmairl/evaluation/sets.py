@@ -80,14 +80,18 @@ def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
     If the protocol joins the validation images to the training images, there is no entry 'val'. If
     `evaluation.views` sets views for the protocol, they replace the views of the data sets.
     """
-    data = evaluation_data(cfg)
+    data = viewed(evaluation_data(cfg), protocol)
     if PROTOCOLS.get(protocol).validation == 'join':
-        described = {'train': refit(data), 'test': data.test}
-    else:
-        described = {name: data[name] for name in PARTS if data.get(name)}
+        return {'train': refit(data), 'test': data['test']}
+    return {name: data[name] for name in PARTS if data.get(name)}
+
+
+def viewed(data: Mapping, protocol: str) -> Mapping:
+    """Return an `evaluation` whose parts have the protocol's own view, if `views` states one."""
     if view := data.get('views', {}).get(protocol):
-        described = {name: with_views(dataset, [view]) for name, dataset in described.items()}
-    return described
+        parts = {name: with_views(data[name], [view]) for name in PARTS if data.get(name)}
+        return {**data, **parts}
+    return data
 
 
 def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict, Dataset]]:
@@ -111,7 +115,7 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     if data.get('groups') is not None:
         groups = {}
         for part, label in PARTS.items():
-            if part in data:
+            if data.get(part):
                 names = image_names(DATASETS.build(data[part]))
                 groups[label] = groups_of(names, data.groups)
         refuse_shared(groups)

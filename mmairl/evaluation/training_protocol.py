@@ -23,7 +23,7 @@ from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import config_identity, key_of
 from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.recipes import compose, recipe_of
-from mmairl.evaluation.sets import held_out, refit
+from mmairl.evaluation.sets import held_out, refit, viewed
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS, PROTOCOLS, RUNNERS
@@ -100,7 +100,8 @@ class TrainingProtocol(Protocol):
         start = on_main_process(lambda: self._start(folder, subject))
         name = Path(recipe.filename).stem
         print_log(f'{self.name}: the recipe is {name}, the run is in {folder}', logger='current')
-        held = held_out(cfg.evaluation)
+        data = viewed(cfg.evaluation, self.name)
+        held = held_out(data)
 
         def measure(recipe: Config, sets: tuple[dict, dict], name: str) -> Scores:
             run = compose(cfg, recipe, *sets, start, folder / name, self.workers)
@@ -130,7 +131,7 @@ class TrainingProtocol(Protocol):
             details = dict(chosen=dict(trials[chosen]), held_out=table)
         # For the test, the network is trained again on all training images.
         recipe = _changed(recipe, details.get('chosen', {}))
-        scores = measure(recipe, (refit(cfg.evaluation), cfg.evaluation.test), 'test')
+        scores = measure(recipe, (refit(data), data['test']), 'test')
         lost = {key: int(scores.pop(key)) for key in list(scores) if key.startswith('unreadable')}
         named = {f'{self.name}, {key}': value for key, value in scores.items()}
         return named, {**details, 'recipe': name, 'work_dir': str(folder)}, lost

@@ -145,6 +145,18 @@ def test_groups_never_cross_parts(cfg):
         evaluate(cfg, 'knn', 'random')
 
 
+def test_groups_do_not_require_validation_images(cfg):
+    cfg.evaluation.update(groups=r'image (\d+)', val=None)
+    with raises_code('shared-groups'):
+        evaluate(cfg, 'knn', 'random')
+
+
+def test_config_without_labels_is_an_error(cfg):
+    cfg.evaluation = None
+    with raises_code('no-evaluation-data'):
+        evaluate(cfg, 'knn', 'random')
+
+
 def test_classes_must_agree(cfg):
     class Other(DATASETS.get('Noise')):
         classes = ['dark', 'bright', 'mid']

@@ -10,8 +10,8 @@ from mmengine.hooks import CheckpointHook
 from mmairl.errors import Diverged
 from mmairl.evaluation import training_protocol
 from mmairl.evaluation.protocol import evaluate, settings_for
-from mmairl.evaluation.recipes import recipe_of
-from mmairl.registry import RUNNERS
+from mmairl.evaluation.recipes import compose, recipe_of
+from mmairl.registry import DATASETS, MODELS, RUNNERS
 
 
 @pytest.fixture
@@ -166,6 +166,23 @@ def test_byol_grid_scales_decay_and_schedule(cfg):
     assert optimizer.weight_decay == pytest.approx(10**-3 / 10**-3.5)
     epochs.merge_from_dict(dict(epochs.trials[1]))
     assert epochs.train_cfg.max_epochs == epochs.param_scheduler[0].end == 50
+
+
+def test_norm_layers_of_a_recipe_replace_those_of_the_config(cfg, tmp_path):
+    cfg.model.backbone.norm_cfg = dict(type='SplitBN', replicas=2)
+    recipe = recipe_of(cfg, 'finetune')
+    sets = cfg.evaluation.train, cfg.evaluation.test
+    model = compose(cfg, recipe, *sets, None, tmp_path).model
+    assert model.backbone.norm_cfg == recipe.model.backbone.norm_cfg
+    MODELS.build(model)
+
+
+def test_own_view_of_a_protocol_is_used(cfg, small_recipe, tmp_path, started):
+    cfg.evaluation.views = dict(linear=[dict(type='Resize', size=20)])
+    settings = settings_for('linear', recipe=small_recipe(), work_dir=tmp_path / 'a')
+    result = evaluate(cfg, 'linear', 'random', settings=settings)
+    image = DATASETS.build(started[0].test_dataloader.dataset)[0]['inputs'][0]
+    assert list(image.shape[1:]) == result.details['image_size'] == [20, 20]
 
 
 def test_recipe_without_views_is_an_error(cfg, tmp_path):
