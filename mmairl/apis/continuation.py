@@ -74,7 +74,7 @@ def distilled(teacher: Trained, size: int) -> dict[str, Any]:
 
 def guarded(labels: str | Path, cfg: Config) -> dict[str, Any]:
     """Return settings that guard a run by the k-NN accuracy on labeled images in a folder."""
-    parts = class_folders(Path(labels), dict(type='ImageFolder'))
+    parts = class_folders(Path(labels))
     return {
         'evaluation': {'_delete_': True, **parts, 'val': parts['test'], 'batch_size': 64},
         'val_cfg': dict(type='KNNValLoop', half=True),

@@ -105,24 +105,29 @@ def labeled_config(
 
     If `data` is a config, its images keep the size that it defines.
     """
-    cfg, _, normal, views, channels = embedding_network(checkpoint, part, config, size=size)
+    cfg, _, steps = embedding_network(checkpoint, part, config, size=size)
+    normal = dict(mean=steps.mean, std=steps.std)
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
+    cfg.preprocessing = steps  # the random network gets the same images
     if Path(data).suffix in ('.py', '.yaml', '.json'):
-        cfg.evaluation = load_config(data).evaluation
+        labeled = load_config(data)
+        cfg.evaluation = labeled.evaluation
+        cfg.recipes = labeled.get('recipes', {})
+        cfg.preprocessing.update(labeled.get('preprocessing', {}))
     else:
-        shared = dict(type='ImageFolder', views=views, channels=channels)
         # The published learning rates of linear evaluation diverge on small sets, so it is chosen.
-        cfg.evaluation = {**class_folders(Path(data), shared), 'batch_size': 64, 'sweep': True}
+        cfg.evaluation = {**class_folders(Path(data)), 'batch_size': 64, 'sweep': True}
         cfg.recipes = dict(linear='linear_folder_20e')
     override(cfg, options or {}, str(data))
     return cfg
 
 
-def class_folders(folder: Path, shared: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def class_folders(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the configs of the training and test images in a folder."""
     for test in TEST_FOLDERS:
         if (folder / test).is_dir():
             parts = dict(train=folder / 'train', test=folder / test)
-            return {part: {**shared, 'root': str(path)} for part, path in parts.items()}
-    whole = dict(type='Part', dataset={**shared, 'root': str(folder)}, fraction=HELD_OUT)
+            return {part: dict(type='ImageFolder', root=str(path)) for part, path in parts.items()}
+    images = dict(type='ImageFolder', root=str(folder))
+    whole = dict(type='Part', dataset=images, fraction=HELD_OUT)
     return {'train': {**whole, 'held': False}, 'test': {**whole, 'held': True}}

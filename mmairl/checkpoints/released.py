@@ -85,9 +85,14 @@ def _timm_model(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         mean=images['mean'],
         std=images['std'],
         size=images['input_size'][1],
-        channels=images['input_size'][0],
+        channels=stored_channels(images['input_size'][0]),
         interpolation=images['interpolation'],
     )
+
+
+def stored_channels(inputs: int) -> int | None:
+    """Return the number of channels to read for a network with this number of inputs; None means 8-bit RGB images."""
+    return None if inputs == 3 else inputs
 
 
 def architecture(arguments: dict[str, Any]) -> dict[str, Any]:

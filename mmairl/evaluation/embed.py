@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from PIL import Image, ImageOps
 from torch import Tensor
 
 from mmairl.checkpoints.architecture import tensors_of
 from mmairl.checkpoints.load import warn
 from mmairl.checkpoints.read import Backbone, Input, read_backbone
+from mmairl.checkpoints.released import stored_channels
 from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.decode import as_rgb, channels_first, read_file
@@ -69,11 +70,11 @@ def embed(
         >>> features.shape  # doctest: +SKIP
         (5000, 512)
     """
-    cfg, backbone, normal, views, channels = embedding_network(
+    cfg, backbone, steps = embedding_network(
         checkpoint, part, config, mean=mean, std=std, size=size
     )
-    dataset = dataset_of(images, views, channels)
-    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
+    dataset = dataset_of(images, [view_of(steps)], steps.channels)
+    how = Extraction(steps.mean, steps.std, batch, device or default_device(), workers)
     found = extract(load_backbone(cfg, backbone), dataset, how)
     if lost := found.unreadable:
         text = f'unreadable images: {len(lost)}, such as {dataset.name(lost[0])}'
@@ -90,13 +91,11 @@ def embedding_network(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     size: int | None = None,
-) -> tuple[Config, Backbone, dict, Views, int | None]:
+) -> tuple[Config, Backbone, ConfigDict]:
     """Return the network of a checkpoint, and how images must be prepared for it.
 
     Returns:
-        A config that defines the network, the weights, the mean and standard deviation of the
-        images, a list of one view (the steps that resize and crop an image), and the number of
-        channels of the images (None means 8-bit RGB images).
+        A config that defines the network, the weights, and the result of `preprocessing_of`.
     """
     cfg = load_config(config) if config else None
     backbone = read_backbone(checkpoint, part, network=cfg and tensors_of(cfg.model.backbone))
@@ -110,9 +109,10 @@ def embedding_network(
     steps = prepared_config(cfg, backbone).preprocessing
     if size:
         steps.update(size=size, resize=size * 8 // 7)
-    channels = steps.channels or cfg.model.backbone.get('in_channels')
-    normal = dict(mean=mean or steps.mean, std=std or steps.std)
-    return cfg, backbone, normal, [view_of(steps)], channels
+    steps.update(mean=mean or steps.mean, std=std or steps.std)
+    if steps.channels is None:
+        steps.channels = stored_channels(cfg.model.backbone.get('in_channels', 3))
+    return cfg, backbone, steps
 
 
 def dataset_of(images: Images, views: Views, channels: int | None = None) -> ViewDataset:

@@ -50,7 +50,7 @@ def map_images(
     x, names = embed(checkpoint, images, **options)
     found = map_features(torch.from_numpy(x), seed)
     network = {key: options[key] for key in ('part', 'config') if key in options}
-    dataset = dataset_of(images, [], embedding_network(checkpoint, **network)[-1])
+    dataset = dataset_of(images, [], embedding_network(checkpoint, **network)[-1].channels)
     index_of = {dataset.name(index): index for index in range(len(dataset))}
     shown = Thumbnails(dataset, [index_of[name] for name in names])
     page = Page(

@@ -98,6 +98,29 @@ def test_all_routes_prepare_images_alike(tmp_path, size, channels, capsys):
     assert settings['input_size'] == [channels, size, size] and settings['mean'] == [0.4] * channels
 
 
+def test_hub_folder_reads_images_of_all_modes_like_its_checkpoint(tmp_path):
+    path = checkpoint(tmp_path, 0)
+    main(['convert', str(path), str(tmp_path / 'hub'), '--to', 'hub'])
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 4), dtype=np.uint8)
+    for mode in ('L', 'RGB', 'RGBA'):
+        Image.fromarray(pixels, 'RGBA').convert(mode).save(tmp_path / f'{mode}.png')
+    images = sorted(tmp_path.glob('*.png'))
+    found, expected = (mmairl.embed(source, images)[0] for source in (tmp_path / 'hub', path))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_data_config_gives_its_recipes_and_the_same_images_to_both_networks(tmp_path, labels):
+    parts = {part: dict(type='ImageFolder', root=str(labels / part)) for part in ('train', 'test')}
+    recipes = dict(linear='linear_shapes_20e')
+    data = tmp_path / 'data.py'
+    data.write_text(f'evaluation = {parts}\nrecipes = {recipes}\n')
+    path = checkpoint(tmp_path, 0)
+    assert labeled_config(path, data).recipes == recipes
+    found = mmairl.evaluate(path, data, ['knn'])
+    for results in (found.results, found.baselines):
+        assert results['knn'].details['image_size'] == [32, 32]
+
+
 def test_sample_states_how_its_images_are_prepared():
     images = read_backbone(PATH).input
     assert (images.size, images.resize, images.mean) == (48, 48, [0.5, 0.5, 0.5])
