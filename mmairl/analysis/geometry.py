@@ -39,10 +39,10 @@ def uniformity(x: Tensor) -> float:
     return math.log((total - images) / (images * (images - 1)))
 
 
-def numbers_of(x: Tensor, views: Sequence[Tensor] | None = None) -> dict[str, float]:
-    """Return the label-free measures of the features (images, C) of images, and of two augmented views of each."""
+def numbers_of(x: Tensor, views: Sequence[Tensor] = ()) -> dict[str, float]:
+    """Return the label-free measures of the features (images, C) of images, and of two augmented views of each, if any."""
     found = {'RankMe': rankme(x), 'uniformity': uniformity(x), 'spread': spread(x)}
-    if views is not None:
+    if len(views) == 2:
         found['alignment'] = alignment(*views)
     return found
 

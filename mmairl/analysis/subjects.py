@@ -14,7 +14,7 @@ from mmairl.data.decode import to_unit
 from mmairl.data.preprocess import normalize
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extraction, pooled
-from mmairl.evaluation.sets import evaluation_data, with_views
+from mmairl.evaluation.sets import evaluation_data, innermost, with_views
 from mmairl.registry import DATASETS, MODELS
 
 
@@ -39,8 +39,8 @@ class Images:
         device: str = 'cpu',
     ) -> None:
         self.cfg = cfg
-        self.how = replace(extraction(cfg, device), batch_size=batch_size)
         self.described = evaluation_data(cfg).test
+        self.how = replace(extraction(cfg, device), batch_size=batch_size)
         dataset = DATASETS.build(self.described)
         generator = torch.Generator().manual_seed(0)
         rows = torch.randperm(len(dataset), generator=generator)[:count]
@@ -59,15 +59,16 @@ class Images:
         return torch.stack(images).to(self.how.device)
 
     def views(self) -> Iterator[list[Tensor]]:
-        """Yield batches of two augmented views of each image, normalized, as in training."""
+        """Yield batches of augmented views of each image, normalized, as in training: two, or one."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.how.device)
         described = self.described
         # If the data set creates no views, the preprocessor creates them.
-        if views := self.cfg.train_dataloader.dataset.get('views'):
+        if views := innermost(self.cfg.train_dataloader.dataset).get('views'):
             described = with_views(described, views)
         images = Subset(DATASETS.build(described), self.dataset.indices)
         for batch in DataLoader(images, self.how.batch_size):
-            yield preprocessor(batch, training=True)['inputs'][:2]
+            views = preprocessor(batch, training=True)['inputs']
+            yield [views] if isinstance(views, Tensor) else views[:2]
 
     @torch.inference_mode()
     def embed(self, network: nn.Module, images: Tensor) -> Tensor:

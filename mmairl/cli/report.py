@@ -118,7 +118,7 @@ def image_map(
 
     Args:
         checkpoint: compute features with this checkpoint in any known format
-        images: map the images in these folders (with or without classes) or archives
+        images: map these images, the images in these folders (with or without classes), or an archive
         part: choose the network in the checkpoint
         config: build the network of this config; required for networks other than ResNets and ViTs (default: detect it)
         size: set the side of the center crop (default: as in training if the checkpoint states it, else 224)

@@ -46,8 +46,8 @@ def embed(
 
     Args:
         checkpoint: A checkpoint in any format that `mmairl evaluate` reads.
-        images: A folder, an archive of `mmairl pack`, an image, or a list of images. An image is a
-            path, a Pillow image, an array H x W or H x W x C, or a tensor C x H x W.
+        images: A folder, an archive of `mmairl pack`, an image, or a list of images and folders. An
+            image is a path, a Pillow image, an array H x W or H x W x C, or a tensor C x H x W.
         part: 'student' or 'teacher'.
         size: Side of the central crop in pixels. Default: as the checkpoint states, or 224.
         mean: Mean of each channel, with pixel values from 0 to 1. Default: as the config or the
@@ -125,7 +125,14 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
         if not Path(images).exists():
             raise UserError(f'{images}: no such file or folder; correct the path', 'no-images')
     single = isinstance(images, (str, Path, Image.Image)) or getattr(images, 'ndim', 4) < 4
-    return ListedImages([images] if single else list(images), views, channels)
+    listed = []
+    for image in [images] if single else images:
+        if isinstance(image, (str, Path)) and Path(image).is_dir():
+            folder = UnlabelledFolder(image, channels=channels)
+            listed += map(folder.name, range(len(folder)))
+        else:
+            listed.append(image)
+    return ListedImages(listed, views, channels)
 
 
 class ListedImages(ViewDataset):

@@ -115,7 +115,7 @@ def geometry_page(
     networks = _networks(subjects, images, recalibrate)
     for name, network in networks.items():
         x = extract(network, images.dataset, images.how).x
-        views = _views(network, images, seed) if 'train_dataloader' in images.cfg else None
+        views = _views(network, images, seed) if 'train_dataloader' in images.cfg else ()
         found = numbers_of(x, views)
         changes = invariance(partial(images.embed, network), images.first(CHANGED))
         for change, value in changes.items():

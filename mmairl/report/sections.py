@@ -34,6 +34,8 @@ def pictured_views(
         torch.manual_seed(seed)
         batch = default_collate([dataset[index] for index in chosen])
         views = preprocessor(batch, training=True)['inputs']
+    if isinstance(views, Tensor):
+        views = [views]
     rows = []
     for place, index in enumerate(chosen):
         shown = {'image': to_unit(dataset.raw(index))}

@@ -5,6 +5,7 @@ from pathlib import Path
 from markupsafe import Markup
 from mmengine import Config
 
+from mmairl.evaluation.sets import innermost
 from mmairl.report.page import Page, macro
 from mmairl.report.sections import pictured_views
 
@@ -34,7 +35,8 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         'recognize the image in its views, and that the differences between views do not matter for your task.',
         macro('pictures.html', 'views', rows),
     )
-    views = cfg.train_dataloader.dataset.get('views') or cfg.model.data_preprocessor.get('views')
+    views = innermost(cfg.train_dataloader.dataset).get('views')
+    views = views or cfg.model.data_preprocessor.get('views')
     text = Config(dict(views=views)).pretty_text
     page.add('Transforms', '', Markup('<pre>{}</pre>').format(text))
     return page.write(out)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from mmengine import Config
 
+from mmairl.analysis.geometry import numbers_of
 from mmairl.analysis.patch_pictures import class_attention, component_colors, patch_picture
 from mmairl.analysis.subjects import Images
 from mmairl.config import load_config
@@ -28,6 +29,18 @@ def test_sample_is_random_but_fixed(cfg):
     assert len(first) == 24 and len(first.dataset.dataset.labels[rows].unique()) > 6
     picture = first.dataset.dataset.raw(rows[0])
     assert torch.allclose(first.first(1)[0], picture / 255)
+
+
+@pytest.mark.parametrize('count', [1, 2])
+def test_views_are_those_of_training(cfg, count):
+    crop = dict(type='RandomResizedCrop', size=16)
+    images = {**cfg.train_dataloader.dataset, 'views': [[crop]] * count}
+    cfg.train_dataloader.dataset = dict(type='Subset', dataset=images)
+    cfg.model.data_preprocessor.update(views=None, single_view=count == 1)
+    [views] = Images(cfg, 8).views()
+    assert [tuple(view.shape) for view in views] == [(8, 3, 16, 16)] * count
+    measures = numbers_of(torch.rand(8, 4), [view.flatten(1) for view in views])
+    assert ('alignment' in measures) == (count == 2)
 
 
 def test_checkpoint_network_equals_the_trained_one(cfg, tmp_path):

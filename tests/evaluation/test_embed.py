@@ -70,6 +70,12 @@ def test_all_kinds_of_images_equal_torchvision(network, checkpoint, pixels, fold
         assert names == [str(path) for path in sorted(folder.glob('*.png'))]
 
 
+def test_folders_can_be_listed(checkpoint, folder):
+    x, names = mmairl.embed(checkpoint, [folder, folder / 'a.png'], size=CROP)
+    files = sorted(map(str, folder.glob('*.png')))
+    assert names == [*files, files[0]] and np.allclose(x[0], x[-1], atol=1e-5)
+
+
 def test_own_statistics_are_used(network, checkpoint, pixels):
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
     x, _ = mmairl.embed(checkpoint, list(pixels), size=CROP, mean=mean, std=std)
