@@ -32,6 +32,11 @@ class Trained(NamedTuple):
     patch: int
     normal: dict[str, list[float]]
 
+    @property
+    def is_resnet(self) -> bool:
+        """Whether the network is mmpretrain's ResNet. All other networks are continued like a ViT."""
+        return 'ResNet' in self.backbone['type']
+
 
 def trained(weights: str | Path) -> Trained:
     """Describe the network in a checkpoint, or a released model."""
@@ -50,7 +55,7 @@ def trained(weights: str | Path) -> Trained:
 def continued(base: Config, start: Trained) -> dict[str, Any]:
     """Return settings with which a method, whose config is `base`, continues trained weights."""
     backbone = dict(start.backbone)
-    if 'depth' not in backbone:
+    if not (start.is_resnet and 'depth' in base.model.backbone):
         backbone['_delete_'] = True
     if base.model.get('masking'):
         backbone |= dict(tokens=True) if 'name' in backbone else dict(out_type='raw')

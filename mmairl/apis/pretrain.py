@@ -126,6 +126,8 @@ def _config(
     if views is not None and not isinstance(views, str):
         request['views'] = None
         defaults['train_dataloader.dataset.views'] = list(map(as_configs, views))
+        # The size of the crops is unknown, because any function can be a transform.
+        defaults['preprocessing.size'] = request['size']
     cfg = config_for(method, len(dataset), data, defaults | options, **request)
     # Logs and tables show the name of the config, so it states the method, the network and the data.
     backbone = cfg.model.backbone

@@ -182,6 +182,12 @@ def suggested_settings(
             code='network-and-weights',
         )
     base = load_config(full_size(method))
+    if base.model.type != 'Siamese' and not (weights is None and network is None):
+        raise UserError(
+            f"method: '{method}' has a network of its own, so weights and network cannot be used; omit them, or use another "
+            'method',
+            code='fixed-network',
+        )
     if batch is None:
         batch = max(16, min(256 * gpus, 1024, _power_of_two(images // 16)))
         batch = max(1, batch // gpus) * gpus
@@ -198,8 +204,7 @@ def suggested_settings(
     optimizer = {}
     rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
     if start:
-        is_vit = 'depth' not in start.backbone
-        if is_vit and base.optim_wrapper.optimizer.type != 'AdamW':
+        if not start.is_resnet and base.optim_wrapper.optimizer.type != 'AdamW':
             # The configs in configs/vit use these settings of AdamW.
             optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
             rate = 1.5e-4 / 256
@@ -283,9 +288,14 @@ def _model(
     if projector and projector.hidden_channels == projector.in_channels and not start:
         settings['model.projector.hidden_channels'] = width
     if channels:
-        key = 'in_chans' if start and 'name' in start.backbone else 'in_channels'
-        if network is None:
-            settings[f'model.backbone.{key}'] = channels
+        keys = ['backbone.in_channels']
+        if network is not None:
+            keys = []
+        elif start and 'name' in start.backbone:
+            keys = ['backbone.in_chans']
+        elif 'neck' in base.model:
+            keys = ['backbone.patch_cfg.in_channels', 'neck.in_chans', 'head.in_channels']
+        settings |= {f'model.{key}': channels for key in keys}
         settings['model.data_preprocessor.mean'] = [0.5] * channels
         settings['model.data_preprocessor.std'] = [0.25] * channels
     if base.model.get('queue'):

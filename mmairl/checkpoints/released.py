@@ -99,6 +99,7 @@ def architecture(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of TimmBackbone that describe an architecture, and no file to load."""
     import timm
 
-    own = {'type', 'init_cfg', 'tokens', 'lora', 'num_classes'}
+    own = {'type', 'init_cfg', 'tokens', 'drop_path', 'lora', 'num_classes'}
     other = own.union(signature(timm.create_model).parameters)
-    return {key: value for key, value in arguments.items() if key not in other}
+    # The settings of a run have dotted keys, such as 'init_cfg.checkpoint'.
+    return {key: value for key, value in arguments.items() if key.partition('.')[0] not in other}

@@ -6,6 +6,7 @@ from mmengine.runner import Runner
 from mmengine.runner.base_loop import BaseLoop
 from torch import Tensor
 
+from mmairl.data.preprocess import preprocessing_of
 from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, LOOPS
@@ -70,11 +71,10 @@ class KNNValLoop(BaseLoop):
         from mmairl.evaluation.knn import knn_predictions
 
         model = network_of(self.runner)
-        mean = model.data_preprocessor.mean.flatten().tolist()
-        std = model.data_preprocessor.std.flatten().tolist()
+        steps = preprocessing_of(self.runner.cfg)
         workers = self.runner.cfg.train_dataloader.get('num_workers', 0)
         device = next(model.parameters()).device
-        how = Extraction(mean, std, device=device, workers=workers)
+        how = Extraction(steps['mean'], steps['std'], device=device, workers=workers)
         backbone = copy.deepcopy(model.backbone)
         bank, queries = (extract(backbone, dataset, how) for dataset in self.sets)
         k = min(self.k, len(bank.y))

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,10 +15,14 @@ from harness.errors import raises_code
 from harness.toy import NARROW
 from PIL import Image
 from torch import nn
+from torchvision.transforms import v2
 
 import mmairl
+from mmairl.apis import pretrain as module
+from mmairl.checkpoints.hub_export import write_hub
 from mmairl.checkpoints.read import load_checkpoint, read_backbone
 from mmairl.config import load_config
+from mmairl.data.preprocess import preprocessing_of
 from mmairl.engine.checkpoint import settings
 from mmairl.engine.curves import read_scalars
 from mmairl.errors import UserError
@@ -100,6 +105,29 @@ def test_labels_guard_a_run_that_continues_weights(images, tmp_path):
     assert all(torch.equal(value, other[key]) for key, value in one.items())
     found = json.loads((tmp_path / 'a/guard.json').read_text())
     assert found['kept'] == 'start' and 'of 12 held-out images' in found['sentence']
+
+
+def test_run_that_continues_a_hub_folder_is_read_by_all_commands(images, tmp_path):
+    arch = dict(embed_dims=64, num_layers=1, num_heads=1, feedforward_channels=96)
+    kind = dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=8)
+    state = {f'backbone.{key}': value for key, value in MODELS.build(kind).state_dict().items()}
+    torch.save(dict(state_dict=state), tmp_path / 'a.pth')
+    write_hub(read_backbone(tmp_path / 'a.pth'), tmp_path / 'hub')
+    options = {'model.backbone.drop_path': 0.1}
+    how = dict(weights=tmp_path / 'hub', size=32, batch=32, workers=0, options=options)
+    last = mmairl.pretrain('mocov2plus', images, tmp_path / 'out', 1, **how)
+    features, _ = mmairl.embed(last, images)
+    write_hub(read_backbone(last), tmp_path / 'again')
+    np.testing.assert_allclose(mmairl.embed(tmp_path / 'again', images)[0], features, atol=1e-5)
+
+
+def test_own_transforms_do_not_change_the_size_in_evaluation(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'train', Mock(side_effect=KeyboardInterrupt))
+    crop = v2.RandomResizedCrop(32)
+    with pytest.raises(KeyboardInterrupt):
+        mmairl.pretrain('byol', images, tmp_path / 'out', 1, size=32, views=[[crop], [crop]])
+    (cfg,) = module.train.call_args.args
+    assert preprocessing_of(cfg)['size'] == 32
 
 
 BAD_ARGUMENTS = [

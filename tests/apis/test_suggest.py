@@ -70,6 +70,15 @@ def test_printed_config_equals_the_one_in_python(tmp_path, method, request_):
     )
 
 
+def test_mae_reconstructs_images_of_several_channels():
+    model = MODELS.build(config_for('mae', 700, 'images', size=32, channels=5).model)
+    losses = model(torch.rand(2, 5, 32, 32), None, mode='loss')
+    assert losses['loss'].isfinite()
+    for request_ in (dict(weights='a.pth'), dict(network=torch.nn.Identity())):
+        with raises_code('fixed-network'):
+            config_for('mae', 700, 'images', **request_)
+
+
 def test_prototypes_are_limited_by_the_images():
     for images, dino, swav in ((2000, 64, 64), (50_000, 2048, 2048), (2_000_000, 65_536, 3000)):
         models = [config_for(method, images, 'data/images').model for method in ('dino', 'swav')]
@@ -158,6 +167,13 @@ def test_method_continues_a_released_vit(tmp_path, released):
     assert 'custom_hooks: customary' in text and 'optim_wrapper.optimizer: known' in text
     cfg = config_for('mocov2plus', 700, 'images', weights=released, size=32)
     assert 'tokens' not in cfg.model.backbone and cfg.model.backbone.init_cfg.checkpoint == released
+    assert cfg.optim_wrapper.optimizer.type == 'AdamW'
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    written = read_backbone(released).weights
+    assert all(
+        torch.equal(value, written[key]) for key, value in model.backbone.state_dict().items()
+    )
 
 
 def test_method_distills_a_released_vit(tmp_path, released):
