@@ -41,5 +41,5 @@ def test_two_processes_equal_one_with_the_joined_batch(two, double, tmp_path, ca
         assert_close(outcome['scalars'], expected['scalars'], rtol=1e-6, atol=1e-9)
 
 
-def test_four_processes_normalize_like_one(run_processes, tmp_path):
+def test_four_processes_normalize_and_evaluate_like_one(run_processes, tmp_path):
     run_processes(4, script.__file__, tmp_path, 'checks')

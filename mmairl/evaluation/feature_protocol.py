@@ -110,4 +110,5 @@ class FeatureProtocol(Protocol):
             for name, (described, dataset) in sets.items():
                 path = Path(root, f'{features_key(identity, name, described)}.npy')
                 features[name] = stored(path, backbone, dataset, how)
+            barrier()  # The main process removes the folder.
         return features

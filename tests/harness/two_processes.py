@@ -1,4 +1,4 @@
-"""Train toy configs for test_processes.py, in one process or in two, and check batch norm over processes.
+"""Train toy configs for test_processes.py, in one process or in two, and check batch norm and evaluation over processes.
 
 As a script with the argument FOLDER, this file saves the results in FOLDER/two.pth. With a second argument, `checks`,
 the script trains nothing.
@@ -6,17 +6,21 @@ the script trains nothing.
 
 import copy
 import sys
+import time
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from mmengine.dist import get_rank, get_world_size
+from mmengine.dist import all_gather_object, get_rank, get_world_size
 from torch.testing import assert_close
 
 from harness import toy
+from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
+from mmairl.evaluation.protocol import evaluate
 from mmairl.models.norm import SyncBN, passes, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
@@ -105,6 +109,21 @@ def check_views() -> None:
         assert_close(one, other, atol=1e-11, rtol=1e-11)
 
 
+def check_evaluation() -> None:
+    """Without a cache, features are in temporary files, which stay until the last process has read them."""
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    cfg.evaluation.train.count = cfg.evaluation.test.count = 60
+    load = np.load
+
+    def load_late(*given: object, **named: object) -> np.ndarray:
+        time.sleep(0.3 * get_rank())
+        return load(*given, **named)
+
+    with patch('numpy.load', load_late):
+        scores = evaluate(cfg, 'knn', 'random').scores
+    assert len({str(each) for each in all_gather_object(scores)}) == 1
+
+
 def train(case: str, work_dir: str, launcher: str) -> dict:
     options = copy.deepcopy({'name': f'{case}_r50_200e.py', **CASES[case]})
     cfg = toy.config(
@@ -134,6 +153,7 @@ if __name__ == '__main__':
     check_shuffle()
     check_sync_bn()
     check_views()
+    check_evaluation()
     cases = CASES if sys.argv[2:] != ['checks'] else ()
     saved = {case: train(case, f'{folder}/{case}', 'pytorch') for case in cases}
     if get_rank() == 0:
