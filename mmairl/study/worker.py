@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock, Timeout
 from mmengine.config import Config
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor
@@ -172,7 +172,8 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
             train_row(cfg, request, folder, launcher)
         elif launch_rank(launcher) == '0':
             create_weights(cfg, request, folder)
-    start_processes(launcher)  # The other ranks wait here for the main process.
+    start_processes(launcher)
+    barrier()  # The other ranks wait here until the main process has written trained.json.
     for task in request.tasks:
         if is_local(task) and not (folder / f'{task}.json').is_file():
             measure(task, folder, request, launcher)

@@ -124,6 +124,16 @@ def test_tuned_study_trains_its_trials_first(tmp_path, monkeypatch):
     assert [run['state'] for row in record['rows'] for run in row['runs']] == ['done'] * 2
 
 
+def test_run_is_trained_and_measured_by_two_processes(tmp_path, run_processes):
+    content = {**STUDY, 'rows': STUDY['rows'][:1], 'seeds': [0]}
+    study, _, scale, *_ = written(tmp_path, content, untrained=[])
+    (run,) = lay_out_runs(prepare_study(study, scale, out=tmp_path / 'out'))
+    script = tmp_path / 'worker.py'
+    script.write_text('from mmairl.study.worker import run_worker\nrun_worker()\n')
+    run_processes(2, script, run.folder, '--launcher', 'pytorch')
+    assert run.done and run.trained.images_seen == 3 * 64
+
+
 def test_page_of_a_missing_folder_is_an_error(tmp_path):
     study, _, scale, *_ = written(tmp_path, STUDY)
     with raises_code('no-study'):
