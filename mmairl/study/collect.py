@@ -43,7 +43,7 @@ def collect(prepared: Prepared, runs: Sequence[Run]) -> Record:
     record = to_builtins(study) | dict(
         command=list(prepared.command),
         scale=dict(zip(('name', 'text'), prepared.scale)),
-        tuned=prepared.tuned and to_builtins(study.tune),
+        tuned=to_builtins(study.tune) if study.tune else {},
         metrics=compared_scores(labels, study.rows),
         rows=rows,
         notes=equal_rows(runs),

@@ -159,8 +159,6 @@ def collect_study(prepared: Prepared) -> tuple[Record, Path]:
         raise UserError(
             f'{prepared.out} does not exist; set --out to the folder of the study', code='no-study'
         )
-    if prepared.study.tune:
-        prepared = with_chosen_options(prepared)
     record = collect(prepared, plan_runs(prepared))
     return record, write_results(record, prepared.out)
 

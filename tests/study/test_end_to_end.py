@@ -122,6 +122,9 @@ def test_tuned_study_trains_its_trials_first(tmp_path, monkeypatch):
     assert trained[:2] == ['SGD, trial 0, seed 1000', 'SGD, trial 1, seed 1000']
     assert trained[4:] == ['SGD, seed 0', 'LARS, seed 0']
     assert [run['state'] for row in record['rows'] for run in row['runs']] == ['done'] * 2
+    for path in tmp_path.rglob('*.pth'):
+        path.unlink()
+    assert collect_study(prepared)[0] == record
 
 
 def test_run_is_trained_and_measured_by_two_processes(tmp_path, run_processes):

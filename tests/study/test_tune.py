@@ -1,6 +1,7 @@
 """Tuning: equal budgets and points for all rows, trials on held-out images, and the choice of the best trial."""
 
 import json
+from dataclasses import replace as replaced
 
 import pytest
 from harness.errors import raises_code
@@ -11,7 +12,7 @@ from study.small_studies import LARS, SGD, prepared
 from mmairl.data.splits import image_names
 from mmairl.registry import DATASETS
 from mmairl.study import tune as trials
-from mmairl.study.commands import show_plan, show_status
+from mmairl.study.commands import collect_study, show_plan, show_status
 from mmairl.study.runs import lay_out_runs, plan_runs
 from mmairl.study.study import Tune
 from mmairl.study.tune import (
@@ -104,6 +105,18 @@ def test_open_search_is_left_out_and_failed_trial_loses(study):
     runs[-1].folder.mkdir(parents=True)
     (runs[-1].folder / 'failed.txt').write_text('error: diverged')
     assert trials.with_chosen_options(study).study.seeds == (0,)
+
+
+def test_page_counts_the_runs_of_open_searches_as_missing(study):
+    study = replaced(study, command=('mmairl', 'study', 'tuned.yaml'))
+    for done in range(2):
+        record, page = collect_study(study)
+        assert record['seeds'] == (0, 1) and record['tuned']['budget'] == 3
+        text = page.read_text()
+        assert f'{done} of 4 runs' in text and 'tuned.yaml --seeds 0 1</code>' in text
+        for run in plan_runs(trials.trial_study(study, 0)):
+            finish(run, 50.0)
+        finish(plan_runs(trials.with_chosen_options(study))[0], 60.0)
 
 
 def test_plan_counts_the_trials(study, capsys):
