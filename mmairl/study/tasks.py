@@ -18,7 +18,7 @@ from mmairl.evaluation.metrics import higher_is_better
 from mmairl.evaluation.protocol import is_protocol, protocol_class
 from mmairl.registry import PROTOCOLS
 from mmairl.study.study import Row
-from mmairl.transfer.tasks import TASKS
+from mmairl.transfer.tasks import ERRORS, TASKS
 
 _load_once = cache(load_config)
 
@@ -65,7 +65,9 @@ def metric_of(key: str, label: str) -> dict[str, Any]:
     The key of a score is the name of its task, followed by the name of the score unless it is the task's main score.
     """
     task = key.partition(' ')[0]
-    unit = protocol_class(protocol_of(task)).unit if is_local(task) else '%'
+    unit = '' if key in ERRORS else '%'
+    if is_local(task):
+        unit = protocol_class(protocol_of(task)).unit
     lower = not (higher_is_better(key) and higher_is_better(label))
     return dict(key=key, label=label, unit=unit, lower_is_better=lower)
 

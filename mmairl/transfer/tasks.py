@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mmairl.config import home
 from mmairl.errors import UserError, explained
+from mmairl.evaluation.metrics import LOWER_IS_BETTER
 from mmairl.evaluation.protocol import protocol_class
 from mmairl.io import read_yaml
 from mmairl.registry import PROTOCOLS
@@ -24,7 +25,7 @@ class Task:
         protocol: Name of the protocol of `mmairl evaluate`. None if the task is in tasks.yaml.
         platform: The package that runs a task in tasks.yaml, mmdet or mmseg.
         factor: The factor that converts a score in the task's output to a percentage.
-        plain: The columns that are not multiplied by `factor`, such as errors in meters.
+        plain: The columns that are not multiplied by `factor`: errors, for example in meters, of which lower ones are better.
     """
 
     config: str
@@ -60,6 +61,8 @@ def _protocols() -> dict[str, Task]:
 
 
 TASKS = _protocols() | read_yaml(Path(__file__).with_name('tasks.yaml'), dict[str, Task])
+ERRORS = {column for task in TASKS.values() for column in task.plain}
+LOWER_IS_BETTER.update(ERRORS)
 
 
 def lacking(task: Task, root: Path) -> list[Path]:

@@ -13,10 +13,10 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from mmairl.evaluation import metrics
 from mmairl.evaluation.protocol import BASELINES
 from mmairl.io import Declared, read_yaml
 from mmairl.study.statistics.contrasts import LEVEL, Effect, contrast, holm, with_error
+from mmairl.study.tasks import metric_of
 from projects.papers.lines import parallel_lines
 
 FOLDER = Path(__file__).parent / 'claims'
@@ -40,9 +40,7 @@ Margins = Callable[[str], float]  # a function that maps a score to its margin
 
 
 def higher_is_better(score: str) -> bool:
-    return not score.startswith(
-        ('nyuv2_rms', 'nyuv2_rel', 'alignment')
-    ) and metrics.higher_is_better(score)
+    return not ('alignment' in score or metric_of(score, score)['lower_is_better'])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import yaml
 from harness.errors import raises_code
 
 from mmairl.study.study import read_study
+from mmairl.study.tasks import metric_of
 
 ROW = dict(name='a', config='mocov2plus_r50_200e.py')
 OTHER = dict(ROW, name='b')
@@ -108,3 +109,17 @@ def test_wrong_study_is_one_error(tmp_path, study, code):
 def test_missing_file_is_an_error(tmp_path):
     with raises_code('no-config'):
         read_study(tmp_path / 'none.yaml')
+
+
+@pytest.mark.parametrize(
+    'key, unit, lower',
+    [
+        ('knn', '%', False),
+        ('voc07_ap', '%', False),
+        ('nyuv2_1.25', '%', False),
+        ('nyuv2_rms', '', True),
+        ('nyuv2_rel', '', True),
+    ],
+)
+def test_score_has_a_unit_and_a_direction(key, unit, lower):
+    assert metric_of(key, key) == dict(key=key, label=key, unit=unit, lower_is_better=lower)
