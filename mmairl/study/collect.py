@@ -21,7 +21,7 @@ from mmairl.study.fairness import Prepared, compare_configs, compare_runs
 from mmairl.study.runs import COLLAPSE, SOURCE, Health, Run, equal_rows
 from mmairl.study.statistics.compare import factor_effects, level_of, row_effects
 from mmairl.study.study import Row
-from mmairl.study.tasks import is_local, metric_of
+from mmairl.study.tasks import is_local, metric_of, protocol_of
 
 Record = dict[str, Any]
 
@@ -70,7 +70,9 @@ def describe_run(run: Run, prepared: Prepared, labels: dict[str, str]) -> Record
         for number, (name, score) in enumerate(measured.scores.items()):
             key = name
             if is_local(task):
-                key = f'{task} {name}' if number else task
+                # A published key, such as 'linear top-5', states the protocol once.
+                own = name.removeprefix(f'{protocol_of(task)}, ')
+                key = f'{task} {own}' if number else task
             record['scores'][key] = score
             labels.setdefault(key, f'{name} {task.partition("@")[2]}'.strip())
         if measured.left_out:

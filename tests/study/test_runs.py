@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from study.small_studies import LARS, SGD, prepared
 
 from mmairl.study import worker
+from mmairl.study.commands import collect_study
 from mmairl.study.runs import lay_out_runs, measure_again, plan_runs, unfinished
 from mmairl.study.study import Row, Source
+from mmairl.study.tasks import protocol_of
 
 HALF = Row('half', SGD.config, source=Source(row='SGD', at='1/2'))
 RESCALED = Row('rescaled', LARS.config, source=Source(row='LARS', rescale_to='SGD'))
@@ -120,6 +122,20 @@ def test_remeasuring_keeps_the_weights(tmp_path):
     finish(run)
     measure_again([run])
     assert run.missing == ['knn'] and (run.folder / 'trained.json').is_file()
+
+
+def test_secondary_score_has_the_key_of_its_published_number(tmp_path):
+    tasks = ('linear', 'finetune@cifar10_r50')
+    row = replace(SGD, published={f'{task} top-5': 90.0 for task in tasks})
+    study = prepared(row, out=tmp_path, tasks=tasks)
+    (run,) = lay_out_runs(study)
+    finish(run)
+    for task in tasks:
+        scores = {f'{protocol_of(task)}, {name}': 80.0 for name in ('top-1', 'top-5')}
+        (run.folder / f'{task}.json').write_text(json.dumps(dict(scores=scores)))
+    record, _ = collect_study(study)
+    keys = [key for task in tasks for key in (task, f'{task} top-5')]
+    assert [metric['key'] for metric in record['metrics']] == keys
 
 
 def test_states_follow_from_the_files(tmp_path):
