@@ -333,14 +333,21 @@ def health_of(features: Tensor) -> Health:
 
 def transfer_run(folder: Path, gpus: int) -> None:
     """Measure a run by its tasks that train with mmdet or mmseg, and write TASK.json. An interrupted task resumes."""
+    missing = [
+        task
+        for task in read_json(folder / REQUEST, Request).tasks
+        if not is_local(task) and not (folder / f'{task}.json').is_file()
+    ]
+    # Rows without such tasks may have no weights, or none from which these tasks can start.
+    if not missing:
+        return
     # Only the tasks of tools/transfer.py need this module.
     from mmairl.transfer.execute import Place, run_task, write_start
 
     place = Place(Path('.').absolute(), folder / 'transfer', gpus)
     start, depth = write_start(checkpoint_of(folder), 'student', None, place)
-    for task in read_json(folder / REQUEST, Request).tasks:
-        if not is_local(task) and not (folder / f'{task}.json').is_file():
-            write_json(folder / f'{task}.json', Measured(run_task(task, start, depth, place)))
+    for task in missing:
+        write_json(folder / f'{task}.json', Measured(run_task(task, start, depth, place)))
 
 
 if __name__ == '__main__':

@@ -166,6 +166,12 @@ def test_derived_run_requires_finished_weights(tmp_path):
         worker.complete_run(half.folder)
 
 
+def test_run_without_transfer_tasks_needs_no_weights(tmp_path):
+    (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
+    worker.transfer_run(run.folder, 1)
+    assert not (run.folder / 'transfer').exists()
+
+
 def test_collapse_does_not_depend_on_a_few_long_features():
     features = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
     features[0] *= 1000
