@@ -127,7 +127,7 @@ def run_study(
             complete_runs(runs, jobs, devices)
 
     if prepared.study.tune:
-        for trials in prepare_trials(prepared):
+        for trials in prepare_trials(prepared, fresh):
             complete(plan_runs(trials), trials.out)
         prepared = with_chosen_options(prepared)
     runs = lay_out_runs(prepared, fresh)

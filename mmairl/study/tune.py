@@ -87,14 +87,14 @@ def trial_study(prepared: Prepared, search: int) -> Prepared:
     return Prepared(study, configs, (tune.criterion,), folder)
 
 
-def prepare_trials(prepared: Prepared) -> list[Prepared]:
-    """Lay out the runs of all searches. The held-out images must not contain test images."""
+def prepare_trials(prepared: Prepared, fresh: bool = False) -> list[Prepared]:
+    """Lay out the runs of all searches (see `lay_out_runs`). The held-out images must not contain test images."""
     described = {str(cfg.get('evaluation')): cfg for cfg in prepared.configs.values()}
     for cfg in described.values():
         require_apart(cfg.evaluation)
     searches = [trial_study(prepared, search) for search in prepared.study.seeds]
     for trials in searches:
-        lay_out_runs(trials)
+        lay_out_runs(trials, fresh)
     return searches
 
 

@@ -11,6 +11,7 @@ from study.small_studies import LARS, SGD, prepared
 
 from mmairl.data.splits import image_names
 from mmairl.registry import DATASETS
+from mmairl.study import commands
 from mmairl.study import tune as trials
 from mmairl.study.commands import collect_study, show_plan, show_status
 from mmairl.study.runs import lay_out_runs, plan_runs
@@ -105,6 +106,19 @@ def test_open_search_is_left_out_and_failed_trial_loses(study):
     runs[-1].folder.mkdir(parents=True)
     (runs[-1].folder / 'failed.txt').write_text('error: diverged')
     assert trials.with_chosen_options(study).study.seeds == (0,)
+
+
+def test_changed_trials_can_be_started_fresh(study, monkeypatch):
+    (first, *_) = lay_out_runs(trials.trial_study(study, 0))
+    finish(first, 50.0)
+    for cfg in study.configs.values():
+        cfg.optim_wrapper.optimizer.lr *= 2
+    started = []
+    monkeypatch.setattr(commands, 'complete_runs', lambda runs, *_: started.extend(runs))
+    with raises_code('run-changed', match='optim_wrapper.optimizer.lr'):
+        commands.run_study(study)
+    commands.run_study(study, fresh=True)
+    assert len(started) == 12 and not any(run.done for run in started)
 
 
 def test_page_counts_the_runs_of_open_searches_as_missing(study):
