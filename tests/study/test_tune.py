@@ -146,6 +146,12 @@ def test_status_lists_the_trials(study, capsys):
     assert len(states) == 2 * 6 + 2 * 2
 
 
+@pytest.mark.parametrize('criterion', ['knnn', 'voc07', 'logreg@cifar10_r50'])
+def test_criterion_that_measures_no_held_out_images_is_an_error(tmp_path, criterion):
+    with raises_code('unknown-protocol', match='tune.criterion'):
+        prepared(SGD, out=tmp_path, tune=replace(TUNE, criterion=criterion))
+
+
 def test_tuned_keys_need_no_declaration(tmp_path):
     row = replace(SGD, name='b', against='SGD', options={RATE: 0.7})
     with raises_code('undeclared-difference'):
