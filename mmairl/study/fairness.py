@@ -162,7 +162,7 @@ def compare_configs(prepared: Prepared) -> list[dict[str, Any]]:
         The training settings of checkpoint files are unknown, so their rows are not compared.
     """
     rows = prepared.rows
-    tuned = prepared.study.tune.keys if prepared.study.tune else ()
+    tuned = prepared.study.tune.ranges if prepared.study.tune else ()
     compared = []
     for row in prepared.study.rows:
         if not row.against:

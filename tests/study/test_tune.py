@@ -156,4 +156,5 @@ def test_tuned_keys_need_no_declaration(tmp_path):
     row = replace(SGD, name='b', against='SGD', options={RATE: 0.7})
     with raises_code('undeclared-difference'):
         prepared(SGD, row, out=tmp_path)
-    assert lay_out_runs(prepared(SGD, row, out=tmp_path, tune=TUNE))
+    for tune in (TUNE, Tune(budget=3, keys={'model.temperature': 2}, momenta={RATE: 4})):
+        assert lay_out_runs(prepared(SGD, row, out=tmp_path, tune=tune))
