@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from mmairl.config import config_path
 from mmairl.errors import UserError
+from mmairl.evaluation.sources import key_of
 from mmairl.io import Declared, read_yaml
 from mmairl.study.statistics.designs import Design, fraction_rows
 
@@ -79,9 +80,12 @@ class Row(Declared, frozen=True):
 
     @property
     def slug(self) -> str:
-        """The name of the row's folder."""
-        words = re.sub(r'[\W_]+', '_', self.name.lower().replace('+', ' plus '))
-        return words.strip('_')[:LONGEST_SLUG]
+        """The name of the row's folder. A long name is cut, and ends with a digest of the whole name."""
+        words = re.sub(r'[\W_]+', '_', self.name.lower().replace('+', ' plus ')).strip('_')
+        if len(words) <= LONGEST_SLUG:
+            return words
+        digest = key_of(self.name)
+        return f'{words[: LONGEST_SLUG - len(digest) - 1]}_{digest}'
 
 
 class Factor(Declared, frozen=True):

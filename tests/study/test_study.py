@@ -4,7 +4,7 @@ import pytest
 import yaml
 from harness.errors import raises_code
 
-from mmairl.study.study import read_study
+from mmairl.study.study import LONGEST_SLUG, read_study
 from mmairl.study.tasks import metric_of
 
 ROW = dict(name='a', config='mocov2plus_r50_200e.py')
@@ -60,6 +60,15 @@ def test_half_of_a_design(tmp_path):
     factors = [dict(FACTOR, name=name) for name in 'fgh']
     study = read(tmp_path, cross=dict(config='c.py', factors=factors, fraction='1/2'))
     assert len(study.rows) == 4
+
+
+def test_long_names_have_different_folders(tmp_path):
+    labels = {'the same long label': {}, 'another long label': {}}
+    factors = [dict(FACTOR, name=name, levels=labels) for name in 'fghij']
+    rows = read(tmp_path, cross=dict(config='c.py', factors=factors)).rows
+    slugs = {row.slug for row in rows}
+    assert len(slugs) == 32 and max(map(len, slugs)) == LONGEST_SLUG
+    assert rows[0].slug.startswith('another_long_label_another_long_label_')
 
 
 def test_tuned_study_has_a_seed_for_each_search(tmp_path):
