@@ -207,7 +207,8 @@ def shorten(cfg: Config, factor: float, warm_up_epochs: int | None) -> None:
         warm_up_epochs: The new length of a warm-up in epochs; None to multiply it, too.
     """
     unit = 'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters'
-    cfg.train_cfg[unit] = length = scaled(cfg.train_cfg[unit], factor)
+    full = cfg.train_cfg[unit]
+    cfg.train_cfg[unit] = length = scaled(full, factor)
     warm_up = 0
     for schedule in cfg.get('param_scheduler') or ():
         if schedule.type in ('WarmUpLR', 'LinearLR'):
@@ -221,9 +222,13 @@ def shorten(cfg: Config, factor: float, warm_up_epochs: int | None) -> None:
         if 'T_max' in schedule:
             schedule.T_max = scaled(schedule.T_max, factor)
     checkpoint = cfg.default_hooks.checkpoint
-    # A config that keeps all its checkpoints keeps their number, because rows with `from: {at}` use these checkpoints.
+    # Rows with `from: {at}` use the checkpoints of a config that keeps them all.
     if checkpoint.get('max_keep_ckpts', -1) == -1:
-        checkpoint.interval = scaled(checkpoint.interval, factor)
+        interval = checkpoint.interval
+        checkpoint.interval = scaled(interval, factor)
+        # A rounded interval would miss some of them.
+        if checkpoint.get('by_epoch', True) and checkpoint.interval * full != interval * length:
+            checkpoint.interval = 1
     else:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)
 

@@ -1,6 +1,7 @@
 """Every built-in study is planned at the scale demo."""
 
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_scale_freezes_prototypes_longer(tmp_path):
     ]
     warm_up = {'head.key_temperature': 30 / 800, 'projector.frozen': 1.0}
     assert until == [warm_up] * 2 + [warm_up | {'patch_projector.frozen': 1.0}] * 4
+
+
+@pytest.mark.parametrize('scale', SMALL_SCALES)
+def test_scale_keeps_the_checkpoints_that_rows_use(tmp_path, scale):
+    study = next(path for path in STUDIES if path.stem == 'intermediate')
+    prepared = prepare_study(study, scale, out=tmp_path)
+    for source in filter(None, (row.source for row in prepared.study.rows)):
+        cfg = prepared.configs[source.row]
+        epoch = round(cfg.train_cfg.max_epochs * Fraction(source.at))
+        assert epoch % cfg.default_hooks.checkpoint.interval == 0
 
 
 @pytest.mark.parametrize('name', SMALL_SCALES)
