@@ -105,14 +105,14 @@ def last_scores(folder: Path) -> dict[str, float]:
 
 
 def options_of(cfg: Config, start: Path) -> list[str]:
-    """Return the options by which a task starts from a checkpoint, in the syntax of --cfg-options.
+    """Return the options by which a task starts from a checkpoint, as Python literals for --cfg-options.
 
     `total_batch_size` is divided among the processes, instead of the batch size per GPU in the config of mmdet or mmseg.
     """
     options: dict[str, Any] = {'train_dataloader.batch_size': None}
     for keys, _ in walk(cfg.model):
         if keys[-2:] == ('init_cfg', 'checkpoint'):
-            options['.'.join(map(str, ('model', *keys)))] = start
+            options['.'.join(map(str, ('model', *keys)))] = str(start)
     if 'drawn' in cfg:
         # The configs for synthetic data work with ResNets of any depth and width.
         network = resnet_of(read_backbone(start).weights)
@@ -121,7 +121,7 @@ def options_of(cfg: Config, start: Path) -> list[str]:
         for key in ('depth', 'stem_channels', 'base_channels'):
             options[f'model.backbone.{key}'] = network[key]
         options[f'model.{after}.in_channels'] = [width * 2**stage for stage in range(4)]
-    return [f'{key}={value}'.replace(' ', '') for key, value in options.items()]
+    return [f'{key}={value!r}' for key, value in options.items()]
 
 
 def run(words: Sequence[str | Path], folder: Path, processes: int) -> None:

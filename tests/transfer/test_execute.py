@@ -9,6 +9,7 @@ import torch
 from harness.errors import raises_code
 
 from mmairl.checkpoints.read import read_backbone
+from mmairl.cli.command import value_of
 from mmairl.transfer import execute
 from mmairl.transfer.execute import Place, run_task, write_start
 from mmairl.transfer.tasks import TASKS, chosen, lacking, task_config
@@ -73,7 +74,8 @@ def test_task_runs_in_the_folder_of_its_data(tmp_path, pretrained, monkeypatch, 
 
     monkeypatch.setattr(execute, 'start', Process)
     monkeypatch.setattr(execute, 'stop', lambda processes: None)
-    place = Place(tmp_path, tmp_path / 'work', gpus)
+    # The path of the weights may contain spaces and commas.
+    place = Place(tmp_path, tmp_path / 'my work, two', gpus)
     start, depth = write_start(str(pretrained(18)), 'student', None, place)
     for _ in range(2):
         assert run_task('voc07', start, depth, place) == dict(
@@ -81,8 +83,9 @@ def test_task_runs_in_the_folder_of_its_data(tmp_path, pretrained, monkeypatch, 
         )
     ((command, folder),) = calls
     assert folder == tmp_path and ('--nproc-per-node=2' in command) == (gpus == 2)
-    assert f'model.backbone.init_cfg.checkpoint={start}' in command
-    assert f'model.roi_head.shared_head.init_cfg.checkpoint={start}' in command
+    options = dict(word.split('=', 1) for word in command if '=' in word)
+    for part in ('backbone', 'roi_head.shared_head'):
+        assert value_of(options[f'model.{part}.init_cfg.checkpoint']) == str(start)
 
 
 def test_missing_data_is_an_error(tmp_path, pretrained, run_tool):
