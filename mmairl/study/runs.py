@@ -6,6 +6,7 @@ worker, the process that trains and measures the run), log.txt, and failed.txt i
 
 import copy
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -306,6 +307,8 @@ def measure_again(runs: Sequence[Run]) -> None:
     for run in runs:
         for task in run.request.tasks:
             (run.folder / f'{task}.json').unlink(missing_ok=True)
+            # A task of tools/transfer.py would only read the scores in its folder again.
+            shutil.rmtree(run.folder / 'transfer' / task, ignore_errors=True)
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:

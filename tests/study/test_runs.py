@@ -10,6 +10,7 @@ from harness.errors import raises_code
 from msgspec.structs import replace
 from study.small_studies import LARS, SGD, prepared
 
+from mmairl.io import write_json
 from mmairl.study import worker
 from mmairl.study.commands import collect_study
 from mmairl.study.runs import lay_out_runs, measure_again, plan_runs, unfinished
@@ -118,10 +119,14 @@ def test_added_task_measures_finished_runs(tmp_path):
 
 
 def test_remeasuring_keeps_the_weights(tmp_path):
-    (run,) = lay_out_runs(prepared(SGD, out=tmp_path))
+    (run,) = lay_out_runs(prepared(SGD, out=tmp_path, tasks=('knn', 'voc07')))
     finish(run)
+    scalars = run.folder / 'transfer/voc07/20260101_000000/vis_data/scalars.json'
+    for file in (run.folder / 'voc07.json', scalars):
+        write_json(file, {})
     measure_again([run])
-    assert run.missing == ['knn'] and (run.folder / 'trained.json').is_file()
+    assert run.missing == ['knn', 'voc07'] and (run.folder / 'trained.json').is_file()
+    assert not scalars.exists()
 
 
 def test_secondary_score_has_the_key_of_its_published_number(tmp_path):
