@@ -12,8 +12,6 @@ from torch import Tensor
 from mmairl.errors import Diverged, UserError
 from mmairl.registry import METRICS
 
-MANY = 100  # A class with more training images than this is many-shot.
-FEW = 20  # A class with fewer training images than this is few-shot.
 LARGEST_MATRIX = 50  # With more classes than this, a confusion matrix is hard to read.
 DIVERGED = 1e20  # no useful classifier gives such a large score
 # A score whose name contains one of these words is better if it is lower. A protocol with another
@@ -111,7 +109,10 @@ def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[st
     if y.ndim == 2:
         return {'mAP (11 points)': 100 * mean_ap(best, y, ap11), 'mAP': 100 * mean_ap(best, y)}
     if metric == 'mean per class':
-        return {metric: mean_percent(torch.stack(list(recalls(best[:, 0], y).values())))}
+        from sklearn.metrics import recall_score
+
+        recall = recall_score(y, best[:, 0], labels=y.unique(), average='macro')
+        return {metric: 100 * float(recall)}
     if metric != 'top-1':
         raise UserError(
             f"metric: unknown metric of the data set ('{metric}'); set top-1, mean per class or "
@@ -128,29 +129,6 @@ def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[st
 def mean_percent(values: Tensor) -> float:
     """Return the mean of numbers or booleans in percent, computed in float64."""
     return 100 * values.double().mean().item()
-
-
-def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
-    """Return the recall of each class that occurs in `y`.
-
-    >>> recalls(torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1]))
-    {0: tensor(1., dtype=torch.float64), 1: tensor(0., dtype=torch.float64)}
-    """
-    right = (predicted == y).double()
-    return {label: right[y == label].mean() for label in y.unique().tolist()}
-
-
-def shot_report(predicted: Tensor, y: Tensor, train_counts: Sequence[int]) -> dict[str, float]:
-    """Return the mean recall in percent of many-, medium- and few-shot classes (Liu et al. 2019).
-
-    A many-shot class has more than 100 training images, and a few-shot class has fewer than 20.
-    """
-    groups: dict[str, list[Tensor]] = {}
-    for label, recall in recalls(predicted, y).items():
-        count = train_counts[label]
-        name = 'many' if count > MANY else 'few' if count < FEW else 'medium'
-        groups.setdefault(f'{name}-shot', []).append(recall)
-    return {name: mean_percent(torch.stack(group)) for name, group in groups.items()}
 
 
 def ap11(y: np.ndarray, scores: np.ndarray) -> float:
@@ -197,16 +175,13 @@ class HeadAccuracy(BaseMetric):
 
     Args:
         metric: The data set's metric. Default: 'top-1'.
-        train_counts: Number of training images of each class. If it is set, the accuracies of many-,
-            medium- and few-shot classes are added to a top-1 accuracy.
     """
 
     default_prefix = ''
 
-    def __init__(self, metric: str = 'top-1', train_counts: Sequence[int] | None = None) -> None:
+    def __init__(self, metric: str = 'top-1') -> None:
         super().__init__()
         self.metric = metric
-        self.train_counts = train_counts
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         readable = data_batch['data_samples']['readable']
@@ -223,8 +198,6 @@ class HeadAccuracy(BaseMetric):
         for head in range(best.shape[1]):
             suffix = f'@{head}' if best.shape[1] > 1 else ''
             found = ranked_scores(self.metric, best[:, head], labels, self.classes)
-            if self.train_counts is not None and self.metric == 'top-1':
-                found |= shot_report(best[:, head, 0], labels, self.train_counts)
             if not useful[:, head].all():
                 found = dict.fromkeys(found, 0.0)
             scores |= {f'{name}{suffix}': value for name, value in found.items()}

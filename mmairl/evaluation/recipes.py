@@ -23,8 +23,6 @@ from mmairl.models.backbones import features
 from mmairl.registry import DATASETS, OPTIMIZERS, PROTOCOLS
 
 REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
-# Scores by class size are added if the largest class is this many times as large as the smallest.
-LONG_TAIL = 10
 
 
 def recipe_of(
@@ -112,12 +110,7 @@ def compose(
         dataset=dict(type='Readable', dataset=test),
     )
     composed.test_cfg = dict()
-    shots = None
-    if images.labels.ndim == 1:
-        counts = images.labels.bincount(minlength=len(images.classes))
-        if counts.max() >= LONG_TAIL * counts[counts > 0].min():
-            shots = counts.tolist()
-    composed.test_evaluator = dict(type='HeadAccuracy', metric=images.metric, train_counts=shots)
+    composed.test_evaluator = dict(type='HeadAccuracy', metric=images.metric)
     composed.work_dir = str(work_dir)
     return composed
 

@@ -16,7 +16,6 @@ from mmairl.evaluation.metrics import (
     interval,
     mean_ap,
     scores_of,
-    shot_report,
 )
 
 
@@ -75,12 +74,6 @@ def test_confusion_is_exact():
     predicted, y = torch.tensor([0, 1, 1, 2, 2]), torch.tensor([0, 0, 1, 2, 1])
     matrix = confusion(predicted, y, 'abc')['counts']
     assert matrix == confusion_matrix(y, predicted).tolist()
-
-
-def test_shot_groups_by_training_images():
-    y = torch.tensor([0, 0, 1, 2])
-    found = shot_report(torch.tensor([0, 1, 1, 0]), y, [500, 50, 5])
-    assert found == {'many-shot': 50.0, 'medium-shot': 100.0, 'few-shot': 0.0}
 
 
 def test_heads_and_unreadable_images_are_separate(scores):
