@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch
 from mmengine.dist import all_reduce, is_main_process
-from mmengine.hooks import Hook, RuntimeInfoHook
+from mmengine.hooks import Hook, LoggerHook, RuntimeInfoHook
 from mmengine.runner import Runner
 from torch import Tensor
 
@@ -32,7 +32,7 @@ SECONDS = 30
 
 @HOOKS.register_module()
 class AsyncRuntimeInfoHook(RuntimeInfoHook):
-    """mmengine's RuntimeInfoHook, except that losses are read from the device only every `interval` steps.
+    """mmengine's RuntimeInfoHook, except that losses are read from the device only every `interval` steps and for the log.
 
     The hook also logs values that other hooks add to `outputs` in `after_train_iter`.
 
@@ -50,14 +50,18 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
         self.interval = interval
         self.waiting: dict[str, list[Tensor]] = {}
 
-    def after_train_iter(self, runner: Runner, outputs: dict, **_: object) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, outputs: dict, **_: object) -> None:
         norm = getattr(runner.optim_wrapper, 'gradient_norm', None)
         if norm is not None:
             outputs['grad_norm'] = norm
         for name, value in outputs.items():
             self.waiting.setdefault(name, []).append(torch.as_tensor(value).detach())
         done = runner.iter + 1
-        if done % self.interval == 0 or done == runner.max_iters:
+        logged = any(
+            isinstance(hook, LoggerHook) and self.every_n_inner_iters(batch_idx, hook.interval)
+            for hook in runner.hooks
+        )
+        if logged or done % self.interval == 0 or done == runner.max_iters:
             require_finite(runner, 'loss', self.waiting['loss'])
             self.read(runner)
 

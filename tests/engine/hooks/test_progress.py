@@ -4,6 +4,7 @@ import time
 from types import SimpleNamespace
 
 import torch
+from mmengine.hooks import LoggerHook
 from mmengine.logging import MessageHub
 
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook, ProgressHook
@@ -15,6 +16,7 @@ def runner_at(name: str, steps: int) -> SimpleNamespace:
         optim_wrapper=SimpleNamespace(),
         iter=0,
         max_iters=steps,
+        hooks=[],
     )
 
 
@@ -22,14 +24,23 @@ def test_values_are_read_at_the_interval_and_at_the_end():
     runner, hook = runner_at('reads', 5), AsyncRuntimeInfoHook(interval=2)
     lengths = []
     for runner.iter in range(5):
-        hook.after_train_iter(
-            runner, outputs=dict(loss=torch.tensor(float(runner.iter)), accuracy=0.5)
-        )
+        outputs = dict(loss=torch.tensor(float(runner.iter)), accuracy=0.5)
+        hook.after_train_iter(runner, batch_idx=runner.iter, outputs=outputs)
         scalars = runner.message_hub.log_scalars
         lengths.append(len(scalars['train/loss'].data[0]) if 'train/loss' in scalars else 0)
     assert lengths == [0, 2, 2, 4, 5]
     assert scalars['train/loss'].data[0].tolist() == [0, 1, 2, 3, 4]
     assert scalars['train/accuracy'].current() == 0.5
+
+
+def test_logged_losses_are_those_of_their_steps():
+    runner, hook = runner_at('logged', 60), AsyncRuntimeInfoHook(interval=50)
+    runner.hooks = [hook, LoggerHook(interval=20)]
+    for runner.iter in range(40):
+        loss = dict(loss=torch.tensor(float(runner.iter)))
+        hook.after_train_iter(runner, batch_idx=runner.iter, outputs=loss)
+        if (runner.iter + 1) % 20 == 0:
+            assert runner.message_hub.get_scalar('train/loss').current() == runner.iter
 
 
 def test_progress_line_shows_values_and_time_left(monkeypatch, capsys):
