@@ -31,7 +31,7 @@ class KNNValLoop(BaseLoop):
         half: Whether the score is measured on every second image only. `GuardHook` requires it. Default: False.
 
     Raises:
-        UserError: If the config has no labeled data.
+        UserError: If the config has no labeled data, or its labels cannot be used.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KNNValLoop(BaseLoop):
         half: bool = False,
     ) -> None:
         # This import takes seconds, and only runs with this loop need it.
-        from mmairl.evaluation.sets import evaluation_data, held_out
+        from mmairl.evaluation.sets import evaluation_data, held_out, require_labels
 
         self._runner = runner
         self.dataloader = []
@@ -51,6 +51,8 @@ class KNNValLoop(BaseLoop):
         self.half = half
         sets = held_out(evaluation_data(runner.cfg))
         self.sets = [DATASETS.build(settings) for settings in sets]
+        for dataset, described in zip(self.sets, sets):
+            require_labels('evaluation', dataset, self.sets[0], described, ('single',))
 
     def run(self) -> dict[str, float]:
         from mmairl.evaluation.features import on_main_process

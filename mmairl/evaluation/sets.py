@@ -107,10 +107,9 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     train = sets['train'][1]
     for name, (_, dataset) in sets.items():
         require_channels(dataset, cfg.model.data_preprocessor.mean)
-        if fault := label_fault(dataset, train, PROTOCOLS.get(protocol).labels):
-            problem, code = fault
-            where = innermost(described[name]).get('root', type(dataset).__name__)
-            raise UserError(f'evaluation.{name}: {where} {problem}; check its images', code=code)
+        require_labels(
+            f'evaluation.{name}', dataset, train, described[name], PROTOCOLS.get(protocol).labels
+        )
     data = cfg.evaluation
     if data.get('groups') is not None:
         groups = {}
@@ -122,23 +121,27 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     return sets
 
 
-def label_fault(dataset: Dataset, train: Dataset, kinds: Sequence[str]) -> tuple[str, str] | None:
-    """Return why the labels of a data set cannot be used, and the code of the error, or None."""
+def require_labels(
+    key: str, dataset: Dataset, train: Dataset, described: Mapping, kinds: Sequence[str]
+) -> None:
+    """Raise if the labels of a data set, which `described` at this key of the config builds, cannot be used."""
     kind = label_kind(dataset)
+    problem = code = ''
     if not len(dataset):
-        return 'is empty', 'no-images'
-    if kind not in kinds:
-        return f'has {kind} labels instead of {kinds[0]} labels', 'unsupported-labels'
-    if list(dataset.classes) != list(train.classes):
-        return 'has other classes than the training images', 'other-classes'
-    if kind != 'single' or dataset is not train:
-        return None
-    _, counts = dataset.labels.unique(return_counts=True)
-    if len(counts) < 2:
-        return 'has images of only one class', 'one-class'
-    if counts.min() < 2:
-        return 'has a class of only one image', 'class-of-one'
-    return None
+        problem, code = 'is empty', 'no-images'
+    elif kind not in kinds:
+        problem, code = f'has {kind} labels instead of {kinds[0]} labels', 'unsupported-labels'
+    elif list(dataset.classes) != list(train.classes):
+        problem, code = 'has other classes than the training images', 'other-classes'
+    elif kind == 'single' and dataset is train:
+        _, counts = dataset.labels.unique(return_counts=True)
+        if len(counts) < 2:
+            problem, code = 'has images of only one class', 'one-class'
+        elif counts.min() < 2:
+            problem, code = 'has a class of only one training image', 'class-of-one'
+    if problem:
+        where = innermost(described).get('root', type(dataset).__name__)
+        raise UserError(f'{key}: {where} {problem}; check its images', code=code)
 
 
 def label_kind(dataset: Dataset) -> str:

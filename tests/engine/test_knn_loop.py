@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from harness.errors import raises_code
 
 from mmairl.config import load_config
 from mmairl.engine.knn_loop import KNNValLoop
@@ -24,3 +25,11 @@ def test_images_are_normalized_as_in_evaluation():
     right = KNNValLoop(SimpleNamespace(cfg=cfg, model=model), None, None).classify()
     score = evaluate(cfg, 'knn', 'random').scores['k-NN, k = 20']
     assert 100 * right.double().mean().item() == pytest.approx(score)
+
+
+def test_labels_that_do_not_fit_are_an_error():
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    images = dict(type='Subset', dataset=cfg.evaluation.test, classes=0.5)
+    cfg.evaluation.val = images
+    with raises_code('other-classes'):
+        KNNValLoop(SimpleNamespace(cfg=cfg), None, None)

@@ -36,14 +36,15 @@ class GuardHook(Hook):
     priority = 'LOWEST'
 
     def before_train(self, runner: Runner) -> None:
-        if not getattr(runner.val_loop, 'half', False):
+        loop = runner.val_loop
+        if not getattr(loop, 'half', False) or len(loop.sets[1]) < 2:
             raise UserError(
-                "GuardHook: requires k-NN on half of the held-out images; set val_cfg=dict(type='KNNValLoop', half=True), "
-                'val_dataloader=dict() and val_evaluator=[]',
+                'GuardHook: requires k-NN on half of at least two held-out images; set '
+                "val_cfg=dict(type='KNNValLoop', half=True), val_dataloader=dict(), val_evaluator=[], and add labeled images",
                 code='no-validation',
             )
         if 'guard' not in runner.message_hub.runtime_info:
-            runner.val_loop.run()
+            loop.run()
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
         loop = runner.val_loop

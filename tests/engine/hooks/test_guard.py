@@ -138,3 +138,10 @@ def test_start_is_kept_if_the_learning_rate_is_too_high(tmp_path):
             'mocov2plus', tmp_path / 'images', tmp_path / f'{seed}', 2, seed=seed, **how
         )
         assert kept == tmp_path / f'{seed}/guard/start.pth'
+
+
+def test_one_held_out_image_is_an_error(toy_config):
+    cfg = guarded(toy_config, [0])
+    cfg.evaluation.val = dict(type='Shapes', split='val', count=1, size=32)
+    with raises_code('no-validation'):
+        run.train(cfg)
