@@ -6,6 +6,7 @@ The name `mmairl::NAME.py` refers to a config of this package.
 """
 
 import functools
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -121,6 +122,10 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     # A config is a program, so loading it can raise any exception.
     with explained(f'the config {path} cannot be read', 'correct the config'):
         cfg = Config.fromfile(path)
+    if cfg.get('custom_imports'):  # The processes that this one starts import the same modules.
+        places = os.environ.get('PYTHONPATH', '').split(os.pathsep)
+        places.append(str(path.resolve().parent))
+        os.environ['PYTHONPATH'] = os.pathsep.join(dict.fromkeys(filter(None, places)))
     override(cfg, options or {}, path)
     return cfg
 

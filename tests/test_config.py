@@ -1,5 +1,9 @@
 """Reading, changing and writing configs, and names such as `mmairl::NAME.py`."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from harness.errors import raises_code
 from mmengine.config import Config
@@ -28,12 +32,16 @@ def test_yaml_config_reads_numbers_and_tuples(tmp_path):
     assert load_config(tmp_path / 'empty.yaml').to_dict() == {}
 
 
-def test_modules_next_to_a_config_can_be_imported(tmp_path):
+def test_modules_next_to_a_config_can_be_imported(tmp_path, monkeypatch):
     (tmp_path / 'own_module_of_this_test.py').write_text('')
     (tmp_path / 'mine.py').write_text(
         "custom_imports = dict(imports=['own_module_of_this_test'])\n"
     )
+    monkeypatch.setenv('PYTHONPATH', os.environ.get('PYTHONPATH', ''))
     load_config(tmp_path / 'mine.py')
+    # The processes of a study find the modules, too.
+    command = [sys.executable, '-c', 'import own_module_of_this_test']
+    subprocess.run(command, check=True, cwd='/')
 
 
 def test_written_config_equals_the_original(tmp_path):

@@ -9,6 +9,7 @@ view = [
     dict(type='RandomFlip', p=0.5),
 ]
 total_batch_size = 128
+auto_scale_lr = dict(enable=False, base_batch_size=128)
 train_dataloader = dict(
     num_workers=0,
     drop_last=True,

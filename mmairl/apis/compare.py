@@ -87,7 +87,7 @@ def compare(
     register()
     out = Path(out)
     has_lists = isinstance(networks, Mapping) and all(
-        isinstance(paths, list | tuple) for paths in networks.values()
+        isinstance(paths, list | tuple) and paths for paths in networks.values()
     )
     if not has_lists or len(networks) < 2:
         raise UserError(

@@ -89,7 +89,8 @@ def evaluate(
     for subject, found in results.items():
         for name in protocols:
             settings = protocol.settings_for(name, cfg, device=protocol.default_device())
-            found[name] = protocol.evaluate(cfg, name, subject, part, settings)
+            if subject != 'random' or 'random' in settings.null_rows:
+                found[name] = protocol.evaluate(cfg, name, subject, part, settings)
     return Evaluation(*results.values())
 
 
@@ -106,8 +107,7 @@ def labeled_config(
     If `data` is a config, its images keep the size that it defines.
     """
     cfg, _, steps = embedding_network(checkpoint, part, config, size=size)
-    normal = dict(mean=steps.mean, std=steps.std)
-    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=steps.mean, std=steps.std)
     cfg.preprocessing = steps  # the random network gets the same images
     if Path(data).suffix in ('.py', '.yaml', '.json'):
         labeled = load_config(data)

@@ -72,7 +72,7 @@ def evaluate(
     cfg = evaluated_config(config, checkpoint, data, cfg_options)
     name = Path(data or config).stem
     out = output(out or default_out(protocol, name, checkpoint, init, part), checkpoint, config)
-    chosen = dict(
+    chosen: dict[str, Any] = dict(
         work_dir=out.with_suffix(''),
         device=protocols.default_device(),
         workers=protocols.default_workers() if workers is None else workers,
@@ -81,11 +81,11 @@ def evaluate(
         ks=k,
         recipe=recipe,
         seed=seed,
-        **settings,
     )
-    setting = protocols.settings_for(protocol, cfg, **chosen)
+    setting = protocols.settings_for(protocol, cfg, **(chosen | settings))
     results = [protocols.evaluate(cfg, protocol, init or checkpoint, part, setting)]
-    if data:  # on few images, only a comparison shows what the checkpoint has learned
+    # On few images, only a comparison shows what the checkpoint has learned.
+    if data and 'random' in setting.null_rows:
         results.append(protocols.evaluate(cfg, protocol, 'random', part, setting))
     record = dict(protocol=protocol, config=data or config, checkpoint=checkpoint, part=part)
     write_result(results, record, name, out)
@@ -97,19 +97,13 @@ def evaluated_config(
 ) -> 'Config':
     """Return the config that defines the network and the images."""
     from mmairl.apis.evaluate import labeled_config
-    from mmairl.checkpoints.read import read_backbone
     from mmairl.checkpoints.released import is_hub
     from mmairl.config import load_config
 
-    if data:
-        return labeled_config(checkpoint, data, config, options)
-    cfg = load_config(config, options)
-    if checkpoint and is_hub(checkpoint):
-        backbone = read_backbone(checkpoint)
-        cfg.model.backbone = backbone.network
-        images = backbone.input
-        cfg.model.data_preprocessor.update(mean=list(images.mean), std=list(images.std))
-    return cfg
+    # For a model of a hub, the config only defines the images.
+    if data or is_hub(checkpoint or ''):
+        return labeled_config(checkpoint, data or config, config if data else None, options)
+    return load_config(config, options)
 
 
 def default_out(

@@ -3,6 +3,8 @@
 import math
 import os
 import shlex
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -71,15 +73,23 @@ def train(
 
     from mmairl.config import load_config
     from mmairl.engine import run
+    from mmairl.engine.checks import check_config
     from mmairl.signals import stop_processes
 
     if suggest:
+        from mmengine.logging import MMLogger
+
         from mmairl.apis.suggest import suggest_for
 
         run.register()
-        print(suggest_for(suggest, method, gpus=gpus, channels=channels, weights=weights))
+        # The text may be redirected into a file, which must not contain log lines.
+        with redirect_stdout(sys.stderr):
+            MMLogger.get_current_instance()
+            text = suggest_for(suggest, method, gpus=gpus, channels=channels, weights=weights)
+        print(text)
         return
     cfg = load_config(config, cfg_options)
+    check_config(cfg)
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{Path(config).stem}'
     start_or_resume(cfg, resume)
     if amp:
@@ -89,13 +99,13 @@ def train(
     if per_gpu:
         accumulate(cfg, per_gpu, int(os.environ.get(PROCESSES[launcher], 1)))
     if auto_scale_lr:
-        cfg.auto_scale_lr.enable = True
+        cfg.merge_from_dict({'auto_scale_lr.enable': True})
     if log:
         from mmairl.engine.logging import log_to
 
         log_to(cfg, list(log))
     if seed is not None:
-        cfg.randomness.seed = seed
+        cfg.merge_from_dict({'randomness.seed': seed})
     runner = run.train(cfg, launcher)
     if is_main_process():
         print('\n'.join(result_lines(runner)))
@@ -142,8 +152,11 @@ def result_lines(runner: 'Runner') -> list[str]:
         checkpoint = note.read_text().strip()
         lines.append(f'checkpoint {checkpoint}')
         # The config in the work dir contains the values of --cfg-options.
-        config = str(folder / Path(runner.cfg.filename).name)
-        scored = 'next: ' + shlex.join(['mmairl', 'evaluate', 'knn', config, checkpoint])
+        config = folder / Path(runner.cfg.filename).name
+        words = ['mmairl', 'evaluate', 'knn', str(config), checkpoint]
+        if runner.cfg.get('custom_imports'):
+            words = ['env', f'PYTHONPATH={Path(runner.cfg.filename).resolve().parent}', *words]
+        scored = 'next: ' + shlex.join(words)
         if not runner.cfg.get('evaluation'):
             scored += ' --data labels  # if labels/CLASS has labeled images'
         lines.append(scored)

@@ -160,10 +160,12 @@ class ListedImages(ViewDataset):
         if isinstance(image, str | Path):
             return super().raw(index)
         if isinstance(image, Tensor):
-            image = image.detach().cpu().movedim(0, -1).numpy()
+            image = image.detach().cpu()
+            image = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()
         if self.as_stored:
             return self.checked_format(channels_first(np.asarray(image)), index)
         remedy = 'give a path, a Pillow image, or uint8 from 0 to 255 as H x W x 3'
         with explained(f'image {index} has an unknown format', remedy, code='unknown-image'):
-            image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+            if not isinstance(image, Image.Image):
+                image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
             return channels_first(np.array(as_rgb(ImageOps.exif_transpose(image))))

@@ -126,6 +126,11 @@ def test_sample_states_how_its_images_are_prepared():
     assert (images.size, images.resize, images.mean) == (48, 48, [0.5, 0.5, 0.5])
 
 
+def test_protocol_without_a_random_row_is_measured(tmp_path, labels):
+    found = mmairl.evaluate(checkpoint(tmp_path, 0), labels, ['knn', 'norms'])
+    assert 'norms' in found.results and [*found.baselines] == ['knn']
+
+
 def test_table_states_what_a_reader_must_know(tmp_path, labels):
     found = mmairl.evaluate(checkpoint(tmp_path, 0), labels, ['knn'])
     text = str(found)
@@ -168,6 +173,8 @@ def test_compare_prepares_images_alike_and_its_page_names_a_command_that_works(t
 
 def test_wrong_arguments_are_errors(tmp_path, labels):
     path = checkpoint(tmp_path, 0)
+    with raises_code('bad-networks'):
+        mmairl.compare(dict(a=[path], b=[]), labels)
     (tmp_path / 'empty').mkdir()
     one_class = tmp_path / 'one'
     (one_class / 'train' / 'a').mkdir(parents=True)

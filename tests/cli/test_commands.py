@@ -111,6 +111,32 @@ def test_labeled_folder_is_evaluated_without_a_config(run):
     assert json.loads(Path('run/epoch_2_student_knn_images.json').read_text())['scores']
 
 
+def test_protocol_without_labels_needs_no_random_network(run):
+    assert 'log10' in run('evaluate norms run/epoch_2.pth --data images --cache none')
+
+
+def test_settings_replace_options_of_the_command(run):
+    line = 'evaluate knn run/epoch_2.pth --data images --cache none --settings ks=[3]'
+    assert 'k = 3' in run(line)
+
+
+def test_suggested_config_has_no_log_lines(folder):
+    state = torch.load(folder / 'run/epoch_2.pth', weights_only=True)['state_dict']
+    network = {key: value for key, value in state.items() if key.startswith('backbone.')}
+    torch.save({f'my.{key}': value for key, value in network.items()}, folder / 'odd.pth')
+    words = ['mmairl', 'train', '--suggest', 'images', '--weights', 'odd.pth']
+    in_shell(f'{shlex.join(words)} >suggested.py', folder)
+    assert load_config(folder / 'suggested.py').model.backbone.init_cfg
+
+
+def test_next_command_finds_modules_next_to_the_config(trained, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    cfg = load_config(DEMO, dict(custom_imports=dict(imports=['own'])))
+    hub = SimpleNamespace(log_scalars={})
+    [_, line] = result_lines(SimpleNamespace(work_dir='run', cfg=cfg, message_hub=hub))
+    assert line.startswith(f'next: env PYTHONPATH={Path(cfg.filename).parent} mmairl evaluate')
+
+
 def test_embed_writes_paths_labels_and_vectors(run):
     run('embed run/epoch_2.pth images/test features.npz')
     stored = np.load('features.npz')

@@ -76,6 +76,14 @@ def test_folders_can_be_listed(checkpoint, folder):
     assert names == [*files, files[0]] and np.allclose(x[0], x[-1], atol=1e-5)
 
 
+def test_gray_arrays_and_tensors_equal_gray_images(checkpoint, pixels):
+    gray = pixels[0, :, :, 0]
+    expected, _ = mmairl.embed(checkpoint, Image.fromarray(gray), size=CROP)
+    kinds = gray, gray[..., None], torch.from_numpy(gray), torch.from_numpy(gray)[None]
+    for image in kinds:
+        assert np.allclose(mmairl.embed(checkpoint, [image], size=CROP)[0], expected, atol=1e-5)
+
+
 def test_own_statistics_are_used(network, checkpoint, pixels):
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
     x, _ = mmairl.embed(checkpoint, list(pixels), size=CROP, mean=mean, std=std)
