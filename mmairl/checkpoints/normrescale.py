@@ -117,7 +117,7 @@ def rescale_checkpoint(
     """
     output(out, lars, anchor)
     source = read_backbone(lars, part)
-    target = read_backbone(anchor) if anchor else None
+    target = read_backbone(anchor, network=source.weights) if anchor else None
     weights, rows = normrescale(source.weights, target and target.weights, constant)
     skipped = left_alone(rows)
     if all(row.why for row in rows):

@@ -57,6 +57,14 @@ def check_built_run(runner: Runner) -> None:
     for name in MOVED:
         _check_moved(runner, model, name)
     _check_queue_length(runner, model)
+    parts = *runner.hooks, runner.strategy, getattr(model, 'head', None)
+    kinds = {type(part).__name__ for part in parts}
+    if 'ZeroStrategy' in kinds and (runner.val_loop or kinds & {'EMAHook', 'SwAVHead'}):
+        raise UserError(
+            'strategy: ZeroStrategy shards the weights, so val_cfg, EMAHook and SwAVHead do not work with it; remove them, or '
+            'train without a strategy',
+            code='not-with-zero',
+        )
     if runner.val_loop is None and any(map(follows_scores, runner.param_schedulers)):
         raise UserError(
             'param_scheduler: ReduceOnPlateauLR requires a validation loop, whose scores it follows; set '

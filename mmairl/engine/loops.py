@@ -65,9 +65,10 @@ def run_step(loop: EpochBasedTrainLoop | IterBasedTrainLoop, *arguments: Any) ->
     with explained(
         'training: the first step fails',
         "model(inputs, data_samples, mode='loss') must accept a list with a batch per view, or one batch with "
-        'data_preprocessor.single_view=True, and return a dictionary of losses (set MMAIRL_TRACEBACK=1 to see the '
-        'traceback)',
-        kinds=(AttributeError, TypeError),
+        'data_preprocessor.single_view=True, and return a dictionary of losses; the widths of backbone, projector and head '
+        'must agree (set MMAIRL_TRACEBACK=1 to see the traceback)',
+        kinds=(AttributeError, TypeError, RuntimeError),
+        but=(torch.OutOfMemoryError,),
         code='first-step',
     ):
         check_features(loop.runner, arguments[-1])

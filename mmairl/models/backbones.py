@@ -188,6 +188,11 @@ def timm_backbone(
     if lora:
         add_adapters(network, lora)
     if tokens:
+        if getattr(network, 'output_fmt', '') == 'NHWC':
+            raise UserError(
+                f"model.backbone.tokens: the maps of '{name}' have their channels last; use another network, or tokens=False",
+                code='channels-last-maps',
+            )
         network.forward = network.forward_features
     # Without `init_cfg`, timm has initialized or loaded the weights, which mmengine would otherwise initialize again.
     network.init_weights = partial(initialize, network, init_cfg or [])

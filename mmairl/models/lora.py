@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
+from mmairl.errors import UserError
+
 
 class LowRank(nn.Module):
     """Adds the product of two trained matrices to a weight. At first, the product is 0.
@@ -33,9 +35,13 @@ def add_adapters(network: nn.Module, rank: int) -> None:
     adapters, with which a run resumes exactly. A state dict without these parts is loaded as the frozen weights.
     """
     network.requires_grad_(False)
-    for layer in list(network.modules()):
-        if not isinstance(layer, nn.Linear):
-            continue
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+    if not layers:
+        raise UserError(
+            f"model.backbone.lora: the network has no linear layers to adapt ('{type(network).__name__}'); remove lora",
+            code='no-linear-layers',
+        )
+    for layer in layers:
         register_parametrization(layer, 'weight', LowRank(layer.weight, rank))
         layer.register_state_dict_post_hook(_merge)
         layer.register_load_state_dict_pre_hook(_start)

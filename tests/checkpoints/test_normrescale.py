@@ -6,6 +6,7 @@ from harness.backbones import narrow_resnet, with_prefix
 from harness.errors import raises_code
 from mmengine.model import initialize
 
+from mmairl.checkpoints.hub_export import write_hub
 from mmairl.checkpoints.normrescale import left_alone, normrescale, rescale_checkpoint
 from mmairl.checkpoints.norms import is_statistic
 from mmairl.checkpoints.read import read_backbone
@@ -133,6 +134,16 @@ def test_networks_without_a_known_layout_are_rescaled(tmp_path):
     torch.testing.assert_close(
         backbone.state_dict()[key].norm(), torch.load(files['anchor'])[key].norm()
     )
+
+
+def test_anchor_may_have_the_names_of_timm(tmp_path):
+    arch = dict(embed_dims=64, num_layers=1, num_heads=1, feedforward_channels=96)
+    kind = dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=8)
+    state = {key: torch.randn_like(value) for key, value in MODELS.build(kind).state_dict().items()}
+    torch.save(dict(state_dict=with_prefix('backbone.', state)), tmp_path / 'lars.pth')
+    write_hub(read_backbone(tmp_path / 'lars.pth'), tmp_path / 'anchor')
+    files = [str(tmp_path / name) for name in ('lars.pth', 'a.pth', 'anchor')]
+    assert left_alone(rescale_checkpoint(*files)) == ''
 
 
 @pytest.mark.parametrize('options', [{}, dict(anchor={}, constant=0.1)])

@@ -37,6 +37,7 @@ WRONG = {
         dict(custom_hooks=[dict(type='Spoil', iterations=[1])]),
         'diverged',
     ),
+    'widths that do not agree': ({'model.projector.in_channels': 24}, 'first-step'),
     'a missing checkpoint': (dict(load_from='missing.pth'), 'no-checkpoint'),
 }
 

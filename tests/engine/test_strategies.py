@@ -65,6 +65,7 @@ def test_wrong_strategies_raise(tmp_path):
         strategy_named('zero')
     for case, strategy, options, code in (
         ('sgd', 'deepspeed3', {}, 'unknown-stage'),
+        ('sgd', 'zero2', dict(custom_hooks=[dict(type='EMAHook')]), 'not-with-zero'),
         ('sgd', 'deepspeed1', {'optim_wrapper.dtype': 'float16'}, 'not-with-deepspeed'),
     ):
         with raises_code(code):

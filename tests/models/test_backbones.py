@@ -111,3 +111,11 @@ def test_timm_backbone_without_timm_raises(monkeypatch):
     monkeypatch.setitem(sys.modules, 'timm', None)
     with raises_code('no-timm'):
         MODELS.build(TIMM)
+
+
+def test_maps_with_channels_last_are_an_error():
+    swin = dict(type='TimmBackbone', name='swin_tiny_patch4_window7_224', embed_dim=16)
+    swin |= dict(img_size=64, window_size=4, depths=(1,) * 4, num_heads=(1,) * 4)
+    assert MODELS.build(swin)(torch.rand(2, 3, 64, 64)).shape == (2, 128)
+    with raises_code('channels-last-maps'):
+        MODELS.build(dict(swin, tokens=True))

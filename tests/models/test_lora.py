@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from harness.errors import raises_code
 from mmengine import Config
 
 from mmairl.checkpoints.read import read_backbone
@@ -84,3 +85,8 @@ def test_adapters_resume_exactly_and_start_from_plain_weights():
     fresh.load_state_dict(plain.state_dict())
     images = torch.randn(4, 3, 32, 32)
     assert torch.equal(fresh.eval()(images), plain.eval()(images))
+
+
+def test_network_without_linear_layers_is_an_error():
+    with raises_code('no-linear-layers'):
+        MODELS.build(dict(type='TimmBackbone', name='resnet18', lora=4))

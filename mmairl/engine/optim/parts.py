@@ -28,6 +28,10 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         ... )
     """
 
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        # Without these settings, mmengine would not call `add_params`.
+        super().__init__(optim_wrapper_cfg, paramwise_cfg or dict(layer_decay=1.0))
+
     def add_params(self, params: list[dict], module: nn.Module, **_: object) -> None:
         decay = self.paramwise_cfg.get('layer_decay', 1.0)
         embedding = patch_projection(module.backbone)

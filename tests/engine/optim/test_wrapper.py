@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from mmengine.optim import build_optim_wrapper
 from torch import nn
 
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
@@ -113,3 +114,18 @@ def test_float16_resumes_a_float32_checkpoint():
     scale = scaled.loss_scaler.get_scale()
     scaled.load_state_dict(state)
     assert scaled.loss_scaler.get_scale() == scale
+
+
+def test_groups_by_depth_need_no_settings():
+    model = nn.Module()
+    model.backbone = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8))
+    wrapper = build_optim_wrapper(
+        model,
+        dict(
+            type='AutocastOptimWrapper',
+            constructor='LayerDecayConstructor',
+            optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
+        ),
+    )
+    decays = [group['weight_decay'] for group in wrapper.optimizer.param_groups]
+    assert sorted(decays) == [0.0, 0.05]
