@@ -182,7 +182,7 @@ def suggested_settings(
             code='network-and-weights',
         )
     base = load_config(full_size(method))
-    if base.model.type != 'Siamese' and not (weights is None and network is None):
+    if base.model.type != 'Siamese' and (weights or network is not None):
         raise UserError(
             f"method: '{method}' has a network of its own, so weights and network cannot be used; omit them, or use another "
             'method',

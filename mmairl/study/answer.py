@@ -119,12 +119,9 @@ def next_steps(study: Record) -> Iterator[Step]:
         title = Markup(f'Run the remaining {counted(remaining, "run")}')
         cost = cost_of(study, remaining)
         yield Step(title, 'finished runs are reused', cost, command(study))
+    # Seeds that are added after the planned analyses would raise the error rate.
     elif found and study['interim_analyses'] == 1:
         yield from _more_seeds(found)
-    elif found and found.undecided:
-        title = Markup('Decide what is inconclusive in a new study, with new seeds')
-        reason = 'seeds added after the planned analyses would raise the error rate'
-        yield Step(title, reason, '', '')
 
 
 def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:

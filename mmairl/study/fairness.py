@@ -15,9 +15,8 @@ from mmairl.checkpoints.released import is_released
 from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import weights_identity
-from mmairl.evaluation.protocol import BASELINES, is_protocol
+from mmairl.evaluation.protocol import BASELINES, protocol_class
 from mmairl.evaluation.sets import innermost
-from mmairl.registry import PROTOCOLS
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.study import Row, Study
 from mmairl.study.tasks import is_measured, require_known
@@ -94,12 +93,8 @@ def resolve_study(
     configs = {row.name: resolve(row, scale, load) for row in study.rows}
     # The tasks are checked after the configs are loaded, because configs may register further protocols.
     require_known(tasks)
-    if study.tune and not is_protocol(study.tune.criterion):
-        raise UserError(
-            f"tune.criterion: not a protocol ('{study.tune.criterion}'); use one of {', '.join(PROTOCOLS.names())}, "
-            'which measure held-out images',
-            code='unknown-protocol',
-        )
+    if study.tune:  # Only protocols measure held-out images.
+        protocol_class(study.tune.criterion)
     networks = dict.fromkeys(cfg.model.backbone.type.rpartition('.')[2] for cfg in configs.values())
     loaders = [cfg.train_dataloader for cfg in configs.values() if 'train_dataloader' in cfg]
     data = dict.fromkeys(innermost(loader.dataset).type for loader in loaders)

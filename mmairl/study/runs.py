@@ -288,7 +288,7 @@ def lay_out_runs(prepared: Prepared, fresh: bool = False) -> list[Run]:
         if not fresh or run.is_running:
             raise UserError(
                 f'{run.name}: {change} changed after the run was started; use --fresh to move the old run aside and start it '
-                'again once it is not running, or set --out to another folder',
+                'again once it is not running, or set --out (in Python, out=) to another folder',
                 code='run-changed',
             )
     for run in changes:
