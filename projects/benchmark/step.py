@@ -227,7 +227,7 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
     # mmpretrain's teacher reads max_iters for its momentum schedule.
     MessageHub.get_current_instance().update_info('max_iters', STEPS)
     parts = dict(model=model, optim_wrapper=wrapper, message_hub=hub)
-    runner = SimpleNamespace(**parts, iter=0, max_iters=STEPS, seed=0)
+    runner = SimpleNamespace(**parts, hooks=hooks, iter=0, max_iters=STEPS, seed=0)
     for hook in hooks:
         # mmengine's hook requires attributes of a real runner.
         if not isinstance(hook, PlatformRuntimeInfoHook):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from harness import toy
 
+from mmairl.cli.command import value_of
 from mmairl.config import load_config, walk
 from mmairl.engine import run
 from mmairl.transfer.execute import options_of
@@ -18,8 +19,8 @@ def config(name, options=()):
 
 def small(name, data, checkpoint, work_dir):
     """Return a config of configs/transfer with fewer pixels, regions and channels, and two steps."""
-    pairs = (option.split('=') for option in options_of(config(name), checkpoint))
-    cfg = config(name, {key: None if value == 'None' else value for key, value in pairs})
+    pairs = (option.split('=', 1) for option in options_of(config(name), checkpoint))
+    cfg = config(name, {key: value_of(value) for key, value in pairs})
     task = name.split('_')[0].replace('0712', '').replace('07', '')
     size = SIZES.get(task, (160, 96))
     changes = {
