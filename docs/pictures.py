@@ -25,6 +25,7 @@ STUDIES = {
     'distill': ('distill', 645),
     'dinov2': ('dino_to_dinov2', 945),
     'crossover': ('crossover_demo', 'scenes_plain_ap50'),
+    'tuned': ('frameworks_tuned_demo', 675),
 }
 
 
