@@ -256,6 +256,8 @@ class WrongLoss(BaseModel):
         self.wrong = wrong
 
     def forward(self, inputs, data_samples=None, mode='loss'):
+        if self.wrong == 'loses a data worker':
+            raise RuntimeError('DataLoader worker (pid 1) is killed by signal: Killed.')
         loss = self.backbone(inputs if self.wrong == 'takes one view' else inputs[0]).mean()
         losses = {'is a tensor': loss, 'is a number': dict(loss=loss.item())}
         return losses.get(self.wrong, dict(objective=loss))
@@ -267,6 +269,14 @@ def test_wrong_loss_of_a_model_is_one_error(wrong, tmp_path):
     preprocessor = cfg.model.data_preprocessor
     cfg.model = dict(type='WrongLoss', wrong=wrong, data_preprocessor=preprocessor)
     with raises_code('first-step'):
+        train(cfg)
+
+
+def test_death_of_a_data_worker_in_the_first_step_names_its_cause(tmp_path):
+    cfg = small('mmpretrain_barlow_r50_1000e', tmp_path)
+    preprocessor = cfg.model.data_preprocessor
+    cfg.model = dict(type='WrongLoss', wrong='loses a data worker', data_preprocessor=preprocessor)
+    with raises_code('data-workers-failed'):
         train(cfg)
 
 

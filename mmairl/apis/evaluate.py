@@ -112,7 +112,8 @@ def labeled_config(
     if Path(data).suffix in ('.py', '.yaml', '.json'):
         labeled = load_config(data)
         cfg.evaluation = labeled.evaluation
-        cfg.recipes = labeled.get('recipes', {})
+        if 'recipes' in labeled:
+            cfg.recipes = labeled.recipes
         cfg.preprocessing.update(labeled.get('preprocessing', {}))
     else:
         # The published learning rates of linear evaluation diverge on small sets, so it is chosen.

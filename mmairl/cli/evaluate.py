@@ -72,7 +72,7 @@ def evaluate(
     cfg = evaluated_config(config, checkpoint, data, cfg_options)
     name = Path(data or config).stem
     out = output(out or default_out(protocol, name, checkpoint, init, part), checkpoint, config)
-    chosen: dict[str, Any] = dict(
+    chosen = dict(
         work_dir=out.with_suffix(''),
         device=protocols.default_device(),
         workers=protocols.default_workers() if workers is None else workers,

@@ -57,8 +57,10 @@ def check_built_run(runner: Runner) -> None:
     for name in MOVED:
         _check_moved(runner, model, name)
     _check_queue_length(runner, model)
-    parts = *runner.hooks, runner.strategy, getattr(model, 'head', None)
-    kinds = {type(part).__name__ for part in parts}
+    kinds = {
+        type(part).__name__
+        for part in (*runner.hooks, runner.strategy, getattr(model, 'head', None))
+    }
     if 'ZeroStrategy' in kinds and (runner.val_loop or kinds & {'EMAHook', 'SwAVHead'}):
         raise UserError(
             'strategy: ZeroStrategy shards the weights, so val_cfg, EMAHook and SwAVHead do not work with it; remove them, or '

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from mmairl.data.sampler import ResumableSampler
-from mmairl.data.workers import delivered
+from mmairl.data.workers import delivered, explained_deaths
 from mmairl.engine.resume import images_per_step, restore_randomness, sampler_of
 from mmairl.errors import explained
 from mmairl.models.backbones import require_features
@@ -62,14 +62,17 @@ def run_step(loop: EpochBasedTrainLoop | IterBasedTrainLoop, *arguments: Any) ->
     if loop._iter:
         loop.run_iter(*arguments)
         return
-    with explained(
-        'training: the first step fails',
-        "model(inputs, data_samples, mode='loss') must accept a list with a batch per view, or one batch with "
-        'data_preprocessor.single_view=True, and return a dictionary of losses; the widths of backbone, projector and head '
-        'must agree (set MMAIRL_TRACEBACK=1 to see the traceback)',
-        kinds=(AttributeError, TypeError, RuntimeError),
-        but=(torch.OutOfMemoryError,),
-        code='first-step',
+    with (
+        explained(
+            'training: the first step fails',
+            "model(inputs, data_samples, mode='loss') must accept a list with a batch per view, or one batch with "
+            'data_preprocessor.single_view=True, and return a dictionary of losses; the widths of backbone, projector and head '
+            'must agree (set MMAIRL_TRACEBACK=1 to see the traceback)',
+            kinds=(AttributeError, TypeError, RuntimeError),
+            but=(torch.OutOfMemoryError,),
+            code='first-step',
+        ),
+        explained_deaths(),
     ):
         check_features(loop.runner, arguments[-1])
         loop.run_iter(*arguments)

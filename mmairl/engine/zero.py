@@ -37,7 +37,7 @@ from mmairl.registry import STRATEGIES
 
 @STRATEGIES.register_module()
 class ZeroStrategy(Strategy):
-    """ZeRO by torch's `fully_shard` (FSDP2), for every optimizer. Results are the same as without a strategy.
+    """ZeRO by torch's `fully_shard` (FSDP2), for LARS and element-wise optimizers. Results are as without it.
 
     Args:
         stage: 1, 2 or 3.

@@ -116,6 +116,15 @@ def test_data_config_gives_its_recipes_and_the_same_images_to_both_networks(tmp_
     data.write_text(f'evaluation = {parts}\nrecipes = {recipes}\n')
     path = checkpoint(tmp_path, 0)
     assert labeled_config(path, data).recipes == recipes
+    # Without recipes of its own, the data config keeps those of the network's config.
+    network = dict(type='mmpretrain.ResNet', depth=18, base_channels=8)
+    normal = dict(type='ViewPreprocessor', mean=[0.4] * 3, std=[0.3] * 3)
+    (tmp_path / 'network.py').write_text(
+        f'model = dict(backbone={network}, data_preprocessor={normal})\nrecipes = {recipes}\n'
+    )
+    (tmp_path / 'plain.py').write_text(f'evaluation = {parts}\n')
+    kept = labeled_config(path, tmp_path / 'plain.py', tmp_path / 'network.py')
+    assert kept.recipes == recipes
     found = mmairl.evaluate(path, data, ['knn'])
     for results in (found.results, found.baselines):
         assert results['knn'].details['image_size'] == [32, 32]
